@@ -85,8 +85,17 @@ def most_tokens(config: Config, micro_batch: int, *, prompt: int, padded: bool) 
 
 def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:
     """The plan of a configuration on a dataset of `num_tasks` tasks."""
-    prompts, generations = config.loop.prompts_per_step, config.sampling.num_generations
+    loop, prompts, generations = config.loop, config.loop.prompts_per_step, config.sampling.num_generations
     steps, drawn = total_steps(config, num_tasks), most_prompts_per_step(config)
+    epochs, checkpoints, evaluations = None, None, None
+    if loop.max_steps is None:  # a run in epochs ends with a short step, so steps times prompts would say too much
+        epochs = loop.num_epochs
+    elif steps is not None and num_tasks is not None:
+        epochs = steps * prompts / num_tasks
+    if steps is not None:
+        every = config.evaluation.eval_steps
+        checkpoints = steps // loop.save_steps if loop.save_steps else 0
+        evaluations = 1 + (math.ceil(steps / every) if every else 1)  # and after the last in any case
     return BatchPlan(
         prompts_per_step=prompts,
         num_generations=generations,
@@ -96,63 +105,39 @@ def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:
         completion_tokens_per_step=drawn * generations * config.sampling.max_completion_length,
         num_tasks=num_tasks,
         steps=steps,
-        epochs=_epochs(config, steps, num_tasks),
-        checkpoints=None if steps is None else _times(config.loop.save_steps, steps),
-        evaluations=None if steps is None else 1 + _evaluations_after(config.evaluation.eval_steps, steps),
+        epochs=epochs,
+        checkpoints=checkpoints,
+        evaluations=evaluations,
     )
-
-
-def _epochs(config: Config, steps: int | None, num_tasks: int | None) -> float | None:
-    """A run in epochs ends with a short step, so steps times prompts would say too much."""
-    if config.loop.max_steps is None:
-        return config.loop.num_epochs
-    return None if steps is None or num_tasks is None else steps * config.loop.prompts_per_step / num_tasks
-
-
-def _times(every: int, steps: int) -> int:
-    return steps // every if every else 0
-
-
-def _evaluations_after(every: int, steps: int) -> int:
-    """Every so many steps, and after the last in any case."""
-    return math.ceil(steps / every) if every else 1
 
 
 def describe(plan: BatchPlan) -> str:
     """The plan as a table for a terminal."""
-    steps = "unknown, as the tasks are not counted" if plan.steps is None else f"{plan.steps:,}"
+    prompts, completions, sampled = plan.prompts_per_step, plan.completions_per_step, plan.completion_tokens_per_step
     rows = [
-        ("prompts per step", f"{plan.prompts_per_step:,}"),
-        (
-            "completions per step",
-            f"{plan.completions_per_step:,} = {plan.prompts_per_step:,} prompts x {plan.num_generations}",
-        ),
-        (
-            "tokens per step",
-            f"at most {plan.completion_tokens_per_step:,} sampled, {plan.prompt_tokens_per_step:,} in prompts",
-        ),
-        *([("refills of a step", f"at most {plan.max_refills:,} rounds, counted above")] if plan.max_refills else []),
+        ("prompts per step", f"{prompts:,}"),
+        ("completions per step", f"{completions:,} = {prompts:,} prompts x {plan.num_generations}"),
+        ("tokens per step", f"at most {sampled:,} sampled, {plan.prompt_tokens_per_step:,} in prompts"),
+    ]
+    if plan.max_refills:
+        rows.append(("refills of a step", f"at most {plan.max_refills:,} rounds, counted above"))
+    rows += [
         ("updates per step", f"{plan.updates_per_step:,}"),
-        ("steps", steps),
+        ("steps", "unknown, as the tasks are not counted" if plan.steps is None else f"{plan.steps:,}"),
         ("tasks", "not counted" if plan.num_tasks is None else f"{plan.num_tasks:,}"),
-        *_run_rows(plan),
     ]
+    if plan.epochs is not None:
+        more = ", and more by refills" if plan.max_refills else ""
+        rows.append(("passes over the tasks", f"{plan.epochs:.4g}{more}"))
+    if plan.steps is not None:
+        rows += [
+            ("updates in all", f"{plan.steps * plan.updates_per_step:,}"),
+            ("completions in all", f"{plan.steps * completions:,}"),
+            ("sampled tokens in all", f"at most {plan.steps * sampled:,}"),
+            ("evaluations", f"{plan.evaluations:,}, where there are held-out tasks"),
+            ("checkpoints", f"{plan.checkpoints:,}, and the final model"),
+        ]
     return table(rows)
-
-
-def _run_rows(plan: BatchPlan) -> list[tuple[str, str]]:
-    more = ", and more by refills" if plan.max_refills else ""
-    rows = [] if plan.epochs is None else [("passes over the tasks", f"{plan.epochs:.4g}{more}")]
-    if plan.steps is None:
-        return rows
-    return [
-        *rows,
-        ("updates in all", f"{plan.steps * plan.updates_per_step:,}"),
-        ("completions in all", f"{plan.steps * plan.completions_per_step:,}"),
-        ("sampled tokens in all", f"at most {plan.steps * plan.completion_tokens_per_step:,}"),
-        ("evaluations", f"{plan.evaluations:,}, where there are held-out tasks"),
-        ("checkpoints", f"{plan.checkpoints:,}, and the final model"),
-    ]
 
 
 def table(rows: list[tuple[str, str]]) -> str:

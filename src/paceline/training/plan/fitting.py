@@ -60,9 +60,8 @@ class Fitting:
         longest = self.config.data.max_prompt_length + self.config.sampling.max_completion_length
         found, budget = None, 1 << (longest - 1).bit_length()
         while budget <= LARGEST_BUDGET:
-            memory = self.plan(
-                _with(self.config, optim={"micro_batch_tokens": budget}, model=_again(recomputing)), sizes
-            )
+            again = {"gradient_checkpointing": "true" if recomputing else "false"}
+            memory = self.plan(_with(self.config, optim={"micro_batch_tokens": budget}, model=again), sizes)
             if not self.has_room(memory):
                 break
             found = budget
@@ -73,7 +72,15 @@ class Fitting:
 
     def layouts(self, processes: int) -> list[LayoutChange]:
         """Return the layouts that fit the number of processes; those that send least come first."""
-        tried = [self._laid_out(options, processes) for options in _layouts(processes)]
+        # slices of what belongs to weights first, then parts of layers, then runs of layers
+        options: list[dict[str, int]] = [{"zero_stage": stage, **NOT_SPLIT} for stage in range(4)]
+        parts = 2
+        while parts <= processes:
+            for axis in NOT_SPLIT:
+                for stage in (0, 3) if parts < processes else (0,):
+                    options.append({"zero_stage": stage, **NOT_SPLIT, axis: parts})
+            parts *= 2
+        tried = [self._laid_out(one, processes) for one in options]
         return [change for change in tried if change is not None and self.has_room(change.memory)]
 
     def one_change(self, sizes: Sizes) -> LayoutChange | None:
@@ -104,11 +111,9 @@ class Fitting:
             yield self._changed({"optim": {"optimizer": "adamw_8bit"}}, sizes)
         if not config.lora.lora_rank:
             yield self._changed({"lora": {"lora_rank": ADAPTER_RANK}}, sizes)
-        yield from self._of_more_processes(sizes.ranks)
-
-    def _of_more_processes(self, processes: int) -> Iterator[LayoutChange]:
-        if self.device.kind == "cpu" or self.config.cluster.cluster:  # on one machine all share its memory
+        if self.device.kind == "cpu" or config.cluster.cluster:  # on one machine all share its memory
             return
+        processes = sizes.ranks
         while (processes := 2 * processes) <= MOST_PROCESSES:
             found = self._laid_out({"zero_stage": 3, **NOT_SPLIT}, processes)
             if found is not None:
@@ -138,18 +143,3 @@ class Fitting:
 
 def _with(config: Config, **sections: dict[str, Any]) -> Config:
     return replace(config, **{name: replace(getattr(config, name), **options) for name, options in sections.items()})
-
-
-def _again(recomputing: bool) -> dict[str, Any]:
-    return {"gradient_checkpointing": "true" if recomputing else "false"}
-
-
-def _layouts(processes: int) -> Iterator[dict[str, int]]:
-    """Slices of what belongs to weights first, then parts of layers, then runs of layers."""
-    yield from ({"zero_stage": stage, **NOT_SPLIT} for stage in range(4))
-    parts = 2
-    while parts <= processes:
-        for axis in NOT_SPLIT:
-            for stage in (0, 3) if parts < processes else (0,):
-                yield {"zero_stage": stage, **NOT_SPLIT, axis: parts}
-        parts *= 2

@@ -34,53 +34,29 @@ class Held:
 
 def held(config: Config, shape: ModelShape, sizes: Sizes) -> Held:
     """An adapter counts as if it were on every linear layer."""
-    rank = config.lora.lora_rank
-    adapter = rank * shape.num_layers * shape.linear_widths
-    here = _before_slices(shape, sizes)
-    moved = adapter // (sizes.tensor * sizes.pipeline) if rank else here
-    parts = _Slicing(config.parallel.zero_stage, sizes.shard)
+    rank, stage = config.lora.lora_rank, config.parallel.zero_stage
+    here, ends = shape.parameters // sizes.tensor, shape.embeddings
+    if sizes.pipeline > 1:  # the process at a pipeline's end: its layers and one of the two embeddings
+        layers, ends = math.ceil(shape.num_layers / sizes.pipeline) * shape.layer, shape.matrix
+        here = (layers + ends) // sizes.tensor
+    moved = rank * shape.num_layers * shape.linear_widths // (sizes.tensor * sizes.pipeline) if rank else here
+    # what a stage of ZeRO leaves whole (models/parallel/sharding.py); no stage: all of it
+    fetched, gradients = 0, moved // sizes.shard
+    if sizes.shard > 1 and stage == 1:  # all weights, and the gradients until an update's last micro-batch
+        fetched, gradients = here, gradients + moved
+    elif sizes.shard > 1 and stage == 2:  # and the gradients of both ends, and of a layer with its message
+        fetched = here + (ends + 2 * shape.layer) // sizes.tensor * (not rank)
+    elif sizes.shard > 1 and rank:
+        fetched = (ends + 2 * shape.layer) // sizes.tensor
+    elif sizes.shard > 1:  # both ends with their gradients, or these gradients with two layers and theirs
+        fetched = max(2 * ends, ends + 4 * shape.layer) // sizes.tensor
     return Held(
         weights=(here + moved * (rank > 0)) // sizes.shard,
         base=here // sizes.shard,
         trained=moved // sizes.shard,
-        gradients=parts.gradients(moved),
-        fetched=parts.fetched(here, shape, sizes, is_whole=not rank),
+        gradients=gradients,
+        fetched=fetched,
     )
-
-
-def _before_slices(shape: ModelShape, sizes: Sizes) -> int:
-    """Count the process at a pipeline's end: its layers and one of the two embeddings."""
-    if sizes.pipeline == 1:
-        return shape.parameters // sizes.tensor
-    layers = math.ceil(shape.num_layers / sizes.pipeline) * shape.layer
-    return (layers + shape.matrix) // sizes.tensor
-
-
-@dataclass(frozen=True, slots=True)
-class _Slicing:
-    """What a stage of ZeRO leaves whole, in parameters. See `models/parallel/sharding.py`."""
-
-    stage: int
-    ranks: int
-
-    def gradients(self, trained: int) -> int:
-        """Until an update's last micro-batch stage 1 has them whole."""
-        return trained // self.ranks + (trained if self.stage == 1 and self.ranks > 1 else 0)
-
-    def fetched(self, here: int, shape: ModelShape, sizes: Sizes, *, is_whole: bool) -> int:
-        """Below stage 3 all weights, and of stage 2 the gradients of embedding and head, and of a layer with the
-        message that is made of it. At stage 3 embedding and head with their gradients, or these gradients with two
-        layers and theirs."""
-        if self.ranks == 1:
-            return 0
-        ends = shape.embeddings if sizes.pipeline == 1 else shape.matrix
-        if self.stage == 1:
-            return here
-        if self.stage == 2:
-            return here + (ends + 2 * shape.layer) // sizes.tensor * is_whole
-        if not is_whole:
-            return (ends + 2 * shape.layer) // sizes.tensor
-        return max(2 * ends, ends + 4 * shape.layer) // sizes.tensor
 
 
 FLOAT32_BYTES = 4
@@ -107,13 +83,6 @@ def activations(shape: ModelShape, sizes: Sizes, on: Device, number_bytes: int) 
         layer_input=FLOAT32_BYTES * shape.width,
         layers=shape.num_layers,
     )
-
-
-def planned_cut(config: Config, of: Activations, sizes: Sizes, on: Device, left: float) -> RecomputedLayers:
-    """By the rule of the run, with `left` bytes of the device where that goes by what is free."""
-    asked = config.model.gradient_checkpointing
-    tokens_of = {size: even_tokens(config, size, sizes) for size in considered_micro_batches(config, on.kind)}
-    return choose_cut(of, tokens_of, ACTIVATION_SHARE * max(0.0, left), asked=asked)
 
 
 def kept(config: Config, of: Activations, cut: RecomputedLayers, on: Device, passes: int) -> int:
@@ -221,7 +190,12 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
     """
     number_bytes = computed_bytes(config, shape, on)
     is_half, parts = number_bytes < FLOAT32_BYTES, held(config, shape, sizes)
-    engine = _engine(config, shape, sizes, on)
+    engine, kv_cache, drawn = _engine(config, shape, sizes, on)
+    saved = 0
+    if config.loop.background_save:  # trained weights, their moments, and a reference that moves
+        moving = parts.base if config.loss.beta > 0 and config.loss.ref_sync_steps else 0
+        saved = parts.trained * (FLOAT32_BYTES + config.optim.moment_bytes) + moving * FLOAT32_BYTES
+    head = HEAD_ROWS[on.kind] * shape.vocabulary * number_bytes + (shape.matrix * number_bytes if is_half else 0)
     without = MemoryPlan(
         libraries=LIBRARIES[on.kind],
         weights=parts.weights * FLOAT32_BYTES,
@@ -231,19 +205,21 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
         reference=parts.base * FLOAT32_BYTES if config.loss.beta > 0 and not config.lora.lora_rank else 0,
         fetched=parts.fetched * FLOAT32_BYTES,
         resident=shape.parameters * FLOAT32_BYTES if sizes.splits_the_model and samples_here(config) else 0,
-        engine=engine.weights,
-        kv_cache=engine.cache,
-        drawn=engine.logits,
+        engine=engine,
+        kv_cache=kv_cache,
+        drawn=drawn,
         casts=parts.weights * number_bytes if is_half and on.kind == "cuda" else 0,
         activations=0,
         cut=RecomputedLayers(micro_batch_tokens=0, tokens=0, layers=0),
-        head=_head(shape, on, number_bytes) // sizes.tensor,
-        saved=_copied(config, parts),
+        head=head // sizes.tensor,
+        saved=saved,
         saved_on_device=on.kind == "cpu",
     )
     of_token = activations(shape, sizes, on, number_bytes)
     left = float("inf") if on.memory is None else on.memory - (without.update - without.head)
-    cut = planned_cut(config, of_token, sizes, on, left)
+    tokens_of = {size: even_tokens(config, size, sizes) for size in considered_micro_batches(config, on.kind)}
+    room = ACTIVATION_SHARE * max(0.0, left)
+    cut = choose_cut(of_token, tokens_of, room, asked=config.model.gradient_checkpointing)
     passes = math.ceil(forwarded_tokens(config, sizes) / cut.micro_batch_tokens)
     return replace(without, activations=kept(config, of_token, cut, on, passes), cut=cut)
 
@@ -260,62 +236,32 @@ def samples_here(config: Config) -> bool:
     return not config.cluster.cluster and not config.parallel.sampling_ranks
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Engine:
-    """Bytes while a step is sampled."""
-
-    weights: int
-    cache: int
-    logits: int
-
-
-def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> _Engine:
-    """Each process samples its share of the prompts."""
+def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> tuple[int, int, int]:
+    """Bytes of weights, cache and logits while a process samples its share of the prompts."""
     if not samples_here(config):
-        return _Engine(weights=0, cache=0, logits=0)
+        return 0, 0, 0
     number_bytes, generations = computed_bytes(config, shape, on), config.sampling.num_generations
     share = math.ceil(config.loop.prompts_per_step / sizes.ranks) * generations
     sequences = min(config.engine.concurrent_sequences, share)
     prompts = math.ceil(sequences / generations)
     tokens = sequences * config.sampling.max_completion_length + prompts * config.data.max_prompt_length
-    if config.engine.engine == "vllm":
-        return _Engine(weights=_vllm(config, shape, on, tokens * shape.cached * number_bytes), cache=0, logits=0)
+    if config.engine.engine == "vllm":  # a copy of the weights and its cache, in addition to the run's own
+        asked = config.engine.vllm_cache_bytes
+        if on.kind == "cuda" and on.memory is not None and asked is None:
+            return round(config.engine.vllm_gpu_share * on.memory), 0, 0
+        return (
+            shape.parameters * BFLOAT16_BYTES + (tokens * shape.cached * number_bytes if asked is None else asked),
+            0,
+            0,
+        )
     if on.kind == "cuda":  # rows are laid out for prompt and completion together
         tokens += sequences * config.data.max_prompt_length
-    return _Engine(
-        weights=_joined(config, shape, number_bytes),
-        cache=tokens * shape.cached * number_bytes,
-        logits=sequences * shape.vocabulary * (number_bytes + DRAW_BYTES[on.kind]),
-    )
-
-
-def _joined(config: Config, shape: ModelShape, number_bytes: int) -> int:
-    """Bytes that `engines.local.prepared` copies: all in another precision or with an adapter, else what is joined."""
-    layers = shape.num_layers * shape.layer
+    # what `engines.local.prepared` copies: all in another precision or with an adapter, else what is joined
     if number_bytes < FLOAT32_BYTES:
-        return (layers + shape.matrix) * number_bytes
-    if config.lora.lora_rank:
-        return layers * FLOAT32_BYTES
-    small = shape.layer if shape.layer < 8 * JOINED_WEIGHTS else shape.queries_keys_values
-    return shape.num_layers * small * FLOAT32_BYTES
-
-
-def _vllm(config: Config, shape: ModelShape, on: Device, cache: int) -> int:
-    """Count a copy of the weights and its cache, in addition to the run's own."""
-    asked = config.engine.vllm_cache_bytes
-    if on.kind == "cuda" and on.memory is not None and asked is None:
-        return round(config.engine.vllm_gpu_share * on.memory)
-    return shape.parameters * BFLOAT16_BYTES + (cache if asked is None else asked)
-
-
-def _head(shape: ModelShape, on: Device, number_bytes: int) -> int:
-    casts = shape.matrix * number_bytes if number_bytes < FLOAT32_BYTES else 0
-    return HEAD_ROWS[on.kind] * shape.vocabulary * number_bytes + casts
-
-
-def _copied(config: Config, parts: Held) -> int:
-    """Trained weights, their moments, and a reference that moves."""
-    if not config.loop.background_save:
-        return 0
-    reference = parts.base if config.loss.beta > 0 and config.loss.ref_sync_steps else 0
-    return parts.trained * (FLOAT32_BYTES + config.optim.moment_bytes) + reference * FLOAT32_BYTES
+        copied = (shape.num_layers * shape.layer + shape.matrix) * number_bytes
+    elif config.lora.lora_rank or shape.layer < 8 * JOINED_WEIGHTS:
+        copied = shape.num_layers * shape.layer * FLOAT32_BYTES
+    else:
+        copied = shape.num_layers * shape.queries_keys_values * FLOAT32_BYTES
+    logits = sequences * shape.vocabulary * (number_bytes + DRAW_BYTES[on.kind])
+    return copied, tokens * shape.cached * number_bytes, logits

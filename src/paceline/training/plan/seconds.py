@@ -38,35 +38,25 @@ def step_time(
     config: Config, shape: ModelShape, memory: MemoryPlan, rates: Rates, number_bytes: int, sizes: Sizes
 ) -> StepTime:
     """The floor of a step on these rates; `memory` says what is computed again."""
-    return StepTime(
-        generate=_generate(config, shape, rates, number_bytes, sizes),
-        update=_update(config, shape, memory, rates, sizes),
-    )
-
-
-def _generate(config: Config, shape: ModelShape, rates: Rates, number_bytes: int, sizes: Sizes) -> float:
-    """Prompts once per group; then a token of every row at a time, for which all weights and the cache are read."""
-    generations, length = config.sampling.num_generations, config.sampling.max_completion_length
+    prompt, length = config.data.max_prompt_length, config.sampling.max_completion_length
+    generations, optim = config.sampling.num_generations, config.optim
+    # sampling: prompts once per group; then a token of every row at a time, which reads all weights and the cache
     groups = math.ceil(config.loop.prompts_per_step / sizes.ranks)
     rows = min(config.engine.concurrent_sequences, groups * generations)
     waves = math.ceil(groups * generations / rows)
-    prompt = config.data.max_prompt_length
     first = FORWARD * shape.multiplied * groups * prompt / rates.products
     read_cache = rows * length / 2 + rows / generations * prompt  # on average, a group's prompt once
     operations = rows * FORWARD * shape.multiplied / rates.products
     reading = number_bytes * (shape.multiplied + shape.cached * read_cache) / rates.reading
-    return first + waves * length * max(operations, reading)
-
-
-def _update(config: Config, shape: ModelShape, memory: MemoryPlan, rates: Rates, sizes: Sizes) -> float:
-    prompt, length = config.data.max_prompt_length, config.sampling.max_completion_length
-    groups = config.loop.prompts_per_step / sizes.shares / sizes.context
-    tokens = groups * (prompt + config.sampling.num_generations * length)
+    generate = first + waves * length * max(operations, reading)
+    # update: forward and backward over every token, and what AdamW reads and writes
+    share = config.loop.prompts_per_step / sizes.shares / sizes.context
+    tokens = share * (prompt + generations * length)
     attended = 2 * shape.num_layers * shape.num_heads * shape.head_dim * (prompt + length / 2)
     of_token = (shape.multiplied + attended) / (sizes.tensor * sizes.pipeline)
     again = FORWARD * memory.cut.layers / shape.num_layers
-    before = FORWARD * ((config.loss.beta > 0) + (config.optim.num_minibatches > 1))  # passes without a gradient
-    operations = tokens * of_token * (config.optim.num_iterations * (FORWARD + BACKWARD + again) + before)
-    updates = config.optim.num_iterations * config.optim.num_minibatches
-    moved = updates * ADAM_NUMBERS * memory.optimizer / config.optim.moment_bytes * FLOAT32_BYTES
-    return operations / rates.products + moved / rates.reading
+    before = FORWARD * ((config.loss.beta > 0) + (optim.num_minibatches > 1))  # passes without a gradient
+    operations = tokens * of_token * (optim.num_iterations * (FORWARD + BACKWARD + again) + before)
+    updates = optim.num_iterations * optim.num_minibatches
+    moved = updates * ADAM_NUMBERS * memory.optimizer / optim.moment_bytes * FLOAT32_BYTES
+    return StepTime(generate=generate, update=operations / rates.products + moved / rates.reading)

@@ -102,24 +102,18 @@ def read_shape(model: str) -> ModelShape | None:
         ModelError: a directory has no config.json, or it or a file of weights cannot be read.
     """
     base = Path(model_place(model, needs_weights=False).base)
-    directory = base if base.is_dir() else _fetched(str(base))
-    if directory is None:
-        return None
-    described = read_model_config(directory, f"--model {model}")
-    weights = sorted(directory.glob("*.safetensors"))
-    counted = sum(map(_count_parameters, weights)) if weights else _count_without_weights(directory, model)
-    return model_shape(described, parameters=counted)
+    if not base.is_dir():
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-
-def _fetched(name: str) -> Path | None:
-    """Where the Hub's config.json lies on this machine; None: there is no such name, or no way to the Hub."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    try:
-        return Path(hf_hub_download(name, "config.json")).parent
-    except (HfHubHTTPError, HFValidationError, OSError):
-        return None
+        try:
+            base = Path(hf_hub_download(str(base), "config.json")).parent
+        except (HfHubHTTPError, HFValidationError, OSError):  # there is no such name, or no way to the Hub
+            return None
+    described = read_model_config(base, f"--model {model}")
+    headers = [read_header(file, f"--model {base}") for file in sorted(base.glob("*.safetensors"))]
+    counted = sum(math.prod(shape) for header in headers for shape in header.shapes.values())
+    return model_shape(described, parameters=counted if headers else _count_without_weights(base, model))
 
 
 def _count_without_weights(directory: Path, model: str) -> int:
@@ -132,7 +126,3 @@ def _count_without_weights(directory: Path, model: str) -> int:
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         said = " ".join(str(error).split())[:160]
         raise ModelError(f"--model {model}: transformers makes no model of its config.json ({said})") from None
-
-
-def _count_parameters(file: Path) -> int:
-    return sum(map(math.prod, read_header(file, f"--model {file.parent}").shapes.values()))
