@@ -68,7 +68,6 @@ def longest_sequence(config: Config, policy: Loaded) -> int:
     return length if positions is None else min(length, positions)
 
 
-def fix_lengths(config: Config, policy: Loaded) -> Loaded:
-    """The model with rotary frequencies that are the same for every sequence of the run, in engine and learner."""
+def fix_lengths(config: Config, policy: Loaded) -> None:
+    """Make rotary frequencies the same for every sequence of the run, in engine and learner."""
     fix_rope(policy.model, longest_sequence(config, policy))
-    return policy

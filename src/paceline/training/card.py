@@ -30,13 +30,22 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
     evaluations = [one for one in run_dir.evals() if "accuracy" in one and one["step"] <= step]
     sets = dict.fromkeys(one["set"] for one in evaluations)
     is_adapter = (folder / "adapter_config.json").is_file()
+    # one dataset as a source, or several as one that is nowhere
+    sources = [_source(address) for address in config.data.datasets]
+    joined = Source(label=", ".join(source.label for source in sources))
+    has_template, missing = (folder / "chat_template.jinja").is_file(), config.data.system_prompt_file
+    if missing is not None and not Path(missing).is_file():
+        prompting = Prompting(has_chat_template=has_template, missing_file=Path(missing).name)
+    else:
+        system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
+        prompting = Prompting(has_chat_template=has_template, system=system)
     return CardFacts(
         name=run_dir.path.resolve().name,
         config=config,
         base_model=_source(config.model.model),
-        dataset=_joined(config.data.datasets),
+        dataset=sources[0] if len(sources) == 1 else joined,
         is_adapter=is_adapter,
-        prompting=_prompting(config, folder),
+        prompting=prompting,
         steps=step,
         versions=dict(_versions(is_adapter=is_adapter)),
         results=tuple(_result(run_dir, [one for one in evaluations if one["set"] == name]) for name in sets),
@@ -58,22 +67,8 @@ def write_card(facts: CardFacts, folder: Path) -> Path:
     return place
 
 
-def _joined(addresses: Sequence[str]) -> Source:
-    """One dataset as a source, or several as one that is nowhere."""
-    sources = [_source(address) for address in addresses]
-    return sources[0] if len(sources) == 1 else Source(label=", ".join(source.label for source in sources))
-
-
 def _source(address: str) -> Source:
     return named(address, is_local=lambda name: Path(name).expanduser().exists())
-
-
-def _prompting(config: Config, folder: Path) -> Prompting:
-    has_template, missing = (folder / "chat_template.jinja").is_file(), config.data.system_prompt_file
-    if missing is not None and not Path(missing).is_file():
-        return Prompting(has_chat_template=has_template, missing_file=Path(missing).name)
-    system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
-    return Prompting(has_chat_template=has_template, system=system)
 
 
 def _versions(*, is_adapter: bool) -> Iterator[tuple[str, str]]:

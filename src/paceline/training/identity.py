@@ -102,7 +102,13 @@ def model_digests(
     else:
         settings = {key: one for key, one in model.config.to_diff_dict().items() if key not in SAVED_SETTINGS}
         if has_adapter or (config.loss.beta > 0 and not config.loss.ref_sync_steps):
-            found = {"weights": _weights_digest(model)}
+            # a thousand evenly spread numbers of every weight, without those of an adapter, which are trained
+            is_adapted, digest = hasattr(model, "peft_config"), hashlib.sha256()
+            for name, weight in model.named_parameters():
+                if not (is_adapted and weight.requires_grad):
+                    numbers = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLED_NUMBERS)]
+                    digest.update(f"{name} {tuple(weight.shape)} ".encode() + numbers.float().cpu().numpy().tobytes())
+            found = {"weights": digest.hexdigest()[:16]}
     parts: Mapping[str, object] = {
         "vocabulary": tokenizer.get_vocab(),
         "special tokens": tokenizer.special_tokens_map,
@@ -111,16 +117,6 @@ def model_digests(
     shown = {f"config.json: {key}": _json(value) for key, value in settings.items() if key not in PLACE_SETTINGS}
     hashed = {name: hashlib.sha256(_json(part).encode()).hexdigest()[:16] for name, part in parts.items()}
     return shown | found | hashed
-
-
-def _weights_digest(model: Any) -> str:
-    """Hash a thousand evenly spread numbers of every weight, without those of an adapter, which are trained."""
-    is_adapted, digest = hasattr(model, "peft_config"), hashlib.sha256()
-    for name, weight in model.named_parameters():
-        if not (is_adapted and weight.requires_grad):
-            numbers = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLED_NUMBERS)]
-            digest.update(f"{name} {tuple(weight.shape)} ".encode() + numbers.float().cpu().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _json(value: object) -> str:
@@ -178,59 +174,41 @@ def write_identity(
         "files": dict(change.files),
     }
     history = [*before.get("changes", []), entry]
-    run_dir.write_config(_header(history) + to_yaml(config))
+    header = ""  # the changes as comments at the top of `config.yaml`
+    for one in history:
+        whats = [Difference(option=name, **values).describe() for name, values in one["options"].items()]
+        whats += [f"{_flag(name)} {what}" for name, what in one["files"].items()]
+        header += "".join(" ".join(f"# after step {one['after_step']}: {what}".split()) + "\n" for what in whats)
+    run_dir.write_config(header + to_yaml(config))
     run_dir.write_identity(now | {"changes": history})
 
 
-def _header(history: list[dict[str, Any]]) -> str:
-    """The changes as comments at the top of `config.yaml`."""
-    lines = []
-    for entry in history:
-        whats = [
-            *(Difference(option=name, **values).describe() for name, values in entry["options"].items()),
-            *(f"{_flag(name)} {what}" for name, what in entry["files"].items()),
-        ]
-        lines += [" ".join(f"# after step {entry['after_step']}: {what}".split()) + "\n" for what in whats]
-    return "".join(lines)
-
-
 def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[str, str]:
-    """By option, what is otherwise in the files that it names."""
-    changed = _changed_graders(before, config)
+    """By option, what is otherwise in the files that it names; a run of an older version has no graders."""
+    changed = {}
+    for option, named in graders(config).items() if "graders" in before else ():
+        old = before["graders"][option] | (
+            before["graders"].get("reward_models", {}) if option == "reward_funcs" else {}
+        )
+        others = [name for name in named if name in old and old[name] != named[name]]
+        if others:
+            is_model = others[0] in config.rewards.reward_models
+            what = "has other files than it had" if is_model else "is of a file with other content than it had"
+            changed[option] = f"{others[0]} {what}" + _more(len(others) - 1)
     explained = {one.option for one in differences(before["options"], plain_options(config))} & EXPLAIN
     if explained:
         return changed
     if "dataset" in before and (what := tasks_difference(_read(before["dataset"]), inputs.tasks.tasks)):
         changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
     for name, tasks in _held_out(inputs).items():
-        old = before.get("eval_dataset", {}).get(name)
-        if old is not None and (what := tasks_difference(_read(old), tasks)):
+        held_out = before.get("eval_dataset", {}).get(name)
+        if held_out is not None and (what := tasks_difference(_read(held_out), tasks)):
             changed["eval_dataset"] = f"{name} {what}"
     now = inputs.model_digests
     was = before.get("model", now)
     others = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
-    return changed
-
-
-def _changed_graders(before: Record, config: Config) -> dict[str, str]:
-    """The same of reward functions and reward models; nothing of a run that an older Paceline began."""
-    if "graders" not in before:
-        return {}
-    changed = {}
-    for option, now in graders(config).items():
-        old = before["graders"][option] | (
-            before["graders"].get("reward_models", {}) if option == "reward_funcs" else {}
-        )
-        others = [name for name in now if name in old and old[name] != now[name]]
-        if others:
-            whose = (
-                "is of a file with other content than it had"
-                if others[0] not in config.rewards.reward_models
-                else "has other files than it had"
-            )
-            changed[option] = f"{others[0]} {whose}" + _more(len(others) - 1)
     return changed
 
 

@@ -14,11 +14,12 @@ from paceline.models.loaded import Loaded
 from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
 from paceline.models.rope import rope_by_length
-from paceline.training.learner.samples import OUT_OF_THE_STEP
+from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.learner.stats import UpdateStats
+from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.training.setup.notices import of_graders, of_held_out, of_rows
+from paceline.training.setup.held_out import of_graders, of_rows
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.trainer import Trainer
 
@@ -103,11 +104,12 @@ def step_clock(
 
 def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
     """Say what was dropped, what will not be learned, which `paths` are taken, and the step to continue from."""
-    lines = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values())]
-    lines += inputs.unmet
+    lines = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values()), *inputs.unmet]
     if inputs.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(inputs.unverified)}; they cannot be learned")
-    lines += of_held_out(inputs.evaluators, known=lines)
+    sets = [one.eval_set for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)]
+    notes = [f"{one.name}: {note}" for one in sets for note in one.notes if note not in lines]
+    lines += [*notes, *(one.reach for one in sets)]
     lines += paths
     place = model_place(config.model.model)
     if config.loss.beta > 0 and place.adapter is not None:

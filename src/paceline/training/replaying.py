@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.checkpoints.finding import Checkpoint, TrainingState, checkpoints_before
+from paceline.checkpoints.finding import TrainingState, checkpoints_before
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.objective import AdvantageConfig
 from paceline.config.sections import Config
@@ -23,7 +23,14 @@ from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import sample_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import batch_plan
-from paceline.training.rollouts.grouping import OVERLONG, ScoredGroup, is_inside, make_groups, without_surplus
+from paceline.training.rollouts.grouping import (
+    OUT_OF_THE_STEP,
+    OVERLONG,
+    ScoredGroup,
+    is_inside,
+    make_groups,
+    without_surplus,
+)
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.restoring import packed_floats, restored_batch, restored_groups
 from paceline.training.rollouts.sampler import RolloutBatch
@@ -70,7 +77,7 @@ def replay(
     between = [] if nearest else list(range(first + 1, step))
     groups = {number: run_dir.committed(number) for number in between}  # refused before weights are read
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
-        trainer = _trainer(config, run_size, start)
+        trainer = make_trainer(config, load_tokenizer(config.model), run_size, checkpoint=start)
         for number in groups:
             trainer.update(number, restored_groups(run_dir.rollouts(number)))
         if other is not None and between:
@@ -79,9 +86,22 @@ def replay(
             start = trainer.saved(wait=True)
         before = token_values(trainer.learner, batch.groups) if with_tokens else None
         own = _numbers(trainer, config, step, batch)
-        tokens = None if before is None else _token_records(before, token_values(trainer.learner, batch.groups))
+        tokens = None
+        if before is not None:
+            after = token_values(trainer.learner, batch.groups)
+            tokens = tuple(
+                {
+                    "before": packed_floats(first.logprobs.tolist()),
+                    "entropy": packed_floats(first.entropy.tolist()),
+                    "after": packed_floats(last.logprobs.tolist()),
+                }
+                for first, last in zip(before, after, strict=True)
+            )
         del trainer
-        changed = None if other is None else _numbers(_trainer(other, run_size, start), other, step, batch)
+        changed = None
+        if other is not None:
+            trainer = make_trainer(other, load_tokenizer(other.model), run_size, checkpoint=start)
+            changed = _numbers(trainer, other, step, batch)
     return Replay(
         step=step,
         weights=_weights(first, between, step) + _other_options(run_dir, first),
@@ -93,10 +113,6 @@ def replay(
     )
 
 
-def _trainer(config: Config, run_size: RunSize, start: Checkpoint | None) -> Trainer:
-    return make_trainer(config, load_tokenizer(config.model), run_size, checkpoint=start)
-
-
 def _numbers(trainer: Trainer, config: Config, step: int, batch: RolloutBatch) -> dict[str, Any]:
     made = regrouped(
         batch,
@@ -106,17 +122,6 @@ def _numbers(trainer: Trainer, config: Config, step: int, batch: RolloutBatch) -
     )
     stats, _ = trainer.update(step, made.groups)
     return {**rollout_metrics(made), **{name: getattr(stats, name) for name in UpdateStats.__slots__}}
-
-
-def _token_records(before: Sequence[TokenValues], after: Sequence[TokenValues]) -> tuple[dict[str, Any], ...]:
-    return tuple(
-        {
-            "before": packed_floats(first.logprobs.tolist()),
-            "entropy": packed_floats(first.entropy.tolist()),
-            "after": packed_floats(last.logprobs.tolist()),
-        }
-        for first, last in zip(before, after, strict=True)
-    )
 
 
 def _run_size(
@@ -171,9 +176,6 @@ def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[Token
     return [found[at] for at in everything]
 
 
-LEFT_OUT = ("filtered", "surplus")
-
-
 def regrouped(
     batch: RolloutBatch, options: AdvantageConfig, *, weights: Mapping[str, float], max_completion_length: int
 ) -> RolloutBatch:
@@ -181,7 +183,7 @@ def regrouped(
 
     Groups that these options filter cannot be replaced, as nothing is sampled: then more are `missing`.
     """
-    wanted = batch.missing + sum(group.dropped not in LEFT_OUT for group in batch.groups)
+    wanted = batch.missing + sum(group.dropped not in OUT_OF_THE_STEP for group in batch.groups)
     scored = without_surplus([_scored(group, options) for group in batch.groups], wanted)
     groups = make_groups(scored, options, weights=weights, max_completion_length=max_completion_length)
     return replace(batch, groups=groups, missing=max(0, wanted - sum(one.left_out is None for one in scored)))

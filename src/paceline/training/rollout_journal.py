@@ -6,9 +6,7 @@ step that was killed earlier is sampled again, to the same tokens.
 """
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.journal import Committed
@@ -17,7 +15,6 @@ from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.task_sampler import TaskSampler
-from paceline.types import RolloutGroup
 
 WRITE_SECONDS = 600.0
 """Timeout of a step that waits for its rollouts to be on disk, in seconds."""
@@ -85,7 +82,14 @@ class Journal:
         groups = restored_groups(self._run_dir.rollouts(number))
         # the tasks as the dataset has them: with all columns
         drawn = self._task_sampler.take(len(groups))
-        return _sampled_step(entry, [replace(group, task=task) for group, (task, _) in zip(groups, drawn, strict=True)])
+        groups = tuple(replace(group, task=task) for group, (task, _) in zip(groups, drawn, strict=True))
+        weights = entry["weights"]
+        return SampledStep(
+            batch=restored_batch(entry, groups),
+            position=entry["position"],
+            seconds=entry["seconds"],
+            transfer=WeightTransfer(seconds=weights["seconds"], nbytes=weights["bytes"]),
+        )
 
     def commit(self, number: int, sampled: SampledStep) -> None:
         """Begin to write a step's rollouts, after those before it are on disk.
@@ -95,7 +99,15 @@ class Journal:
         """
         self.wait()
         # here and not in the thread, which would hold the interpreter's lock during the update
-        lines, about = [*restorable_lines(sampled.batch.groups)], _about(sampled)
+        lines = [*restorable_lines(sampled.batch.groups)]
+        about = {
+            "position": sampled.position,
+            "groups": len(sampled.batch.groups),
+            "prompts": prompts_digest(group.task for group in sampled.batch.groups),
+            "seconds": sampled.seconds,
+            "weights": {"seconds": sampled.transfer.seconds, "bytes": sampled.transfer.nbytes},
+            **batch_about(sampled.batch),
+        }
         with self._beginning:
             if not self._is_closed:
                 self._writing = BackgroundWrite(
@@ -118,25 +130,3 @@ class Journal:
             self._is_closed = True
         if self._writing is not None:
             self._writing.ends_within(WRITE_SECONDS)
-
-
-def _about(sampled: SampledStep) -> dict[str, Any]:
-    """Return what a step's line in the journal says, besides the place of its rollouts."""
-    return {
-        "position": sampled.position,
-        "groups": len(sampled.batch.groups),
-        "prompts": prompts_digest(group.task for group in sampled.batch.groups),
-        "seconds": sampled.seconds,
-        "weights": {"seconds": sampled.transfer.seconds, "bytes": sampled.transfer.nbytes},
-        **batch_about(sampled.batch),
-    }
-
-
-def _sampled_step(entry: dict[str, Any], groups: Sequence[RolloutGroup]) -> SampledStep:
-    weights = entry["weights"]
-    return SampledStep(
-        batch=restored_batch(entry, groups),
-        position=entry["position"],
-        seconds=entry["seconds"],
-        transfer=WeightTransfer(seconds=weights["seconds"], nbytes=weights["bytes"]),
-    )

@@ -224,6 +224,8 @@ def make_trainer(
         rate = SteppedRate(learner.optimizer, overrides.make_scheduler(learner.optimizer, updates))
     if checkpoint is not None:
         _go_on(learner, checkpoint)
+    is_locked = policy.model.device.type == "cuda"
+    staging = StagingBuffers(partial(free_memory, torch.device("cpu")), is_locked=is_locked)
     return Trainer(
         config=config,
         tokenizer=tokenizer,
@@ -231,15 +233,10 @@ def make_trainer(
         policy=policy,
         learner=learner,
         rate=rate,
-        writer=CheckpointWriter(_staging_buffers(policy) if config.loop.background_save else None),
+        writer=CheckpointWriter(staging if config.loop.background_save else None),
         tokenizer_files=TokenizerFiles(tokenizer),
         recomputing=recomputing,
     )
-
-
-def _staging_buffers(policy: Loaded) -> StagingBuffers:
-    is_locked = policy.model.device.type == "cuda"
-    return StagingBuffers(partial(free_memory, torch.device("cpu")), is_locked=is_locked)
 
 
 def updates_per_step(config: Config) -> int:
@@ -258,44 +255,38 @@ def _models(
     config: Config, overrides: Overrides, checkpoint: Checkpoint | None, ranks: Ranks
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
     """Policy, how it is computed, reference, and what measures its activations. Ranks read their parts alone."""
-    offload = "activations" in config.optim.offload
-    if isinstance(ranks.parallel_layout, MeshLayout):
-        assert overrides.model is None  # a program's own model is trained in one process
-        place = None if checkpoint is None else checkpoint.model
-        policy, forward = load_policy(
-            config.model, config.lora, parallel_layout=ranks.parallel_layout, checkpoint=place, seed=config.loop.seed
-        )
-        fix_lengths(config, policy)
-        reference = _reference(config, overrides, policy, ranks.parallel_layout)
-        return policy, replace(forward, offload=offload), reference, partial(measure_by_twin, policy, forward)
-    policy = fix_lengths(config, _policy(config, overrides, checkpoint))
-    forward = choose_forward(policy.model, policy.compute_dtype)
-    # an offload has hooks of its own, and torch applies the innermost only
-    measure = partial(measure_activations, policy.model, forward, policy.compute_dtype)
-    return policy, replace(forward, offload=offload), _reference(config, overrides, policy, None), measure
-
-
-def _policy(config: Config, overrides: Overrides, checkpoint: Checkpoint | None) -> Loaded:
+    place, seed = None if checkpoint is None else checkpoint.model, config.loop.seed
     adapter = config.lora if overrides.adapter is None else overrides.adapter
-    if overrides.model is None:
-        place = None if checkpoint is None else checkpoint.model
-        return load_model(config.model, adapter, checkpoint=place, seed=config.loop.seed)
-    return adopt_model(overrides.model, config.model, adapter, seed=config.loop.seed)
-
-
-def _reference(
-    config: Config, overrides: Overrides, policy: Loaded, parallel_layout: MeshLayout | None
-) -> Loaded | None:
+    mesh = ranks.parallel_layout if isinstance(ranks.parallel_layout, MeshLayout) else None
+    measure: Callable[[], Activations]
+    if mesh is not None:
+        assert overrides.model is None  # a program's own model is trained in one process
+        policy, forward = load_policy(config.model, config.lora, parallel_layout=mesh, checkpoint=place, seed=seed)
+        fix_lengths(config, policy)
+        measure = partial(measure_by_twin, policy, forward)
+    else:
+        if overrides.model is None:
+            policy = load_model(config.model, adapter, checkpoint=place, seed=seed)
+        else:
+            policy = adopt_model(overrides.model, config.model, adapter, seed=seed)
+        fix_lengths(config, policy)
+        forward = choose_forward(policy.model, policy.compute_dtype)
+        # an offload has hooks of its own, and torch applies the innermost only
+        measure = partial(measure_activations, policy.model, forward, policy.compute_dtype)
+    forward = replace(forward, offload="activations" in config.optim.offload)
     if config.loss.beta == 0:
-        return None
+        return policy, forward, None, measure
     if config.loss.ref_sync_steps and policy.adapter is not None:
         raise ConfigError(
             f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
             "the reference is the model without it"
         )
-    if overrides.model is not None:
-        return fix_lengths(config, frozen_copy(policy))
-    return fix_lengths(config, load_reference(policy, config.model, parallel_layout=parallel_layout))
+    if overrides.model is None:
+        reference = load_reference(policy, config.model, parallel_layout=mesh)
+    else:
+        reference = frozen_copy(policy)
+    fix_lengths(config, reference)
+    return policy, forward, reference, measure
 
 
 def export_checkpoint(config: Config, checkpoint: Checkpoint, folder: Path) -> None:

@@ -13,7 +13,7 @@ from paceline.rewards.function import RewardFunction
 from paceline.training.assembly import make_engine
 from paceline.training.records import engine_sentences
 from paceline.training.rollouts.rounds import Drawn, Round
-from paceline.training.setup.checks import configured_functions
+from paceline.training.setup.checks import resolve_functions
 from paceline.training.setup.samplers import training_rounds, with_reward_models
 from paceline.types import Completion
 from paceline.workers.weight_sync import Manifest, write_buckets
@@ -36,7 +36,7 @@ class SamplerWorker:
         tokenizer = load_tokenizer(config.model)
         self.engine = make_engine(config, policy, tokenizer, take_newer=take_newer)
         if functions is None:
-            functions = with_reward_models(configured_functions(config), config)
+            functions = with_reward_models(resolve_functions(config, config.rewards.functions), config)
         self._rounds = training_rounds(config, self.engine, functions)
 
     def sentences(self) -> tuple[str, ...]:

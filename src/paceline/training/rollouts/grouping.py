@@ -1,7 +1,7 @@
 """From completions and their scores to groups with advantages. Pure: the same scores give the same groups."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,6 +20,9 @@ from paceline.types import Completion, Rollout, RolloutGroup, Task
 
 OVERLONG = "overlong"
 """The name under which a rollout's rewards hold the soft penalty of its length."""
+
+OUT_OF_THE_STEP = ("filtered", "surplus")
+"""Groups dropped for these reasons count in no average; of the others the gradient is zero, their tokens count."""
 
 FunctionRewards = Mapping[str, float | None]
 
@@ -69,12 +72,13 @@ def make_groups(
 ) -> tuple[RolloutGroup, ...]:
     """One group per task, in order; `weights` is by reward function."""
     all_weights = {**weights, OVERLONG: 1.0}
-    share = options.overlong_share
-    buffer = overlong_buffer(share, max_length=max_completion_length) if share else 0
-    rewards = [
-        [_with_length(*pair, max_length=max_completion_length, buffer=buffer) for pair in _pairs(one)] for one in scored
+    rewards = [_with_length(one, options.overlong_share, max_completion_length) for one in scored]
+    # none of a completion on which a function failed count, or its zero would be the others' sum
+    kept = [
+        [dict.fromkeys(its) if broken else its for its, broken in zip(group, one.failed, strict=True)]
+        for group, one in zip(rewards, scored, strict=True)
+        if one.left_out is None
     ]
-    kept = [_sound(group, one.failed) for group, one in zip(rewards, scored, strict=True) if one.left_out is None]
     step_advantages = iter(_advantages(kept, options, all_weights))
     return tuple(
         _group(one, group, next(step_advantages) if one.left_out is None else None, options, all_weights)
@@ -82,21 +86,15 @@ def make_groups(
     )
 
 
-def _pairs(scored: ScoredGroup) -> Iterator[tuple[FunctionRewards, Completion]]:
-    return zip(scored.rewards, scored.completions, strict=True)
-
-
-def _with_length(rewards: FunctionRewards, completion: Completion, *, max_length: int, buffer: int) -> FunctionRewards:
+def _with_length(scored: ScoredGroup, share: float, max_length: int) -> list[FunctionRewards]:
     """Add the length penalty to rewards that are there: alone it would reward a broken grader."""
-    if buffer == 0 or all(reward is None for reward in rewards.values()):
-        return rewards
-    penalty = overlong_penalty(len(completion.token_ids), max_length=max_length, buffer=buffer)
-    return {**rewards, OVERLONG: penalty}
-
-
-def _sound(rewards: Sequence[FunctionRewards], failed: Sequence[bool]) -> list[FunctionRewards]:
-    """The rewards that count: none of a completion on which a function failed, or its zero would be the others' sum."""
-    return [dict.fromkeys(one) if broken else one for one, broken in zip(rewards, failed, strict=True)]
+    buffer = overlong_buffer(share, max_length=max_length) if share else 0
+    found = list(scored.rewards)
+    for at, (rewards, completion) in enumerate(zip(scored.rewards, scored.completions, strict=True)):
+        if buffer and any(reward is not None for reward in rewards.values()):
+            penalty = overlong_penalty(len(completion.token_ids), max_length=max_length, buffer=buffer)
+            found[at] = {**rewards, OVERLONG: penalty}
+    return found
 
 
 def _advantages(
@@ -104,19 +102,19 @@ def _advantages(
 ) -> list[list[float]]:
     if options.reward_aggregation == "sum_then_normalize":
         sizes = {name: abs(weight) for name, weight in weights.items()}
+        unsigned = [
+            [{name: None if value is None else abs(value) for name, value in one.items()} for one in group]
+            for group in groups
+        ]
         sums = without_rounding(
             [[combine(rewards, weights) for rewards in group] for group in groups],
-            [[combine(_without_signs(rewards), sizes) for rewards in group] for group in groups],
+            [[combine(rewards, sizes) for rewards in group] for group in unsigned],
         )
     else:
         names = {name: None for group in groups for one in group for name in one}
         by_name = [{name: [one.get(name) for one in group] for name in names} for group in groups]
         sums = normalized_sums(by_name, weights)
     return advantages(sums, kind=options.advantage)
-
-
-def _without_signs(rewards: FunctionRewards) -> FunctionRewards:
-    return {name: None if value is None else abs(value) for name, value in rewards.items()}
 
 
 def _group(
@@ -130,7 +128,11 @@ def _group(
     rollouts = []
     for at, (one, advantage) in enumerate(zip(rewards, group_advantages or [0.0] * len(rewards), strict=True)):
         reward = None if scored.failed[at] else combine(one, weights)
-        dropped = _why_no_part(scored, at, reward, mask_truncated=options.mask_truncated)
+        dropped = "no_reward" if reward is None else None
+        if scored.failed[at]:
+            dropped = "reward_failed"
+        elif options.mask_truncated and scored.completions[at].finish_reason == "length":
+            dropped = "truncated"  # also without a reward: averages over all count an ungraded one with its tokens
         rollouts.append(
             Rollout(
                 completion=scored.completions[at],
@@ -143,15 +145,6 @@ def _group(
         )
     reason = scored.left_out if group_advantages is None else _why_dropped(rollouts, group_advantages)
     return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)
-
-
-def _why_no_part(scored: ScoredGroup, at: int, reward: float | None, *, mask_truncated: bool) -> str | None:
-    """Why a completion is not trained on, whatever its group does."""
-    if scored.failed[at]:
-        return "reward_failed"
-    if mask_truncated and scored.completions[at].finish_reason == "length":
-        return "truncated"  # also without a reward: averages over all count an ungraded completion with its tokens
-    return "no_reward" if reward is None else None
 
 
 def _why_dropped(rollouts: Sequence[Rollout], group_advantages: Sequence[float]) -> str | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from paceline.metrics.statistics import mean_and_std
-from paceline.rewards.scoring.scores import Scores
+from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import RolloutGroup
 
@@ -19,11 +19,23 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
     in_loss = [
         rollout.advantage
         for group in batch.groups
-        if group.dropped not in ("filtered", "surplus")
+        if group.dropped not in OUT_OF_THE_STEP
         for rollout in group.rollouts
         if rollout.dropped is None
     ]
-    formed = [float(one) for one in batch.scores.formed if one is not None]
+    scores = batch.scores
+    formed = [float(one) for one in scores.formed if one is not None]
+    of_functions = {}
+    for name, values in scores.values.items():
+        mean_of_function, std_of_function = mean_and_std(values)
+        of_functions[name] = {
+            "mean": mean_of_function,
+            "std": std_of_function,
+            "count": sum(value is not None for value in values),
+            "failures": len(scores.failed[name]),
+            **asdict(scores.tallies[name]),
+            "seconds": scores.seconds[name],
+        }
     return {
         "prompts": len(batch.groups),
         "rollouts": len(rollouts),
@@ -33,7 +45,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
         "advantage_mean": mean_and_std(in_loss)[0],
         "sample_utilization": len(in_loss) / len(rollouts),
         **({"format_accuracy": sum(formed) / len(formed)} if formed else {}),
-        "rewards": {name: _function_metrics(batch.scores, name) for name in batch.scores.values},
+        "rewards": of_functions,
         "completion_length_mean": sum(lengths) / len(lengths),
         "completion_length_max": max(lengths),
         "truncated_fraction": sum(r.completion.finish_reason == "length" for r in rollouts) / len(rollouts),
@@ -89,16 +101,4 @@ def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) ->
     return {
         "staleness_mean": total / sum(tokens for _, tokens in ages),
         "staleness_max": max(age for age, _ in ages),
-    }
-
-
-def _function_metrics(scores: Scores, name: str) -> dict[str, float | int | None]:
-    mean, std = mean_and_std(scores.values[name])
-    return {
-        "mean": mean,
-        "std": std,
-        "count": sum(value is not None for value in scores.values[name]),
-        "failures": len(scores.failed[name]),
-        **asdict(scores.tallies[name]),
-        "seconds": scores.seconds[name],
     }

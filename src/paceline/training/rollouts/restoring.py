@@ -40,28 +40,20 @@ def restorable_lines(groups: Sequence[RolloutGroup]) -> Iterator[bytes]:
     """
     for group in groups:
         for sample, rollout in enumerate(group.rollouts):
-            _refuse_not_finite(rollout)
+            numbers = (*rollout.rewards.items(), ("reward", rollout.reward), ("advantage", rollout.advantage))
+            for name, value in numbers:  # orjson would write null
+                if value is not None and not math.isfinite(value):
+                    raise ValueError(f"{name} must be a finite number to be recorded, got {value}")
             record = rollout_record(group, sample)
             record["group_dropped"], record["rollout_dropped"] = group.dropped, rollout.dropped
             record["token_ids"] = rollout.completion.token_ids
             record["logprobs"] = packed_floats(rollout.completion.logprobs)
             if sample == 0:
                 record["prompt_ids"] = group.task.prompt_ids
-            yield _line(record)
-
-
-def _line(record: Mapping[str, object]) -> bytes:
-    try:
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except orjson.JSONEncodeError:  # half of a surrogate pair, for which it has no form
-        return json_line(record)
-
-
-def _refuse_not_finite(rollout: Rollout) -> None:
-    """orjson would write null."""
-    for name, value in (*rollout.rewards.items(), ("reward", rollout.reward), ("advantage", rollout.advantage)):
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"{name} must be a finite number to be recorded, got {value}")
+            try:
+                yield orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+            except orjson.JSONEncodeError:  # half of a surrogate pair, for which it has no form
+                yield json_line(record)
 
 
 def packed_floats(values: Sequence[float]) -> dict[str, str]:
@@ -78,27 +70,53 @@ def packed_floats(values: Sequence[float]) -> dict[str, str]:
     return {name: base64.b64encode(packed).decode()}
 
 
-def unpacked_floats(written: Mapping[str, str]) -> tuple[float, ...]:
-    """What `packed_floats` was given."""
-    ((name, text),) = written.items()
-    values = array(_TYPES[name])
-    values.frombytes(base64.b64decode(text))
-    if sys.byteorder == "big":
-        values.byteswap()
-    return tuple(values)
-
-
 def restored_groups(records: Sequence[Record]) -> tuple[RolloutGroup, ...]:
     """The groups that `restorable_lines` was given; of their tasks only what a learner or a reader needs."""
+    starts = [at for at, record in enumerate(records) if record["sample"] == 0] + [len(records)]
     return tuple(
-        RolloutGroup(task=_task(rows[0]), rollouts=tuple(map(_rollout, rows)), dropped=rows[0]["group_dropped"])
-        for rows in _by_group(records)
+        RolloutGroup(
+            task=Task(
+                task_id=records[first]["task_id"],
+                prompt=records[first]["prompt"],
+                prompt_ids=tuple(records[first]["prompt_ids"]),
+                answer=records[first]["answer"],
+            ),
+            rollouts=tuple(map(_rollout, records[first:end])),
+            dropped=records[first]["group_dropped"],
+        )
+        for first, end in pairwise(starts)
+    )
+
+
+def _rollout(record: Record) -> Rollout:
+    ((name, text),) = record["logprobs"].items()
+    logprobs = array(_TYPES[name])
+    logprobs.frombytes(base64.b64decode(text))
+    if sys.byteorder == "big":
+        logprobs.byteswap()
+    completion = Completion(
+        token_ids=tuple(record["token_ids"]),
+        logprobs=tuple(logprobs),
+        finish_reason=record["finish_reason"],
+        text=record["completion"],
+        policy_version=record["policy_version"],
+        weight_changes=tuple(WeightChange(**change) for change in record["weight_changes"]),
+    )
+    return Rollout(
+        completion=completion,
+        rewards=record["rewards"],
+        reward=record["reward"],
+        advantage=record["advantage"],
+        dropped=record["rollout_dropped"],
+        notes=record["notes"],
     )
 
 
 def batch_about(batch: RolloutBatch) -> dict[str, object]:
     """What is not in the records of a step's groups."""
     scores = batch.scores
+    completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
+    changes = [change for completion in completions for change in completion.weight_changes]
     return {
         "refills": batch.refills,
         "missing": batch.missing,
@@ -110,9 +128,7 @@ def batch_about(batch: RolloutBatch) -> dict[str, object]:
         },
         "formed": scores.formed,
         "first_failures": dict(scores.first_failures),
-        "policy_versions": sorted(
-            {version for group in batch.groups for rollout in group.rollouts for version in _versions(rollout)}
-        ),
+        "policy_versions": sorted({one.policy_version for one in (*completions, *changes)}),
     }
 
 
@@ -128,57 +144,15 @@ def restored_batch(about: Record, groups: Sequence[RolloutGroup]) -> RolloutBatc
             seconds={name: one["seconds"] for name, one in of_functions.items()},
             first_failures=about["first_failures"],
             notes={name: tuple(rollout.notes.get(name) for rollout in rollouts) for name in of_functions},
-            tallies={name: _tally(one) for name, one in of_functions.items()},
-            # journals of earlier versions have no verdicts on format
+            # journals of earlier versions have none of a tally's numbers, and no verdicts on format
+            tallies={
+                name: Tally(**{field: one[field] for field in Tally.__slots__ if field in one})
+                for name, one in of_functions.items()
+            },
             formed=tuple(about["formed"]) if "formed" in about else (None,) * len(rollouts),
         ),
         refills=about["refills"],
         missing=about["missing"],
         generate_seconds=about["generate_seconds"],
         reward_seconds=about["reward_seconds"],
-    )
-
-
-def _tally(of_function: Record) -> Tally:
-    """Journals of earlier versions have none of these."""
-    return Tally(**{field: of_function[field] for field in Tally.__slots__ if field in of_function})
-
-
-def _versions(rollout: Rollout) -> Iterator[int]:
-    completion = rollout.completion
-    yield completion.policy_version
-    for change in completion.weight_changes:
-        yield change.policy_version
-
-
-def _by_group(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    starts = [at for at, record in enumerate(records) if record["sample"] == 0] + [len(records)]
-    return (records[first:end] for first, end in pairwise(starts))
-
-
-def _task(record: Record) -> Task:
-    return Task(
-        task_id=record["task_id"],
-        prompt=record["prompt"],
-        prompt_ids=tuple(record["prompt_ids"]),
-        answer=record["answer"],
-    )
-
-
-def _rollout(record: Record) -> Rollout:
-    completion = Completion(
-        token_ids=tuple(record["token_ids"]),
-        logprobs=unpacked_floats(record["logprobs"]),
-        finish_reason=record["finish_reason"],
-        text=record["completion"],
-        policy_version=record["policy_version"],
-        weight_changes=tuple(WeightChange(**change) for change in record["weight_changes"]),
-    )
-    return Rollout(
-        completion=completion,
-        rewards=record["rewards"],
-        reward=record["reward"],
-        advantage=record["advantage"],
-        dropped=record["rollout_dropped"],
-        notes=record["notes"],
     )

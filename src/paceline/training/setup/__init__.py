@@ -10,5 +10,4 @@ preparation.py  tokenizer, tasks, self-test, held-out tasks, steps, one after th
 held_out.py     held-out tasks and accuracy from the options
 samplers.py     the sampler around an engine
 evaluators.py   evaluators of held-out tasks, run between two steps
-notices.py      what a person should know before any number is read
 """

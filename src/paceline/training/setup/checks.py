@@ -51,15 +51,10 @@ def resolved(config: Config, *, for_training: bool = True) -> Checked:
     measure, functions = config.evaluation.eval_reward_func, config.rewards.functions
     wanted = functions if for_training else [name for name in functions if base_name(name) in BUILT_IN]
     return Checked(
-        functions=_resolve(config, wanted),
-        measure=_resolve(config, [measure]),
+        functions=resolve_functions(config, wanted),
+        measure=resolve_functions(config, [measure]),
         system=system_prompt(config.data, default_system_prompt(functions)),
     )
-
-
-def configured_functions(config: Config) -> dict[str, RewardFunction]:
-    """Every reward function that the options name, without reward models."""
-    return _resolve(config, config.rewards.functions)
 
 
 def check(config: Config, *, needs_weights: bool = True) -> Checked:
@@ -103,7 +98,8 @@ def check_held_out(config: Config) -> Checked:
     return checked
 
 
-def _resolve(config: Config, names: Iterable[str]) -> dict[str, RewardFunction]:
+def resolve_functions(config: Config, names: Iterable[str]) -> dict[str, RewardFunction]:
+    """Resolve the reward functions of these names under the options."""
     context = reward_context(config.rewards, config.sampling)
     return {name: resolve(name, context) for name in names}
 

@@ -1,25 +1,45 @@
 """Held-out tasks from the options, and the evaluators of a run: of accuracy for options, of rewards for given tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
 from paceline.data.prompts import Tokenizer
+from paceline.data.rows import SAMPLE
 from paceline.data.sources import has_split, load_rows
-from paceline.data.tasks import build_tasks
+from paceline.data.tasks import TaskSet, build_tasks
 from paceline.engines import Sampling
 from paceline.errors import ConfigError
 from paceline.models.places import check_completion_fits
 from paceline.models.pretrained import context_length
-from paceline.rewards.function import BuiltIn
+from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.training.evaluation import AccuracyEvaluator, EvalSet
 from paceline.training.setup.checks import Checked
-from paceline.training.setup.notices import of_graders, of_rows
 from paceline.types import Task
+
+
+def of_rows(tasks: TaskSet) -> list[str]:
+    """What was looked at of a large dataset, and what was left out or cut of what was."""
+    lines = []
+    if tasks.is_large:
+        lines.append(
+            f"{len(tasks.tasks):,} rows: {SAMPLE:,} spread evenly over them were looked at before the first step, and "
+            "what is said of rows and prompts is of these; every other is looked at when it is taken"
+        )
+    if tasks.dropped or tasks.truncated:
+        lines.append(f"prompts above --max-prompt-length: {tasks.dropped} dropped, {tasks.truncated} truncated")
+    if tasks.skipped:
+        lines.append(f"rows skipped by --on-bad-row skip: {len(tasks.skipped)}; the first: {tasks.skipped[0]}")
+    return lines
+
+
+def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
+    """What is in force for built-in functions that run something: how programs are isolated."""
+    return [one.describe() for one in functions if isinstance(one, BuiltIn) and one.describe is not None]
 
 
 def has_held_out(config: Config) -> bool:

@@ -4,17 +4,15 @@ So mistakes cost seconds, whichever door a run comes through.
 """
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from transformers import PreTrainedTokenizerBase
-
 from paceline.config.rules import require
-from paceline.config.sections import Config, ModelConfig
+from paceline.config.sections import Config
 from paceline.data.prompts import Tokenizer
 from paceline.data.sources import load_rows
-from paceline.data.tasks import TaskSet, build_tasks
+from paceline.data.tasks import build_tasks
 from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
 from paceline.models.pretrained import (
@@ -26,14 +24,13 @@ from paceline.models.pretrained import (
     vocabulary_size,
 )
 from paceline.models.weight_headers import check_quantised
-from paceline.rewards.function import RewardFunction
 from paceline.rewards.selecting import check_selections, row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.runtime.devices import choose_device
 from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.checks import Checked, resolved
-from paceline.training.setup.evaluators import Evaluator, reward_evaluator
+from paceline.training.setup.evaluators import reward_evaluator
 from paceline.training.setup.held_out import check_prompts_fit, has_held_out, make_evaluators
 from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.setup.samplers import with_reward_models
@@ -56,11 +53,19 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     functions = dict(checked.functions)
     check_memory_options(config, choose_device(config.model))
     check_quantisation(config, overrides)
-    check_logits(config, overrides)
-    limit, completion = positions(config, overrides), config.sampling.max_completion_length
+    how = changed_logits(read_config(config.model) if overrides.model is None else overrides.model.config)
+    if how is not None:  # they are not what the trainer would compute
+        raise ModelError(f"--model {config.model.model} {other_logits(how)}")
+    limit, completion = _positions(config, overrides), config.sampling.max_completion_length
     check_completion_fits(completion, limit=limit)
     tokenizer = overrides.tokenizer or load_tokenizer(config.model)
-    tasks = overrides.tasks or _configured_tasks(config, tokenizer, checked)
+    tasks = overrides.tasks
+    if tasks is None:
+        data, check = config.data, row_check(checked.functions)
+        rows = load_rows(
+            data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
+        )
+        tasks = build_tasks(rows, cast(Tokenizer, tokenizer), data, system=checked.system, check=check)
     tasks.hold_to(partial(_check_tasks, config, overrides, limit))
     for some in (overrides.held_out or {}).values():
         check_prompts_fit(some, limit=limit, completion=completion)
@@ -84,7 +89,11 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         tasks=tasks,
         unverified=unverified,
         unmet=unmet_needs(functions, tasks.looked_at),
-        evaluators=evaluators or _reward_evaluators(config, overrides, functions),
+        evaluators=evaluators
+        or tuple(
+            reward_evaluator(config, functions, name=name, tasks=some, generations=config.evaluation.eval_generations)
+            for name, some in (overrides.held_out or {}).items()
+        ),
         model_digests=model_digests(
             config,
             tokenizer,
@@ -98,32 +107,15 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
 
 def _check_tasks(config: Config, overrides: Overrides, limit: int | None, tasks: Sequence[Task]) -> None:
     """What tasks must be for this model and these reward functions."""
-    if overrides.model is None:
-        check_tokens(config.model, tasks)
+    size = vocabulary_size(config.model) if overrides.model is None else None
+    for task in tasks:
+        if size is not None and max(task.prompt_ids) >= size:  # by a tokenizer of another model
+            raise ModelError(
+                f"--model {config.model.model} has weights for {size} tokens, and its tokenizer gives the prompt of "
+                f"row {task.task_id} the token {max(task.prompt_ids)}; put the model's own tokenizer beside it"
+            )
     check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
     check_selections(config.rewards.names, tasks)
-
-
-def check_tokens(model: ModelConfig, tasks: Sequence[Task]) -> None:
-    """Refuse prompts that hold tokens which the model has no weights for: a tokenizer of another model."""
-    size = vocabulary_size(model)
-    for task in tasks:
-        if size is not None and max(task.prompt_ids) >= size:
-            raise ModelError(
-                f"--model {model.model} has weights for {size} tokens, and its tokenizer gives the prompt of row "
-                f"{task.task_id} the token {max(task.prompt_ids)}; put the model's own tokenizer beside it"
-            )
-
-
-def check_logits(config: Config, overrides: Overrides) -> None:
-    """Refuse a model whose configuration says that its logits are not what the trainer would compute.
-
-    Raises:
-        ModelError: they are capped or scaled after the output embedding.
-    """
-    how = changed_logits(read_config(config.model) if overrides.model is None else overrides.model.config)
-    if how is not None:
-        raise ModelError(f"--model {config.model.model} {other_logits(how)}")
 
 
 def check_quantisation(config: Config, overrides: Overrides) -> None:
@@ -149,29 +141,11 @@ def check_quantisation(config: Config, overrides: Overrides) -> None:
     require(not config.lora.merge_lora, "merge_lora", True, f"be false {beside}", remedy)
 
 
-def positions(config: Config, overrides: Overrides) -> int | None:
+def _positions(config: Config, overrides: Overrides) -> int | None:
     """Positions that the policy can tell apart, None where its configuration does not say."""
     if overrides.model is None:
         return context_length(config.model)
     return getattr(overrides.model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def _configured_tasks(config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked) -> TaskSet:
-    data = config.data
-    rows = load_rows(
-        data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
-    )
-    check = row_check(checked.functions)
-    return build_tasks(rows, cast(Tokenizer, tokenizer), data, system=checked.system, check=check)
-
-
-def _reward_evaluators(
-    config: Config, overrides: Overrides, functions: Mapping[str, RewardFunction]
-) -> tuple[Evaluator, ...]:
-    return tuple(
-        reward_evaluator(config, functions, name=name, tasks=tasks, generations=config.evaluation.eval_generations)
-        for name, tasks in (overrides.held_out or {}).items()
-    )
 
 
 def check_memory_options(config: Config, device: "torch.device") -> None:
