@@ -103,9 +103,9 @@ def _measure(config: Config, checked: Checked, *, quiet: bool) -> Iterator["Accu
     tokenizer = load_tokenizer(config.model)
     evaluators = make_evaluators(config, tokenizer, checked)
     notes = list[str]()
-    for eval_set in (evaluator.eval_set for evaluator in evaluators):
-        notes += [note if len(evaluators) == 1 else f"{eval_set.name}: {note}" for note in eval_set.notes]
-        notes.append(eval_set.reach)
+    for one in evaluators:
+        notes += [note if len(evaluators) == 1 else f"{one.name}: {note}" for note in one.notes]
+        notes.append(one.reach)
     # What computes a model takes as long again: whatever needs no weights is refused before these lines.
     with loading_libraries():
         from paceline.models.loading import load_model

@@ -16,8 +16,7 @@ evaluation.py       accuracy on held-out tasks
 guards.py           what is skipped, reported or stopped when a step's numbers go wrong
 records.py          what a step writes down
 identity.py         what a run is, compared when it is resumed
-observing.py        the command line's observer of a run
-reporting.py        the page of a running run
+observing.py        the command line's observer of a run, and the page of a running run
 replaying.py        a step again under another objective
 card.py             the card beside that model, from the run's records
 memory.py           what the options about memory come to

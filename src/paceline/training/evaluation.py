@@ -21,13 +21,24 @@ from paceline.types import Completion, Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvalSet:
-    """Held-out tasks under a name that says what they are, for example `arithmetic:test`."""
+class AccuracyEvaluator:
+    """Measures one set of held-out tasks, always the same way."""
 
     name: str
+    """What the tasks are, for example `arithmetic:test`."""
     tasks: tuple[Task, ...]
     notes: tuple[str, ...] = ()
     """What a person should know of them before any number: rows left out, how programs are isolated."""
+    function: Mapping[str, RewardFunction]
+    """The one reward function that says what is right, under its name."""
+    sampling: Sampling
+    generations: int
+    max_failure_rate: float
+    reward_timeout: float
+    """Seconds that one call of the reward function may take."""
+    seed: int
+    asking: Mapping[str, RewardFunction] = field(default_factory=dict)
+    """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
 
     @property
     def reach(self) -> str:
@@ -41,23 +52,6 @@ class EvalSet:
             f"(paired, 80 % power at p < 0.05, if answers change {changing})"
         )
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AccuracyEvaluator:
-    """Measures one set, always the same way."""
-
-    eval_set: EvalSet
-    function: Mapping[str, RewardFunction]
-    """The one reward function that says what is right, under its name."""
-    sampling: Sampling
-    generations: int
-    max_failure_rate: float
-    reward_timeout: float
-    """Seconds that one call of the reward function may take."""
-    seed: int
-    asking: Mapping[str, RewardFunction] = field(default_factory=dict)
-    """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
-
     def evaluate(self, engine: Engine, *, step: int) -> "AccuracyResult":
         """Complete every task `generations` times and grade.
 
@@ -66,8 +60,9 @@ class AccuracyEvaluator:
             DataError: no task could be graded.
         """
         started = time.perf_counter()
-        tasks = self.eval_set.tasks
-        requests = [self._request(task) for task in tasks]
+        tasks, places = self.tasks, range(self.generations)
+        keys = [tuple(sample_key(self.seed, "eval", task.task_id, 0, at) for at in places) for task in tasks]
+        requests = [Request(prompt_ids=task.prompt_ids, keys=its) for task, its in zip(tasks, keys, strict=True)]
         completions = engine.generate(requests, self.sampling, on_finished=early_start(self.function, tasks))
         repeated = [task for task in tasks for _ in range(self.generations)]
         answers = [one for group in completions for one in group]
@@ -90,20 +85,14 @@ class AccuracyEvaluator:
         )
         if not any(outcome.graded for outcome in outcomes):
             (name,) = self.function
-            raise DataError(
-                f"{self.eval_set.name}: {name} could grade no task; are there gold answers? see --answer-column"
-            )
+            raise DataError(f"{self.name}: {name} could grade no task; are there gold answers? see --answer-column")
         return AccuracyResult(
-            name=self.eval_set.name,
+            name=self.name,
             step=step,
             outcomes=outcomes,
             failed_calls=sum(tally.failed_calls for tally in scores.tallies.values()),
             seconds=time.perf_counter() - started,
         )
-
-    def _request(self, task: Task) -> Request:
-        keys = (sample_key(self.seed, "eval", task.task_id, 0, sample) for sample in range(self.generations))
-        return Request(prompt_ids=task.prompt_ids, keys=tuple(keys))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

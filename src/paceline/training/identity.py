@@ -217,7 +217,7 @@ def _more(count: int) -> str:
 
 
 def _held_out(inputs: RunInputs) -> dict[str, tuple[Task, ...]]:
-    return {one.eval_set.name: one.eval_set.tasks for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)}
+    return {one.name: one.tasks for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)}
 
 
 def _read(record: Record) -> TasksDigest:

@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from paceline.checkpoints.free_space import refuse_small_disk, room_of_run
 from paceline.config.objective import OptimConfig
 from paceline.config.sections import Config
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, choose_cut
@@ -139,15 +137,3 @@ def footprint(config: Config, policy: Loaded, ranks: Ranks) -> Footprint:
     return Footprint(
         checkpoint=saved + numbers * config.optim.moment_bytes + reference, final=whole if merged else moved
     )
-
-
-def refuse_no_room(config: Config, output_dir: Path, size: Footprint, *, total_steps: int) -> None:
-    """Before the first step: a run whose checkpoints cannot lie on its disk.
-
-    Raises:
-        ConfigError: it says what is needed, and what is free.
-    """
-    saves = total_steps // config.loop.save_steps if config.loop.save_steps else 0
-    keep = config.loop.save_total_limit
-    needed = room_of_run(checkpoint=size.checkpoint, final=size.final, saves=saves, keep=keep)
-    refuse_small_disk(output_dir, needed=needed)

@@ -107,7 +107,7 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], check
     lines = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values()), *inputs.unmet]
     if inputs.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(inputs.unverified)}; they cannot be learned")
-    sets = [one.eval_set for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)]
+    sets = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)]
     notes = [f"{one.name}: {note}" for one in sets for note in one.notes if note not in lines]
     lines += [*notes, *(one.reach for one in sets)]
     lines += paths

@@ -117,8 +117,8 @@ class StepClock:
     def __init__(self, run: Run, number: int) -> None:
         """Begin the step: the observer and the display are told."""
         # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
-        self._started, self._number = run.clocked_until or time.perf_counter(), number
-        self._seconds = dict[str, float]()
+        self.started, self._number = run.clocked_until or time.perf_counter(), number
+        self.seconds = dict[str, float]()
         run.observer.step_begin(number)
         ACTIVITY.begin(f"step {number}")
 
@@ -128,18 +128,7 @@ class StepClock:
         started = time.perf_counter()
         with ACTIVITY.span(RUN, f"{doing} {self._number}"):
             yield
-        self._seconds[name] = time.perf_counter() - started
-
-    def read(self, sampled: SampledStep, now: float) -> dict[str, float]:
-        """Sum up the step's seconds at `now`, by the names of the record's clock."""
-        return step_clock(
-            sampled.batch,
-            weights=sampled.transfer.seconds,
-            produce=sampled.seconds,
-            wait=self._seconds["wait"],
-            update=self._seconds["update"],
-            total=now - self._started,
-        )
+        self.seconds[name] = time.perf_counter() - started
 
 
 def record_step(
@@ -161,7 +150,13 @@ def record_step(
         num_tasks=len(tasks.tasks),
         learning_rate=learning_rate,
         weights_bytes=sampled.transfer.nbytes,
-        clock=clock.read(sampled, run.clocked_until),
+        clock=step_clock(
+            batch,
+            weights=sampled.transfer.seconds,
+            produce=sampled.seconds,
+            total=run.clocked_until - clock.started,
+            **clock.seconds,
+        ),
     )
     if tasks.is_large:
         # rows that were passed over have a position and no group

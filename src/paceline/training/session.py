@@ -18,6 +18,7 @@ from paceline.checkpoints.finding import (
     read_checkpoint,
     set_damaged_aside,
 )
+from paceline.checkpoints.free_space import refuse_small_disk, room_of_run
 from paceline.checkpoints.run_directory import RunDir, copy_later
 from paceline.config.building import build_config
 from paceline.config.changing import plain_options
@@ -36,11 +37,9 @@ from paceline.training.card import card_facts, write_card
 from paceline.training.guards import Guards
 from paceline.training.identity import RunChange, find_change, write_identity
 from paceline.training.loop import run_steps
-from paceline.training.memory import refuse_no_room
-from paceline.training.observing import CommandLine
+from paceline.training.observing import CommandLine, draw_page
 from paceline.training.plan.batches import describe
 from paceline.training.records import run_sentences
-from paceline.training.reporting import draw_page
 from paceline.training.rollout_journal import Journal, of_these_tasks
 from paceline.training.run import START, Observer, Run, notify, save_last
 from paceline.training.setup.run_inputs import RunInputs
@@ -139,7 +138,10 @@ class Session:
         ACTIVITY.spans = [] if config.loop.profile else None
         inputs = self.inputs
         backend = closing.enter_context(make_backend(config, inputs, checkpoint))
-        refuse_no_room(config, self.output_dir, backend.footprint(), total_steps=inputs.total_steps)
+        size, loop = backend.footprint(), config.loop
+        saves = inputs.total_steps // loop.save_steps if loop.save_steps else 0
+        needed = room_of_run(checkpoint=size.checkpoint, final=size.final, saves=saves, keep=loop.save_total_limit)
+        refuse_small_disk(self.output_dir, needed=needed)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = self._run_dir or closing.enter_context(RunDir.create(self.output_dir, to_yaml(config)))
         if _gets_signals():

@@ -7,7 +7,7 @@ from paceline.engines import Sampling
 from paceline.errors import DataError
 from paceline.reports.summary import gain
 from paceline.rewards.resolving import resolve
-from paceline.training.evaluation import AccuracyEvaluator, EvalSet
+from paceline.training.evaluation import AccuracyEvaluator
 from tests.scripted import ScriptedEngine, completion, task
 
 
@@ -19,7 +19,8 @@ def measure(*script: tuple[str, ...]):
     """Grade scripted completions, one tuple of texts per task."""
     tasks = tuple(task(str(number)) for number in range(len(script)))
     evaluator = AccuracyEvaluator(
-        eval_set=EvalSet(name="a:test", tasks=tasks),
+        name="a:test",
+        tasks=tasks,
         function={"grade": grade},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=len(script[0]),
@@ -51,7 +52,8 @@ def test_accuracy_counts_rewards_of_at_least_a_half_as_right():
 def test_a_built_in_function_says_itself_which_score_is_right(name, answer, right):
     text = f"<reasoning>6 * 7</reasoning><answer>{answer}</answer>"
     evaluator = AccuracyEvaluator(
-        eval_set=EvalSet(name="a:test", tasks=(task("0", answer="42"),)),
+        name="a:test",
+        tasks=(task("0", answer="42"),),
         function={name: resolve(name)},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=1,
@@ -97,7 +99,16 @@ def test_a_gain_is_paired_by_task_over_those_graded_both_times():
 
 def test_the_reach_of_a_set_is_said_before_it_is_measured():
     def reach(count: int) -> str:
-        return EvalSet(name="a:test", tasks=tuple(task(str(number)) for number in range(count))).reach
+        return AccuracyEvaluator(
+            name="a:test",
+            tasks=tuple(task(str(number)) for number in range(count)),
+            function={"grade": grade},
+            sampling=Sampling(max_completion_length=8, temperature=0.0),
+            generations=1,
+            max_failure_rate=0.0,
+            reward_timeout=60.0,
+            seed=0,
+        ).reach
 
     assert reach(100) == (
         "a:test: 100 tasks can tell a difference from 12.4 points on "
@@ -110,7 +121,8 @@ def test_the_reach_of_a_set_is_said_before_it_is_measured():
 @pytest.mark.parametrize("asking", [(), ("format",)])
 def test_every_row_has_the_answer_as_the_grader_reads_it_and_the_verdict_on_format(asking):
     evaluator = AccuracyEvaluator(
-        eval_set=EvalSet(name="a:test", tasks=(task("0"),)),
+        name="a:test",
+        tasks=(task("0"),),
         function={"boxed": resolve("boxed")},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=3,
@@ -135,7 +147,8 @@ def boxed_or_not(completions: list[str], **columns: object) -> list[float]:
 def test_of_several_completions_the_majority_of_their_answers_is_taken():
     script = [(r"\boxed{4}", r"\boxed{4}", r"\boxed{5}"), ("#### 5", "<answer>5</answer>", "4"), ("4", "?", "?")]
     evaluator = AccuracyEvaluator(
-        eval_set=EvalSet(name="a:test", tasks=tuple(task(str(number)) for number in range(3))),
+        name="a:test",
+        tasks=tuple(task(str(number)) for number in range(3)),
         function={"grade": boxed_or_not},
         sampling=Sampling(max_completion_length=8, temperature=1.0),
         generations=3,

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.config.building import build_config
 from paceline.errors import ModelError
-from paceline.training.setup.evaluators import reward_evaluator
+from paceline.training.setup.evaluators import RewardEvaluator
 from paceline.training.setup.preparation import prepare
 from tests.families import family, make_config
 from tests.scripted import ScriptedEngine, completion, task
@@ -116,7 +116,9 @@ def test_held_out_rewards_are_measured_however_training_filters():
     options = {"model": "embedded", "dataset": "rows.jsonl", "filter_range": ["0", "1"], "max_refills": "2"}
     config = build_config({**options, "oversampling": "1.5", "num_generations": "2", "filter_func": "accuracy"})
     functions = {"accuracy": lambda completions, **columns: [float(text == "2") for text in completions]}
-    evaluator = reward_evaluator(config, functions, name="held-out", tasks=(task("a"), task("b")), generations=2)
+    evaluator = RewardEvaluator(
+        config=config, functions=functions, name="held-out", tasks=(task("a"), task("b")), generations=2
+    )
     engine = ScriptedEngine([[completion("2"), completion("2")], [completion("1"), completion("2")]])
     found = evaluator.evaluate(engine, step=0)
     measured, rows = found.record(), found.completion_records()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import CheckpointError, ProcessLost
-from paceline.training.reporting import RunningReport
+from paceline.training.observing import RunningReport
 
 
 class Scene:

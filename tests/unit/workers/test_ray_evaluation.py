@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.engines import Request, Sampling
-from paceline.training.evaluation import AccuracyEvaluator, EvalSet
+from paceline.training.evaluation import AccuracyEvaluator
 from paceline.types import Completion
 from paceline.workers.group import Lost, SharedEngine, WorkerGroup
 from tests.scripted import completion, task
@@ -45,7 +45,8 @@ class ReadingWorkers:
 def evaluator(name: str, size: int) -> AccuracyEvaluator:
     tasks = tuple(task(f"{name}:{number}", prompt=f"{name} {number}") for number in range(size))
     return AccuracyEvaluator(
-        eval_set=EvalSet(name=name, tasks=tasks),
+        name=name,
+        tasks=tasks,
         function={"even": lambda completions, **columns: [float(int(text[-1]) % 2 == 0) for text in completions]},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=1,

@@ -29,7 +29,7 @@ from paceline.models.exporting import export_model
 from paceline.rewards.model import RewardModel
 from paceline.rewards.selecting import row_check
 from paceline.training.run import evaluate
-from paceline.training.setup.evaluators import EvalResult, reward_evaluator
+from paceline.training.setup.evaluators import EvalResult, RewardEvaluator
 
 
 class GRPOTrainer:
@@ -206,9 +206,9 @@ class GRPOTrainer:
             results = evaluate(run, run.inputs.evaluators)
         else:
             evaluators = [
-                reward_evaluator(
-                    config,
-                    functions,
+                RewardEvaluator(
+                    config=config,
+                    functions=functions,
                     name=name,
                     tasks=held_out_tasks(dataset, name, self.processing_class, config, check=row_check(functions)),
                     generations=config.evaluation.eval_generations,

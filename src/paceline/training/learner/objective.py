@@ -50,7 +50,12 @@ def token_losses(
     losses, sums = _policy_term(batch, logprobs, ratio, loss)
     sums["policy_loss"] = (batch.weights * losses).detach().sum()
     if logprobs.reference is not None:
-        losses = losses + loss.beta * _penalty(logprobs, logprobs.reference, ratio, loss)
+        if loss.kl == "reverse" or loss.kl == "forward":  # by direction, else by the estimator that is differentiated
+            penalty = kl_penalty(logprobs.policy, logprobs.old, logprobs.reference, kl=loss.kl)
+        else:
+            penalty = kl_estimate(logprobs.policy, logprobs.reference)
+            penalty = ratio * penalty if loss.kl == "k3_ratio" else penalty
+        losses = losses + loss.beta * penalty
         sums["kl"] = kl_estimate(logprobs.policy.detach(), logprobs.reference).sum()
     if loss.entropy_coef > 0:
         losses = losses - loss.entropy_coef * logprobs.entropy
@@ -60,20 +65,20 @@ def token_losses(
     return losses, sums
 
 
-def _penalty(logprobs: Logprobs, reference: Tensor, ratio: Tensor, loss: LossConfig) -> Tensor:
-    """The KL as `kl` names it: by its direction, or by the estimator that is differentiated."""
-    if loss.kl == "reverse" or loss.kl == "forward":
-        return kl_penalty(logprobs.policy, logprobs.old, reference, kl=loss.kl)
-    estimate = kl_estimate(logprobs.policy, reference)
-    return ratio * estimate if loss.kl == "k3_ratio" else estimate
-
-
 def _policy_term(
     batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy's loss, corrected for rollouts of another policy."""
     losses = policy_loss(ratio, logprobs.policy, batch.advantages, loss)
-    sums = _held(ratio.detach(), batch.advantages, loss)
+    # tokens whose ratio stands beyond a bound on the side where the bound acts
+    moved = ratio.detach()
+    if loss.bound == "clip":
+        low = ((moved < 1 - loss.clip_eps_low) & (batch.advantages < 0)).sum()
+        high = ((moved > 1 + loss.clip_eps_high) & (batch.advantages > 0)).sum()
+    else:
+        low = torch.zeros((), dtype=torch.int64, device=ratio.device)
+        high = (moved > 1 + loss.clip_eps_high).sum() if loss.bound == "cispo" else low
+    sums = {"clip_low": low, "clip_high": high}
     if loss.rollout_correction != "none":
         weight = rollout_weights(
             logprobs.old,
@@ -113,14 +118,3 @@ def policy_loss(
     if loss.bound == "sapo":
         return gated_policy_loss(ratio, advantages)
     return unbounded_policy_loss(ratio, advantages)
-
-
-def _held(ratio: Tensor, advantages: Tensor, loss: LossConfig) -> dict[str, Tensor]:
-    """Tokens whose ratio stands beyond a bound on the side where the bound acts."""
-    if loss.bound == "clip":
-        low = (ratio < 1 - loss.clip_eps_low) & (advantages < 0)
-        high = (ratio > 1 + loss.clip_eps_high) & (advantages > 0)
-        return {"clip_low": low.sum(), "clip_high": high.sum()}
-    none = torch.zeros((), dtype=torch.int64, device=ratio.device)
-    high = (ratio > 1 + loss.clip_eps_high).sum() if loss.bound == "cispo" else none
-    return {"clip_low": none, "clip_high": high}

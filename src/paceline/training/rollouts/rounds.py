@@ -65,13 +65,17 @@ class EngineSampler(RoundSampler):
     def sample(self, drawn: Drawn) -> Round:
         started = time.perf_counter()
         tasks = [task for task, _ in drawn]
-        requests = [self._request(*one) for one in drawn]
+        size = self.num_generations
+        keys = [
+            tuple(sample_key(self.seed, self.purpose, task.task_id, occurrence, sample) for sample in range(size))
+            for task, occurrence in drawn
+        ]
+        requests = [Request(prompt_ids=task.prompt_ids, keys=its) for task, its in zip(tasks, keys, strict=True)]
         completions = self.engine.generate(requests, self.sampling, on_finished=early_start(self.functions, tasks))
         generated = time.perf_counter()
-        repeated = [task for task in tasks for _ in range(self.num_generations)]
+        repeated = [task for task in tasks for _ in range(size)]
         answers = [one for group in completions for one in group]
         scores = score(self.functions, repeated, answers, timeout=self.reward_timeout)
-        size = self.num_generations
         scored = (
             self._scored(task, tuple(group), part_of(scores, index * size, size))
             for index, (task, group) in enumerate(zip(tasks, completions, strict=True))
@@ -95,13 +99,6 @@ class EngineSampler(RoundSampler):
             notes=tuple({name: note for name, note in one.items() if note is not None} for one in notes),
             left_out=None if is_inside(scores.values, failed, self.advantage) else "filtered",
         )
-
-    def _request(self, task: Task, occurrence: int) -> Request:
-        keys = (
-            sample_key(self.seed, self.purpose, task.task_id, occurrence, sample)
-            for sample in range(self.num_generations)
-        )
-        return Request(prompt_ids=task.prompt_ids, keys=tuple(keys))
 
 
 def merge_rounds(parts: Sequence[Round], *, side_by_side: bool) -> Round:

@@ -51,10 +51,14 @@ class Sampler:
                 or no completion of the step has any reward.
             RewardError: a reward function returned something that is not one number or None per completion.
         """
-        whole, rounds = self._round(take(self._drawn_for(count))), 1
+        share = self.advantage.oversampling
+        whole, rounds = self.rounds.sample(take(math.ceil(count * share))), 1
+        check_failure_rate(whole.scores, limit=self.max_failure_rate)
         while (missing := _missing(whole, count)) and rounds <= self.advantage.max_refills:
+            refill = self.rounds.sample(take(math.ceil(missing * share)))
+            whole, rounds = merge_rounds([whole, refill], side_by_side=False), rounds + 1
             # of all rounds: a refill may be one prompt, of which one failure is a large share
-            whole, rounds = self._round(take(self._drawn_for(missing)), after=whole), rounds + 1
+            check_failure_rate(whole.scores, limit=self.max_failure_rate)
         check_any_reward(whole.scores)
         groups = make_groups(
             without_surplus(whole.scored, count),
@@ -70,16 +74,6 @@ class Sampler:
             generate_seconds=whole.generate_seconds,
             reward_seconds=whole.reward_seconds,
         )
-
-    def _drawn_for(self, needed: int) -> int:
-        return math.ceil(needed * self.advantage.oversampling)
-
-    def _round(self, drawn: Drawn, *, after: Round | None = None) -> Round:
-        """A further round, joined to those before it."""
-        found = self.rounds.sample(drawn)
-        whole = found if after is None else merge_rounds([after, found], side_by_side=False)
-        check_failure_rate(whole.scores, limit=self.max_failure_rate)
-        return whole
 
 
 def _missing(whole: Round, count: int) -> int:

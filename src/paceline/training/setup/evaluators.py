@@ -1,7 +1,7 @@
 """What can be measured on held-out tasks between two steps: how many are right, or what they earn."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -10,7 +10,7 @@ from paceline.engines import Engine
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.selecting import stated_answer
 from paceline.training.rollouts.records import rollout_metrics, rollout_records
-from paceline.training.rollouts.sampler import RolloutBatch, Sampler
+from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.types import Task
 
@@ -61,17 +61,24 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardEvaluator:
-    """Measures the training rewards: completions are drawn as in training, under keys of their own."""
+    """Measures the training rewards: completions are drawn as in training, under keys of their own.
 
+    Advantages are the objective's; no group is filtered.
+    """
+
+    config: Config
     name: str
     tasks: tuple[Task, ...]
     functions: Mapping[str, RewardFunction]
-    make_sampler: Callable[[Engine], Sampler]
+    generations: int
 
     def evaluate(self, engine: Engine, *, step: int) -> "RewardResult":
-        """Complete every task as often as the sampler says, and grade."""
-        started = time.perf_counter()
-        sampler = self.make_sampler(engine)
+        """Complete every task `generations` times, and grade."""
+        started, config = time.perf_counter(), self.config
+        advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0)
+        rounds = training_rounds(config, engine, self.functions)
+        rounds = replace(rounds, num_generations=self.generations, advantage=advantage, purpose="eval")
+        sampler = replace(training_sampler(config, rounds), advantage=advantage)
         batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
         seconds = time.perf_counter() - started
         rollouts = [(group.task, rollout.completion.text) for group in batch.groups for rollout in group.rollouts]
@@ -118,17 +125,3 @@ class RewardResult:
             f"held-out reward after step {self.step}: {reward} "
             f"({self.name}, n = {record['n']} times {record['generations']}, {self.seconds:.1f} s)"
         )
-
-
-def reward_evaluator(
-    config: Config, functions: Mapping[str, RewardFunction], *, name: str, tasks: tuple[Task, ...], generations: int
-) -> RewardEvaluator:
-    """An evaluator of the training rewards on these tasks, with the objective's advantages; no group is filtered."""
-    advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0)
-
-    def make_sampler(engine: Engine) -> Sampler:
-        rounds = training_rounds(config, engine, functions)
-        rounds = replace(rounds, num_generations=generations, advantage=advantage, purpose="eval")
-        return replace(training_sampler(config, rounds), advantage=advantage)
-
-    return RewardEvaluator(name=name, tasks=tasks, functions=functions, make_sampler=make_sampler)

@@ -17,7 +17,7 @@ from paceline.models.pretrained import context_length
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import self_test, unmet_needs
-from paceline.training.evaluation import AccuracyEvaluator, EvalSet
+from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.setup.checks import Checked
 from paceline.types import Task
 
@@ -79,11 +79,9 @@ def _evaluator(
         function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
     )
     return AccuracyEvaluator(
-        eval_set=EvalSet(
-            name=name or (dataset if split is None else f"{dataset}:{split}"),
-            tasks=tasks,
-            notes=(*of_rows(built), *of_graders(function.values()), *unmet_needs(function, tasks)),
-        ),
+        name=name or (dataset if split is None else f"{dataset}:{split}"),
+        tasks=tasks,
+        notes=(*of_rows(built), *of_graders(function.values()), *unmet_needs(function, tasks)),
         function=function,
         sampling=Sampling(
             max_completion_length=config.sampling.max_completion_length,

@@ -30,7 +30,7 @@ from paceline.runtime.devices import choose_device
 from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.checks import Checked, resolved
-from paceline.training.setup.evaluators import reward_evaluator
+from paceline.training.setup.evaluators import RewardEvaluator
 from paceline.training.setup.held_out import check_prompts_fit, has_held_out, make_evaluators
 from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.setup.samplers import with_reward_models
@@ -91,7 +91,13 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         unmet=unmet_needs(functions, tasks.looked_at),
         evaluators=evaluators
         or tuple(
-            reward_evaluator(config, functions, name=name, tasks=some, generations=config.evaluation.eval_generations)
+            RewardEvaluator(
+                config=config,
+                name=name,
+                tasks=some,
+                functions=functions,
+                generations=config.evaluation.eval_generations,
+            )
             for name, some in (overrides.held_out or {}).items()
         ),
         model_digests=model_digests(
