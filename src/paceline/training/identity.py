@@ -55,19 +55,6 @@ class RunChange:
         return [one.describe() for one in self.options] + [f"{_flag(name)} {what}" for name, what in self.files.items()]
 
 
-def identity(config: Config, inputs: RunInputs) -> dict[str, Any]:
-    """Describe a run as it begins: what a resumed run is compared with."""
-    return {
-        "paceline": importlib.metadata.version("paceline"),
-        "options": plain_options(config),
-        "dataset": asdict(tasks_digest(inputs.tasks.tasks)),
-        "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},
-        "model": dict(inputs.model_digests),
-        "graders": graders(config),
-        "changes": [],
-    }
-
-
 def graders(config: Config) -> dict[str, dict[str, str]]:
     """By option and name, a hash of the file of every reward function that is not built in, and of each reward model's
     files. What such a file imports, and a model on the Hub, is not looked at."""
@@ -161,7 +148,16 @@ def write_identity(
     Rollouts sampled later are removed first. A run that is killed in between is not yet changed, and asks for the same
     `--override` again.
     """
-    now, before = identity(config, inputs), before or {}
+    now = {
+        "paceline": importlib.metadata.version("paceline"),
+        "options": plain_options(config),
+        "dataset": asdict(tasks_digest(inputs.tasks.tasks)),
+        "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},
+        "model": dict(inputs.model_digests),
+        "graders": graders(config),
+        "changes": [],
+    }
+    before = before or {}
     if change is None:
         if now.keys() - before.keys():  # a run of an older version is held to it from here on
             run_dir.write_identity({**now, **before})
@@ -193,8 +189,8 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
         others = [name for name in named if name in old and old[name] != named[name]]
         if others:
             is_model = others[0] in config.rewards.reward_models
-            what = "has other files than it had" if is_model else "is of a file with other content than it had"
-            changed[option] = f"{others[0]} {what}" + _more(len(others) - 1)
+            how = "has other files than it had" if is_model else "is of a file with other content than it had"
+            changed[option] = f"{others[0]} {how}" + _more(len(others) - 1)
     explained = {one.option for one in differences(before["options"], plain_options(config))} & EXPLAIN
     if explained:
         return changed

@@ -3,17 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-
 from paceline.config.objective import OptimConfig
 from paceline.config.sections import Config
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, choose_cut
 from paceline.models.activations import recompute
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.pieces import piece_of, saved_tensors, written_here
+from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import Ranks
 from paceline.reports.format import gibibytes
-from paceline.runtime.devices import free_memory
 from paceline.training.plan.batches import considered_micro_batches, most_tokens
 
 
@@ -45,14 +42,6 @@ class Recomputing:
         return sentences
 
 
-def memory_for_activations(config: Config, policy: Loaded) -> int | None:
-    """Bytes left where activations go, once the first update has made what stays; None: the system does not say."""
-    if "activations" in config.optim.offload:
-        return free_memory(torch.device("cpu"))
-    free = free_memory(policy.model.device)
-    return None if free is None else free - to_come(config.optim, policy)
-
-
 def least_memory(free: int | None, ranks: Ranks) -> int | None:
     """What the rank with the least has: ranks that share layers must compute the same ones again."""
     found = [numbers["free"] for numbers in ranks.collect({} if free is None else {"free": free}) if numbers]
@@ -71,7 +60,8 @@ def choose_recomputing(
     """Choose the size of a micro-batch and, under `auto`, how many layers are computed again; None: nothing is open.
 
     Of several sizes the largest that fits, else the smallest (`choose_cut`). A deterministic run takes the first, which
-    does not hang on what is free today. `measure` says what a pass keeps; `free` is `memory_for_activations`.
+    does not hang on what is free today. `measure` says what a pass keeps; `free` bytes are left where activations go,
+    once the first update has made what stays; None: the system does not say.
     """
     model, asked = policy.model, config.model.gradient_checkpointing
     sizes = considered_micro_batches(config, model.device.type)
@@ -108,32 +98,7 @@ def to_come(optim: OptimConfig, policy: Loaded) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Footprint:
-    """Bytes."""
+    """Bytes of a checkpoint, and of the final model."""
 
     checkpoint: int
     final: int
-
-
-def footprint(config: Config, policy: Loaded, ranks: Ranks) -> Footprint:
-    """Count the bytes over all ranks, which make this call together. A program's own optimiser counts as the options'.
-
-    Raises:
-        RankLost: another rank is gone, or silent for too long.
-    """
-    pieces = {name: piece_of(tensor) for name, tensor in saved_tensors(policy.model).items()}
-    trained = {name for name, one in policy.model.named_parameters(remove_duplicate=False) if one.requires_grad}
-    mine, _ = written_here(pieces, ranks)
-    here = {"whole": 0, "trained": 0, "numbers": 0}
-    for name in mine:
-        size = pieces[name].tensor
-        here["whole"] += size.nbytes
-        here["trained"] += size.nbytes if name in trained else 0
-        here["numbers"] += size.numel() if name in trained else 0
-    found = ranks.collect(here)
-    whole, moved, numbers = (int(sum(one[key] for one in found)) for key in here)
-    saved = whole if policy.adapter is None else moved
-    merged = policy.adapter is None or config.lora.merge_lora
-    reference = whole if config.loss.ref_sync_steps else 0
-    return Footprint(
-        checkpoint=saved + numbers * config.optim.moment_bytes + reference, final=whole if merged else moved
-    )

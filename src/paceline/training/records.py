@@ -1,15 +1,13 @@
 """What a step writes down, and what a person should know before the first one and after each."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from paceline.checkpoints.finding import Checkpoint, TrainingState
+from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
 from paceline.engines import TrainedEngine
 from paceline.kernels.cpu.compiling import library
-from paceline.metrics.definitions import OPTIONAL, check_record
 from paceline.models.loaded import Loaded
 from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
@@ -17,7 +15,6 @@ from paceline.models.rope import rope_by_length
 from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
-from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.held_out import of_graders, of_rows
 from paceline.training.setup.run_inputs import RunInputs
@@ -25,36 +22,6 @@ from paceline.training.trainer import Trainer
 
 MANY_CORRECTED = 0.2
 """Share of corrected tokens above which engine and trainer plainly disagree."""
-
-
-def step_record(
-    state: TrainingState,
-    batch: RolloutBatch,
-    stats: UpdateStats,
-    *,
-    num_tasks: int,
-    learning_rate: float,
-    weights_bytes: int,
-    clock: dict[str, float],
-) -> dict[str, Any]:
-    """The step's line in `metrics.jsonl` without an active alarm; names and units are those of `metrics.METRICS`."""
-    updates = {name: getattr(stats, name) for name in stats.__slots__}
-    updates = {name: value for name, value in updates.items() if value is not None or name not in OPTIONAL}
-    record: dict[str, Any] = {
-        "step": state.step,
-        "epoch": state.position / num_tasks,
-        "policy_version": state.policy_version,
-        "learning_rate": learning_rate,
-        **rollout_metrics(batch),
-        **staleness_metrics(batch.groups, policy_version=state.policy_version - stats.updates),
-        **updates,
-        "alarms": [],
-        "clock": clock,
-    }
-    if weights_bytes:
-        record["weights_bytes"] = weights_bytes
-    check_record(record)
-    return record
 
 
 def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_refills: int) -> list[str]:

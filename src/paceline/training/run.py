@@ -13,14 +13,15 @@ from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.sections import Config
 from paceline.errors import PacelineError, ProcessLost
-from paceline.metrics.definitions import Record
+from paceline.metrics.definitions import OPTIONAL, Record, check_record
 from paceline.reports.trackers.opening import Trackers
 from paceline.runtime.activity import ACTIVITY, RUN, trace
 from paceline.training.backend import Backend
 from paceline.training.guards import NOT_FINITE, Guards
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.records import step_clock, step_record, step_warnings
+from paceline.training.records import step_clock, step_warnings
 from paceline.training.rollout_journal import Journal, SampledStep
+from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.restoring import restorable_lines
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.evaluators import EvalResult, Evaluator
@@ -141,23 +142,26 @@ def record_step(
         TrainingError: too many updates in a row were skipped.
     """
     before, tasks, batch, stats = run.state.position, run.inputs.tasks, sampled.batch, run.guards.counted(stats)
-    run.state = TrainingState(step=number, position=sampled.position, policy_version=run.backend.policy_version)
+    version, transfer = run.backend.policy_version, sampled.transfer
+    run.state = TrainingState(step=number, position=sampled.position, policy_version=version)
     run.clocked_until = time.perf_counter()
-    record = step_record(
-        run.state,
-        batch,
-        stats,
-        num_tasks=len(tasks.tasks),
-        learning_rate=learning_rate,
-        weights_bytes=sampled.transfer.nbytes,
-        clock=step_clock(
-            batch,
-            weights=sampled.transfer.seconds,
-            produce=sampled.seconds,
-            total=run.clocked_until - clock.started,
-            **clock.seconds,
-        ),
-    )
+    total = run.clocked_until - clock.started
+    # the line in `metrics.jsonl`; names and units are those of `metrics.METRICS`
+    updates = {name: getattr(stats, name) for name in stats.__slots__}
+    record: dict[str, Any] = {
+        "step": number,
+        "epoch": sampled.position / len(tasks.tasks),
+        "policy_version": version,
+        "learning_rate": learning_rate,
+        **rollout_metrics(batch),
+        **staleness_metrics(batch.groups, policy_version=version - stats.updates),
+        **{name: value for name, value in updates.items() if value is not None or name not in OPTIONAL},
+        "alarms": [],
+        "clock": step_clock(batch, weights=transfer.seconds, produce=sampled.seconds, total=total, **clock.seconds),
+    }
+    if transfer.nbytes:
+        record["weights_bytes"] = transfer.nbytes
+    check_record(record)
     if tasks.is_large:
         # rows that were passed over have a position and no group
         record["rows_left_out"] = sampled.position - before - len(batch.groups)

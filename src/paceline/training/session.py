@@ -92,10 +92,26 @@ class Session:
             CheckpointError: there is no run, or no whole checkpoint.
             ConfigError: something else than before would be computed, and `override` does not name it.
         """
-        if self._resume:
-            with ExitStack() as closing:
-                self._open(closing.enter_context(RunDir.open(self.output_dir)), self._resume)
-                self._closing = closing.pop_all()
+        if not self._resume:
+            return self
+        with ExitStack() as closing:
+            run_dir, root = closing.enter_context(RunDir.open(self.output_dir)), self.output_dir / "checkpoints"
+            named = self._resume if isinstance(self._resume, Path) else None
+            found, damaged = (read_checkpoint(named), ()) if named else newest_checkpoint(root)
+            before = run_dir.identity()
+            if before is None:  # killed before it was written, or begun by an older version
+                options = parse_yaml((run_dir.path / "config.yaml").read_text(encoding="utf-8-sig"), "config.yaml")
+                before = {"options": plain_options(build_config(options))}
+            self._change = find_change(before, self.config, self.inputs, override=self._override)
+            self._sentences += damaged
+            if found is None:
+                self._sentences.append("no checkpoint was written yet: the run starts again from its first step")
+            elif named:
+                self._sentences += set_later_aside(run_dir, found.state.step)
+            else:
+                self._sentences += set_damaged_aside(root, found)
+            self._run_dir, self._identity, self.checkpoint = run_dir, before, found
+            self._closing = closing.pop_all()
         return self
 
     def __exit__(
@@ -103,23 +119,6 @@ class Session:
     ) -> None:
         """Take down what watches, the backend and the lock."""
         self._closing.__exit__(kind, error, trace)
-
-    def _open(self, run_dir: RunDir, resume: Path | bool) -> None:
-        root = self.output_dir / "checkpoints"
-        found, damaged = (read_checkpoint(resume), ()) if isinstance(resume, Path) else newest_checkpoint(root)
-        before = run_dir.identity()
-        if before is None:  # killed before it was written, or begun by an older version
-            options = parse_yaml((run_dir.path / "config.yaml").read_text(encoding="utf-8-sig"), "config.yaml")
-            before = {"options": plain_options(build_config(options))}
-        self._change = find_change(before, self.config, self.inputs, override=self._override)
-        self._sentences += damaged
-        if found is None:
-            self._sentences.append("no checkpoint was written yet: the run starts again from its first step")
-        elif isinstance(resume, Path):
-            self._sentences += set_later_aside(run_dir, found.state.step)
-        else:
-            self._sentences += set_damaged_aside(root, found)
-        self._run_dir, self._identity, self.checkpoint = run_dir, before, found
 
     def start(
         self,

@@ -24,6 +24,7 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.parallel.mesh_layout import MeshLayout
+from paceline.models.parallel.pieces import piece_of, saved_tensors, written_here
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.policy_and_reference import frozen_copy, load_policy, load_reference, measure_by_twin
@@ -33,14 +34,7 @@ from paceline.runtime.devices import choose_device, choose_dtype, free_memory
 from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.memory import (
-    Footprint,
-    Recomputing,
-    choose_recomputing,
-    footprint,
-    least_memory,
-    memory_for_activations,
-)
+from paceline.training.memory import Footprint, Recomputing, choose_recomputing, least_memory, to_come
 from paceline.training.setup.run_inputs import Overrides, RunSize
 from paceline.types import RolloutGroup
 
@@ -156,8 +150,29 @@ class Trainer:
         return self.writer.take(wait=wait)
 
     def footprint(self) -> Footprint:
-        """Count the bytes of a checkpoint and of the final model."""
-        return footprint(self.config, self.policy, self.learner.ranks)
+        """Count the bytes over all ranks, which call this together. A program's own optimiser counts as the options'.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
+        config, policy, ranks = self.config, self.policy, self.learner.ranks
+        pieces = {name: piece_of(tensor) for name, tensor in saved_tensors(policy.model).items()}
+        trained = {name for name, one in policy.model.named_parameters(remove_duplicate=False) if one.requires_grad}
+        mine, _ = written_here(pieces, ranks)
+        here = {"whole": 0, "trained": 0, "numbers": 0}
+        for name in mine:
+            size = pieces[name].tensor
+            here["whole"] += size.nbytes
+            here["trained"] += size.nbytes if name in trained else 0
+            here["numbers"] += size.numel() if name in trained else 0
+        found = ranks.collect(here)
+        whole, moved, numbers = (int(sum(one[key] for one in found)) for key in here)
+        saved = whole if policy.adapter is None else moved
+        merged = policy.adapter is None or config.lora.merge_lora
+        reference = whole if config.loss.ref_sync_steps else 0
+        return Footprint(
+            checkpoint=saved + numbers * config.optim.moment_bytes + reference, final=whole if merged else moved
+        )
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Put weights, optimiser, rate and counts of a checkpoint into a trainer that was built without it."""
@@ -199,10 +214,14 @@ def make_trainer(
     """
     overrides = overrides or Overrides()
     policy, forward, reference, measure = _models(config, overrides, checkpoint, ranks)
-    free = least_memory(memory_for_activations(config, policy), ranks)
+    # bytes left where activations go, once the first update has made what stays
+    if "activations" in config.optim.offload:
+        free = free_memory(torch.device("cpu"))
+    elif (free := free_memory(policy.model.device)) is not None:
+        free -= to_come(config.optim, policy)
     padded = forward.kind == "padded"
     recomputing = choose_recomputing(
-        config, policy, measure, padded=padded, longest_prompt=run_size.longest_prompt, free=free
+        config, policy, measure, padded=padded, longest_prompt=run_size.longest_prompt, free=least_memory(free, ranks)
     )
     optim = config.optim
     if recomputing is not None:

@@ -39,7 +39,8 @@ def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
         raise ConfigError(
             f"--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'` ({error})"
         ) from None
-    return AdamW8bit(groups, **common)
+    eight_bit: type[torch.optim.Optimizer] = AdamW8bit
+    return eight_bit(groups, **common)
 
 
 class OffloadedAdamW(torch.optim.AdamW):

@@ -116,7 +116,8 @@ def batch_about(batch: RolloutBatch) -> dict[str, object]:
     """What is not in the records of a step's groups."""
     scores = batch.scores
     completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
-    changes = [change for completion in completions for change in completion.weight_changes]
+    versions = {one.policy_version for one in completions}
+    versions |= {change.policy_version for one in completions for change in one.weight_changes}
     return {
         "refills": batch.refills,
         "missing": batch.missing,
@@ -128,7 +129,7 @@ def batch_about(batch: RolloutBatch) -> dict[str, object]:
         },
         "formed": scores.formed,
         "first_failures": dict(scores.first_failures),
-        "policy_versions": sorted({one.policy_version for one in (*completions, *changes)}),
+        "policy_versions": sorted(versions),
     }
 
 

@@ -70,7 +70,8 @@ def check(config: Config, *, needs_weights: bool = True) -> Checked:
     for name in config.rewards.reward_models:
         check_reward_model(name)
     check_trackers(config.loop.report_to)
-    _look_at_engine(config)
+    if config.engine.engine == "vllm":
+        check_vllm(None)
     # of several the first rows are taken of all together, so each is read whole
     most = data.dataset_size if len(data.datasets) == 1 else None
     by_functions = row_check(checked.functions)
@@ -92,7 +93,8 @@ def check_held_out(config: Config) -> Checked:
     """
     _look_at_model(config, needs_weights=True)
     checked = resolved(config, for_training=False)
-    _look_at_engine(config)
+    if config.engine.engine == "vllm":
+        check_vllm(None)
     _look_at_held_out_rows(config, checked)
     _look_at_what_they_need(checked.measure.values())
     return checked
@@ -119,11 +121,6 @@ def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
     if needs_weights:
         check_weights(base, described, label, targets=config.lora.lora_targets if is_adapter_new else ())
     return positions_of(described)
-
-
-def _look_at_engine(config: Config) -> None:
-    if config.engine.engine == "vllm":
-        check_vllm(None)
 
 
 def _look_at_what_they_need(functions: Iterable[RewardFunction]) -> None:

@@ -42,13 +42,6 @@ def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
     return [one.describe() for one in functions if isinstance(one, BuiltIn) and one.describe is not None]
 
 
-def has_held_out(config: Config) -> bool:
-    """Return True if there are tasks to evaluate on that are not trained on."""
-    return config.data.eval_dataset is not None or any(
-        has_split(one, config.data.eval_split) for one in config.data.datasets
-    )
-
-
 def make_evaluators(
     config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked
 ) -> tuple[AccuracyEvaluator, ...]:

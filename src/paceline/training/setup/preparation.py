@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from paceline.config.rules import require
 from paceline.config.sections import Config
 from paceline.data.prompts import Tokenizer
-from paceline.data.sources import load_rows
+from paceline.data.sources import has_split, load_rows
 from paceline.data.tasks import build_tasks
 from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
@@ -31,7 +31,7 @@ from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.checks import Checked, resolved
 from paceline.training.setup.evaluators import RewardEvaluator
-from paceline.training.setup.held_out import check_prompts_fit, has_held_out, make_evaluators
+from paceline.training.setup.held_out import check_prompts_fit, make_evaluators
 from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.setup.samplers import with_reward_models
 from paceline.types import Task
@@ -50,7 +50,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     if overrides.functions is not None:
         checked = Checked(functions=overrides.functions)
     checked = checked or resolved(config)
-    functions = dict(checked.functions)
+    functions, data = dict(checked.functions), config.data
     check_memory_options(config, choose_device(config.model))
     check_quantisation(config, overrides)
     how = changed_logits(read_config(config.model) if overrides.model is None else overrides.model.config)
@@ -61,7 +61,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     tokenizer = overrides.tokenizer or load_tokenizer(config.model)
     tasks = overrides.tasks
     if tasks is None:
-        data, check = config.data, row_check(checked.functions)
+        check = row_check(checked.functions)
         rows = load_rows(
             data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
         )
@@ -78,8 +78,10 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     )
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
-    held_out = overrides.tasks is None and has_held_out(config)
-    evaluators = make_evaluators(config, tokenizer, checked) if held_out else ()
+    is_evaluated = overrides.tasks is None and (
+        data.eval_dataset is not None or any(has_split(one, data.eval_split) for one in data.datasets)
+    )
+    evaluators = make_evaluators(config, tokenizer, checked) if is_evaluated else ()
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )
