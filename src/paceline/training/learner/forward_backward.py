@@ -16,7 +16,7 @@ from paceline.kernels.logprobs import token_logprobs
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.ranks import WHOLE, ParallelLayout, Tokens
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.memory import return_free_memory
@@ -80,17 +80,17 @@ class WholeModel(ForwardBackward):
             value.backward()
 
     def _values(self, loaded: Loaded, batch: MicroBatch) -> TokenValues:
-        tokens = self.parallel_layout.tokens(batch)
-        return TokenValues(*tokens.join(*self.parallel_layout.run(loaded.model, lambda: self._run(loaded, tokens))))
+        layout, model, dtype = self.parallel_layout, loaded.model, loaded.compute_dtype
+        tokens, is_half = layout.tokens(batch), dtype != model.dtype
 
-    def _run(self, loaded: Loaded, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        half, batch = loaded.compute_dtype != loaded.model.dtype, tokens.batch
-        with torch.autocast(batch.input_ids.device.type, dtype=loaded.compute_dtype, enabled=half):
-            hidden = self.forward.of(loaded.model, tokens)
-        hidden = hidden.to(loaded.compute_dtype) if half else hidden
-        return head_values(
-            loaded.model, hidden, batch.targets, temperature=self.temperature, parallel_layout=self.parallel_layout
-        )
+        def run() -> tuple[Tensor, Tensor]:
+            with torch.autocast(tokens.batch.input_ids.device.type, dtype=dtype, enabled=is_half):
+                hidden = self.forward.of(model, tokens)
+            hidden = hidden.to(dtype) if is_half else hidden
+            targets = tokens.batch.targets
+            return head_values(model, hidden, targets, temperature=self.temperature, parallel_layout=layout)
+
+        return TokenValues(*tokens.join(*layout.run(model, run)))
 
 
 def head_values(

@@ -27,10 +27,10 @@ from paceline.objective.micro_batches import (
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.memory import is_out_of_memory
 from paceline.training.learner.budget import Budget, MicroBatchSize
-from paceline.training.learner.forward_backward import TokenValues
+from paceline.training.learner.forward_backward import ForwardBackward, TokenValues, WholeModel
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.optimizers import make_optimizer
-from paceline.training.learner.pipeline import make_runner
+from paceline.training.learner.pipeline import Pipelined
 from paceline.training.learner.samples import minibatches, samples_of
 from paceline.training.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
 from paceline.types import RolloutGroup
@@ -88,7 +88,12 @@ class Learner:
         self.policy, self.reference = policy, reference
         self.loss, self.optim, self.ranks = loss, optim, ranks
         self.max_completion_length = max_completion_length
-        self.runner = make_runner(forward, temperature=temperature, parallel_layout=ranks.parallel_layout)
+        layout, stages = ranks.parallel_layout, ranks.parallel_layout.stages
+        self.runner: ForwardBackward = (
+            WholeModel(forward=forward, temperature=temperature, parallel_layout=layout)
+            if stages is None
+            else Pipelined(forward=forward, temperature=temperature, parallel_layout=layout, stages=stages)
+        )
         self.optimizer = make_optimizer(policy, optim) if optimizer is None else optimizer
         self.budget = Budget(
             tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device

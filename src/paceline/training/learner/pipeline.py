@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.nn.functional import pad
+from typing_extensions import override
 
 from paceline.errors import first_line
 from paceline.models.activations import is_recomputing
@@ -26,20 +27,15 @@ from paceline.models.rows import take_rows
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.memory import is_out_of_memory, return_free_memory
-from paceline.training.learner.forward_backward import ForwardBackward, Loss, TokenValues, WholeModel, head_values
-
-
-def make_runner(forward: PolicyForward, *, temperature: float, parallel_layout: ParallelLayout) -> ForwardBackward:
-    """How micro-batches go through a model that lies on the ranks as `parallel_layout` says."""
-    stages = parallel_layout.stages
-    if stages is None:
-        return WholeModel(forward=forward, temperature=temperature, parallel_layout=parallel_layout)
-    return Pipelined(forward=forward, temperature=temperature, parallel_layout=parallel_layout, stages=stages)
+from paceline.training.learner.forward_backward import ForwardBackward, Loss, TokenValues, head_values
 
 
 @dataclass(kw_only=True, slots=True)
 class Pipelined(ForwardBackward):
-    """`ForwardBackward` over a pipeline: each rank is given all `Stages.passes` micro-batches of its share."""
+    """`ForwardBackward` over a pipeline: each rank is given all `Stages.passes` micro-batches of its share.
+
+    Both calls raise RankLost where another rank of the pipeline is gone, or silent for too long.
+    """
 
     forward: PolicyForward
     temperature: float
@@ -47,12 +43,8 @@ class Pipelined(ForwardBackward):
     parallel_layout: ParallelLayout
     stages: Stages
 
+    @override
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        """Run all micro-batches forward, through the stages of every rank.
-
-        Raises:
-            RankLost: another rank of the pipeline is gone, or silent for too long.
-        """
         found = list[TokenValues | None]([None] * len(batches))
 
         def note(number: int, values: TokenValues) -> Tensor:
@@ -69,12 +61,8 @@ class Pipelined(ForwardBackward):
         self.parallel_layout.rest(loaded.model)
         return found
 
+    @override
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
-        """Add the gradient of all micro-batches, one stage after the other on the ranks that hold them.
-
-        Raises:
-            RankLost: another rank of the pipeline is gone, or silent for too long.
-        """
 
         if batches:
             numbers = torch.arange(len(batches))
