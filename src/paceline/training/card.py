@@ -1,6 +1,7 @@
 """The model card of a trained model, from the run's records."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -30,6 +31,10 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
     evaluations = [one for one in run_dir.evals() if "accuracy" in one and one["step"] <= step]
     sets = dict.fromkeys(one["set"] for one in evaluations)
     is_adapter = (folder / "adapter_config.json").is_file()
+    versions = dict.fromkeys(LIBRARIES if is_adapter else LIBRARIES[:-1], "not installed")
+    for library in versions:
+        with suppress(PackageNotFoundError):  # run from a source tree that was not installed
+            versions[library] = version(library)
     # one dataset as a source, or several as one that is nowhere
     sources = [_source(address) for address in config.data.datasets]
     joined = Source(label=", ".join(source.label for source in sources))
@@ -47,7 +52,7 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         is_adapter=is_adapter,
         prompting=prompting,
         steps=step,
-        versions=dict(_versions(is_adapter=is_adapter)),
+        versions=versions,
         results=tuple(_result(run_dir, [one for one in evaluations if one["set"] == name]) for name in sets),
         links=run_dir.links(),
         labels={name: _source(name).label for name in config.rewards.names if "/" in name},
@@ -71,14 +76,6 @@ def _source(address: str) -> Source:
     return named(address, is_local=lambda name: Path(name).expanduser().exists())
 
 
-def _versions(*, is_adapter: bool) -> Iterator[tuple[str, str]]:
-    for library in LIBRARIES if is_adapter else LIBRARIES[:-1]:
-        try:
-            yield library, version(library)
-        except PackageNotFoundError:  # run from a source tree that was not installed
-            yield library, "not installed"
-
-
 def _result(run_dir: RunDir, records: Sequence[Record]) -> HeldOutResult:
     """Return the result on one held-out set, from its evaluations, oldest first."""
     first, last = records[0], records[-1]
@@ -97,5 +94,5 @@ def _result(run_dir: RunDir, records: Sequence[Record]) -> HeldOutResult:
 
 
 def _measured(record: Record) -> Measured:
-    value, low, high = (record[name] for name in ("accuracy", "ci_low", "ci_high"))
-    return Measured(step=record["step"], accuracy=Interval(value=value, low=low, high=high))
+    accuracy = Interval(value=record["accuracy"], low=record["ci_low"], high=record["ci_high"])
+    return Measured(step=record["step"], accuracy=accuracy)

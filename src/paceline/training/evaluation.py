@@ -125,12 +125,9 @@ class TaskResult:
     @property
     def votes(self) -> tuple[Vote, ...]:
         """The final answer of each graded completion, outside its thinking, and whether it was right."""
-        prefilled = prefills_think(self.task.prompt)
-        return tuple(
-            (final_answer(visible_text(completion.text, prefilled=prefilled)), reward >= self.right)
-            for completion, reward in zip(self.completions, self.rewards, strict=True)
-            if reward is not None
-        )
+        prefilled, pairs = prefills_think(self.task.prompt), zip(self.completions, self.rewards, strict=True)
+        graded = [(one.text, reward >= self.right) for one, reward in pairs if reward is not None]
+        return tuple((final_answer(visible_text(text, prefilled=prefilled)), is_right) for text, is_right in graded)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -96,21 +96,21 @@ class Fitting:
         longest = config.data.max_prompt_length + config.sampling.max_completion_length
         budget = 1 << (now.cut.tokens - 1).bit_length() - 1
         while budget >= longest:
-            yield self._changed({"optim": {"micro_batch_tokens": budget}}, sizes)
+            yield self._changed(sizes, "optim", "micro_batch_tokens", budget)
             budget //= 2
-        yield self._changed({"model": {"gradient_checkpointing": "true"}}, sizes)
+        yield self._changed(sizes, "model", "gradient_checkpointing", "true")
         sequences = config.engine.concurrent_sequences // 2
         while sequences >= config.sampling.num_generations:
-            yield self._changed({"engine": {"concurrent_sequences": sequences}}, sizes)
+            yield self._changed(sizes, "engine", "concurrent_sequences", sequences)
             sequences //= 2
         if self.device.kind == "cpu":
-            yield self._changed({"loop": {"background_save": False}}, sizes)
+            yield self._changed(sizes, "loop", "background_save", False)
         elif not config.parallel.zero_stage and config.optim.optimizer == "adamw":
-            yield self._changed({"optim": {"offload": (*config.optim.offload, "optimizer")}}, sizes)
+            yield self._changed(sizes, "optim", "offload", (*config.optim.offload, "optimizer"))
         if not config.parallel.zero_stage and "optimizer" not in config.optim.offload:
-            yield self._changed({"optim": {"optimizer": "adamw_8bit"}}, sizes)
+            yield self._changed(sizes, "optim", "optimizer", "adamw_8bit")
         if not config.lora.lora_rank:
-            yield self._changed({"lora": {"lora_rank": ADAPTER_RANK}}, sizes)
+            yield self._changed(sizes, "lora", "lora_rank", ADAPTER_RANK)
         if self.device.kind == "cpu" or config.cluster.cluster:  # on one machine all share its memory
             return
         processes = sizes.ranks
@@ -119,11 +119,9 @@ class Fitting:
             if found is not None:
                 yield replace(found, words=f"--processes {processes} {found.words}")
 
-    def _changed(self, changes: dict[str, dict[str, Any]], sizes: Sizes) -> LayoutChange:
-        ((_, options),) = changes.items()
-        ((name, value),) = options.items()
+    def _changed(self, sizes: Sizes, section: str, name: str, value: Any) -> LayoutChange:
         said = " ".join(value) if isinstance(value, tuple) else str(value).lower()
-        memory = self.plan(_with(self.config, **changes), sizes)
+        memory = self.plan(_with(self.config, **{section: {name: value}}), sizes)
         return LayoutChange(words=f"--{name.replace('_', '-')} {said}", memory=memory)
 
     def _laid_out(self, options: dict[str, int], processes: int) -> LayoutChange | None:
