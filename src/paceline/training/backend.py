@@ -51,10 +51,8 @@ class Backend(Protocol):
     def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
         """Begin a checkpoint of this moment below `root`; those in `protected` stay, however many come after them.
 
-        It may be written while steps follow. The one before it must have been asked for by `saved`.
-
-        Returns:
-            What a person should know of it.
+        It may be written while steps follow. The one before it must have been asked for by `saved`. Returns what a
+        person should know of it.
 
         Raises:
             StorageError: it cannot be written.

@@ -12,7 +12,7 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK
 from paceline.runtime.memory import is_out_of_memory
-from paceline.training.learner.budget import Budget, MicroBatchSize
+from paceline.training.learner.budget import Budget
 from paceline.training.learner.learner import Learner
 from tests.tiny import tiny_model, with_exact_norms
 from tests.unit.training.test_learner import group
@@ -152,7 +152,7 @@ class Told:
 def test_a_rank_does_a_pass_again_because_another_one_ran_out_of_memory_there():
     ranks, made = Told(other=iter([1.0, 0.0])), []
     budget = Budget(tokens=64, ranks=ranks, device=torch.device("cpu"))
-    sizes = [MicroBatchSize(samples=3, tokens=40), MicroBatchSize(samples=1, tokens=50)]
+    sizes = [(3, 40), (1, 50)]  # samples, tokens
     assert budget.fit(lambda: made.append(budget.tokens) or len(made), lambda: sizes) == 2
     assert (made, ranks.said) == ([64, 20], [0.0, 0.0])  # half of the largest that can be cut
 

@@ -17,15 +17,6 @@ from paceline.runtime.memory import is_out_of_memory, release_memory
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MicroBatchSize:
-    """How large a micro-batch of some rank is."""
-
-    samples: int
-    tokens: int
-    """Forwarded at once, padding included."""
-
-
 @dataclass(kw_only=True, slots=True)
 class Budget:
     """Tokens that a pass forwards at most, padding included, unless one sample alone has more."""
@@ -36,11 +27,11 @@ class Budget:
     halved: int = 0
     """How often memory has run out since the owner set this to 0."""
 
-    def fit(self, work: Callable[[], Value], sizes: Callable[[], Sequence[MicroBatchSize]]) -> Value:
+    def fit(self, work: Callable[[], Value], sizes: Callable[[], Sequence[tuple[int, int]]]) -> Value:
         """What `work` gives, which is called again with fewer `tokens` as often as memory runs out on any rank.
 
-        `sizes`: the micro-batches of all ranks at the tokens as they are. Every rank knows them, so all come to the
-        same number.
+        `sizes`: samples and forwarded tokens of each micro-batch of all ranks, at the budget as it is. Every rank knows
+        them, so all come to the same number.
 
         Raises:
             TrainingError: memory ran out with one sample in each micro-batch; or where ranks that hold parts of one
@@ -67,10 +58,10 @@ class Budget:
             release_memory(self.device)
             # half of the largest that can be cut: half of a budget that none of them fills would change nothing
             now = sizes()
-            largest = max((size.tokens for size in now if size.samples > 1), default=0)
+            largest = max((size for samples, size in now if samples > 1), default=0)
             if largest == 0:
                 raise TrainingError(
-                    f"memory ran out with one completion of at most {max(size.tokens for size in now)} tokens in each "
+                    f"memory ran out with one completion of at most {max(size for _, size in now)} tokens in each "
                     "micro-batch; give --gradient-checkpointing true, or lower --max-completion-length, then resume "
                     f"({reason or 'on another rank'})"
                 )

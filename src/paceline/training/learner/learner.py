@@ -1,5 +1,6 @@
 """Gradients and updates: one policy, its optimiser and, for `beta` above 0, the reference."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from paceline.objective.micro_batches import (
 )
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.memory import is_out_of_memory
-from paceline.training.learner.budget import Budget, MicroBatchSize
+from paceline.training.learner.budget import Budget
 from paceline.training.learner.forward_backward import ForwardBackward, TokenValues, WholeModel
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.optimizers import make_optimizer
@@ -182,12 +183,9 @@ class Learner:
             cut(counted, trained=share, micro_batch_tokens=tokens, layout=layout) if share else [] for share in shares
         ]
 
-    def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatchSize]:
-        return [
-            MicroBatchSize(samples=len(members), tokens=input_tokens(counted, members, self.runner.forward.kind))
-            for cuts in self._cuts(counted, inside)
-            for members in cuts
-        ]
+    def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[tuple[int, int]]:
+        kind, every = self.runner.forward.kind, itertools.chain(*self._cuts(counted, inside))
+        return [(len(members), input_tokens(counted, members, kind)) for members in every]
 
     def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
         return [None if values is None else values.logprobs for values in self.runner.values(loaded, batches)]

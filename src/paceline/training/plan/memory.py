@@ -116,8 +116,9 @@ class MemoryPlan:
     weights: int
     gradients: int
     optimizer: int
-    """Bytes of the optimiser's moments; none lie on the device with `--offload optimizer`."""
-    optimizer_on_device: bool
+    """Bytes of the optimiser's moments."""
+    optimizer_here: int
+    """Those on the device: none with `--offload optimizer`."""
     reference: int
     """The reference model, with `beta` above 0."""
     fetched: int
@@ -140,18 +141,8 @@ class MemoryPlan:
     """Logits, and the head in the precision of the computation."""
     saved: int
     """The copy in main memory that a checkpoint is written from; 0 without `background_save`."""
-    saved_on_device: bool
-    """True if that is the memory in which the device computes."""
-
-    @property
-    def optimizer_here(self) -> int:
-        """What the optimiser has on the device."""
-        return self.optimizer if self.optimizer_on_device else 0
-
-    @property
-    def saved_here(self) -> int:
-        """What the copy for a checkpoint has of the device's memory."""
-        return self.saved if self.saved_on_device else 0
+    saved_here: int
+    """What that copy has of the device's memory."""
 
     @property
     def trained(self) -> int:
@@ -191,17 +182,17 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
     number_bytes = computed_bytes(config, shape, on)
     is_half, parts = number_bytes < FLOAT32_BYTES, held(config, shape, sizes)
     engine, kv_cache, drawn = _engine(config, shape, sizes, on)
-    saved = 0
+    saved, moments = 0, parts.trained * config.optim.moment_bytes
     if config.loop.background_save:  # trained weights, their moments, and a reference that moves
         moving = parts.base if config.loss.beta > 0 and config.loss.ref_sync_steps else 0
-        saved = parts.trained * (FLOAT32_BYTES + config.optim.moment_bytes) + moving * FLOAT32_BYTES
+        saved = parts.trained * FLOAT32_BYTES + moments + moving * FLOAT32_BYTES
     head = HEAD_ROWS[on.kind] * shape.vocabulary * number_bytes + (shape.matrix * number_bytes if is_half else 0)
     without = MemoryPlan(
         libraries=LIBRARIES[on.kind],
         weights=parts.weights * FLOAT32_BYTES,
         gradients=parts.gradients * FLOAT32_BYTES,
-        optimizer=parts.trained * config.optim.moment_bytes,
-        optimizer_on_device="optimizer" not in config.optim.offload,
+        optimizer=moments,
+        optimizer_here=0 if "optimizer" in config.optim.offload else moments,
         reference=parts.base * FLOAT32_BYTES if config.loss.beta > 0 and not config.lora.lora_rank else 0,
         fetched=parts.fetched * FLOAT32_BYTES,
         resident=shape.parameters * FLOAT32_BYTES if sizes.splits_the_model and samples_here(config) else 0,
@@ -213,7 +204,7 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
         cut=RecomputedLayers(micro_batch_tokens=0, tokens=0, layers=0),
         head=head // sizes.tensor,
         saved=saved,
-        saved_on_device=on.kind == "cpu",
+        saved_here=saved if on.kind == "cpu" else 0,
     )
     of_token = activations(shape, sizes, on, number_bytes)
     left = float("inf") if on.memory is None else on.memory - (without.update - without.head)
