@@ -210,8 +210,9 @@ class Learner:
         found = self._sums(computed.parts, sums, norm, first=first)
         # one optimiser step, by numbers of all ranks, so that all decide alike
         if all(map(math.isfinite, found.values.values())):
-            for group in self.optimizer.param_groups if learning_rate is not None else ():
-                group["lr"] = learning_rate
+            if learning_rate is not None:
+                for group in self.optimizer.param_groups:
+                    group["lr"] = learning_rate
             try:
                 self.optimizer.step()
             except (MemoryError, RuntimeError) as error:
