@@ -1,7 +1,7 @@
 """What people see of a run, on the terminal, on pages and in trackers. Nothing here computes what is trained.
 
 console/     the screen of a running run
-page/        report.html, and the comparison of runs
+page/        report.html
 viewer/      completions in the browser
 model_card/  README.md of a trained model
 trackers/    TensorBoard, Weights & Biases, Trackio, MLflow

@@ -1,7 +1,5 @@
 """Numbers as people read them: three figures, thousands apart, units said."""
 
-import math
-
 from paceline.metrics.intervals import Interval
 
 
@@ -19,11 +17,6 @@ def short(value: float) -> str:
         return f"{value:,.0f}"
     if size >= 1e-3:
         return f"{value:.3g}"
-    return power_of_ten(value)
-
-
-def power_of_ten(value: float) -> str:
-    """Scientific notation without padding: `3.1e-7`."""
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 
@@ -90,13 +83,3 @@ def duration(seconds: float, decimals: int = 1) -> str:
 def count(number: float, singular: str, plural: str | None = None) -> str:
     """A number with its noun: `1 step`, `1,200 steps`."""
     return f"{number:,.0f} {singular if number == 1 else plural or singular + 's'}"
-
-
-def decimals(step: float) -> int:
-    """Decimals that tell multiples of `step` apart."""
-    return max(0, -math.floor(math.log10(step) + 1e-9) + (1 if _has_half(step) else 0))
-
-
-def _has_half(step: float) -> bool:
-    mantissa = step / 10.0 ** math.floor(math.log10(step) + 1e-9)
-    return abs(mantissa - 2.5) < 1e-6

@@ -196,8 +196,8 @@ def test_the_headline_has_the_test_of_the_difference_and_says_what_was_the_best_
 def test_every_held_out_task_has_one_of_four_fates(finished):
     both = pairs(read_run(finished))
     sorted_pairs = fates(both)
-    assert len(both) == sorted_pairs.num_tasks == 60
-    assert len(sorted_pairs.fixed) - len(sorted_pairs.broken) == sum(a["correct"] - b["correct"] for b, a in both)
+    assert len(both) == sum(map(len, sorted_pairs.values())) == 60
+    assert len(sorted_pairs["fixed"]) - len(sorted_pairs["broken"]) == sum(a["correct"] - b["correct"] for b, a in both)
     assert all(before["task_id"] == after["task_id"] for before, after in both)
 
 
@@ -351,9 +351,8 @@ def test_early_and_late_rollouts_are_paired_by_task_then_by_words_right_and_wron
     early = [rollout("a", "how many figs", 0.0), rollout("a", "how many figs", 1.0), rollout("b", "name a river", 0.0)]
     late = [rollout("c", "name a lake", 0.0), rollout("a", "how many figs", 1.0), rollout("c", "name a lake", 1.0)]
     chosen = training_pairs(early, late, "accuracy")
-    assert [(pair.before["task_id"], pair.after["task_id"]) for pair in chosen] == [("a", "a"), ("b", "c")]
-    assert [(pair.before["reward"], pair.after["reward"]) for pair in chosen] == [(0.0, 1.0), (0.0, 0.0)]
-    assert chosen[0].same_task
+    assert [(before["task_id"], after["task_id"]) for before, after in chosen] == [("a", "a"), ("b", "c")]
+    assert [(before["reward"], after["reward"]) for before, after in chosen] == [(0.0, 1.0), (0.0, 0.0)]
 
 
 @pytest.mark.parametrize(

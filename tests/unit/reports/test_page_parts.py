@@ -7,12 +7,12 @@ import pytest
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.objective.formula import Line as Definition
-from paceline.reports.page.charts import reward_chart, time_chart
+from paceline.reports.page.curves import metric_chart, time_chart
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure, readings
 from paceline.reports.page.headline import form_note, form_of, headline, is_right_leniently, verdict_of
 from paceline.reports.page.reading import read_run
-from paceline.reports.page.samples import LONGEST_HALF, card
-from paceline.reports.page.sections import alarm_list, as_list, group_folds, moments, stretches, telling
+from paceline.reports.page.samples import LONGEST_HALF, card, group_folds, moments, telling
+from paceline.reports.page.sections import alarm_list, as_list, stretches
 from paceline.reports.page.series import MAX_POINTS, Series
 
 
@@ -150,7 +150,7 @@ def test_a_long_run_is_drawn_as_means_within_the_least_and_the_greatest_and_stay
     run = RunDir.create(tmp_path / "run", "")
     lines = (json.dumps(a_step(step, float(step % 25))) for step in range(1, 10_001))
     (run.path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    chart = reward_chart(read_run(run.path))
+    chart = metric_chart(read_run(run.path), "reward_mean", title="Training reward", unit="mean per completion")
     found = readings(chart)
     # 25 steps in each of 400 points: 0 to 24, of which the mean is 12
     assert len(found["steps"]) == MAX_POINTS == 400

@@ -1,1 +1,1 @@
-"""A run directory as a page (`html.write_report`), and several runs as a table (`comparing.compare`)."""
+"""A run directory as one self-contained page: `html.write_report`, whose `render` lists the sections in their order."""

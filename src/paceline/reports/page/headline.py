@@ -27,7 +27,6 @@ _NUMBER = re.compile(r"[-+]?[0-9]{1,100}(?:\.[0-9]{1,100}|/0*[1-9][0-9]{0,99})?"
 class Form:
     """Shares of the completions that were graded both times and have a gold answer, before and after."""
 
-    num_completions: int
     right: tuple[float, float]
     """As the grader said."""
     right_leniently: tuple[float, float]
@@ -59,7 +58,6 @@ def form_of(both: Sequence[tuple[Record, Record]]) -> Form | None:
         return before, after
 
     return Form(
-        num_completions=len(graded),
         right=shares([[correct(one) is True for one in pair] for pair in graded]),
         right_leniently=shares([[is_right_leniently(one) for one in pair] for pair in graded]),
         marked=shares([[final_answer(_said(one)) is not None for one in pair] for pair in graded]),
@@ -91,101 +89,84 @@ def _normal(answer: str) -> str | Fraction:
     return Fraction(number) if _NUMBER.fullmatch(number) else text
 
 
-_ENDS = '<div class="ends" aria-hidden="true"><span>0 %</span><span>100 %</span></div>'
-
-
 def headline(run: RunRecord) -> str:
-    """Name and state of the run, before and after, and the facts below."""
-    found = outcome(run)
-    shown = _outcome(found) + form_note(form_of(pairs(run))) if found is not None else _reward_only(run)
+    """Name and state of the run, its verdict, before and after, and its size."""
+    name, last = escape(run.path.resolve().name), run.metrics[-1]["step"] if run.metrics else 0
+    planned = f" of {run.config['max_steps']}" if run.config.get("max_steps") else ""
+    state = f'<span class="state">not finished, step {escape(f"{last}{planned}")}</span>'
+    if run.summary is not None and run.summary.get("finished") is True:
+        state = '<span class="state done">finished</span>'
     identity = " &middot; ".join(
         f"{escape(key)} <b>{escape(str(run.config[key]))}</b>" for key in ("model", "dataset") if key in run.config
     )
-    return (
-        f'<header class="top"><div class="name"><h1>{escape(run.path.resolve().name)}</h1>{_state(run)}</div>'
-        f'<p class="identity">{identity}</p>{verdict_line(run)}{shown}{_facts(run)}</header>'
-    )
-
-
-def _state(run: RunRecord) -> str:
-    if run.summary is not None and run.summary.get("finished") is True:
-        return '<span class="state done">finished</span>'
-    last = run.metrics[-1]["step"] if run.metrics else 0
-    planned = f" of {run.config['max_steps']}" if run.config.get("max_steps") else ""
-    return f'<span class="state">not finished, step {escape(f"{last}{planned}")}</span>'
-
-
-def _outcome(found: AccuracyGain) -> str:
-    lead = f"Accuracy on {escape(found.set_name)}, {count(found.num_tasks, 'held-out task')}"
-    sides = _side("before" if found.first_step == 0 else f"step {found.first_step}", found.before, "from")
-    if found.after is None:
-        return f'<p class="lead">{lead}</p><div class="numbers">{sides}</div>{_strip(found)}'
-    sides += (
-        f'<span class="arrow" aria-hidden="true">&rarr;</span>{_side(f"step {found.last_step}", found.after, "to")}'
-    )
-    return f'<p class="lead">{lead}</p><div class="numbers">{sides}{_gain(found)}</div>{_test(found)}{_strip(found)}'
-
-
-def _side(when: str, accuracy: Interval, style: str) -> str:
-    return (
-        f'<div class="side {style}"><span class="when">{when}</span><strong>{percent(accuracy.value)}</strong>'
-        f"<span>95 % interval {100 * accuracy.low:.1f} to {100 * accuracy.high:.1f}</span></div>"
-    )
-
-
-def _gain(found: AccuracyGain) -> str:
-    gain = found.difference
-    if gain is None:
-        return ""
-    return (
-        f'<div class="side gain"><span class="when">difference</span><strong>{points(gain.value)}</strong>'
-        f"<span>percentage points, {points(gain.low)} to {points(gain.high)}</span></div>"
-    ).replace("-", "&minus;")
-
-
-def _test(found: AccuracyGain) -> str:
-    """Tasks that changed sides and the test's p-value; where an earlier evaluation was higher, what that is worth."""
-    changed = found.comparison
-    if changed is None:
-        return ""
-    sides = f"{count(changed.gained, 'task')} gained, {changed.lost:,} lost"
-    sentence = f"{sides}; exact McNemar test: {probability(changed.p_value)}."
-    if found.best_step != found.last_step:
-        sentence += (
-            f" Step {found.best_step} was the highest of {found.looks} evaluations; chosen for that, it counts as "
-            f"better from p < {level_of_best(found.looks):.2g} on."
+    verdict = ""
+    if run.metrics:
+        judged = verdict_of(run)
+        but = f"; but {escape('; but '.join(judged.but))}" if judged.but else ""
+        style = {"yes": "yes", "no": "no", "too early": "early"}[judged.word]
+        verdict = (
+            f'<p class="verdict {style}">Learning: <b>{judged.word}</b>, because {escape(judged.because)}{but}.</p>'
         )
-    return f'<p class="note">{escape(sentence)}</p>'
-
-
-def form_note(form: Form | None) -> str:
-    """How much of the gain is form, in points that add up; nothing where answers cannot be read."""
-    if form is None:
-        return ""
-    ability = form.gain - form.gain_by_form
-    read = (
-        f"Read leniently, where an answer counts however it is marked, accuracy went from "
-        f"{percent(form.right_leniently[0])} to {percent(form.right_leniently[1])}: of the {points(form.gain)} points, "
-        f"{points(form.gain_by_form)} are form and {points(ability)} are other answers. "
-        f"{percent(form.marked[0])} of the completions marked an answer before, {percent(form.marked[1])} after."
+    found = outcome(run)
+    shown = _before_and_after(found) + form_note(form_of(pairs(run))) if found is not None else _rewards(run)
+    facts = "".join(
+        f"<div><dt>{label}</dt><dd>{text}</dd></div>"
+        for label, text in (
+            ("steps", f"{len(run.metrics):,}"),
+            ("completions", f"{total(run.metrics, 'rollouts'):,.0f}"),
+            ("tokens generated", short(total(run.metrics, "tokens_generated"))),
+            ("wall time", duration(total_seconds(run))),
+        )
     )
-    return f'<p class="lenient">{escape(read)}</p>'
+    return (
+        f'<header class="top"><div class="name"><h1>{name}</h1>{state}</div>'
+        f'<p class="identity">{identity}</p>{verdict}{shown}<dl class="facts">{facts}</dl></header>'
+    )
 
 
-def _strip(found: AccuracyGain) -> str:
-    """Both intervals on one axis from 0 to 100 %."""
+def _before_and_after(found: AccuracyGain) -> str:
+    def side(style: str, when: str, strong: str, below: str) -> str:
+        head = f'<span class="when">{when}</span><strong>{strong}</strong>'
+        return f'<div class="side {style}">{head}<span>{below}</span></div>'
+
+    def accuracy(style: str, when: str, of: Interval) -> str:
+        return side(style, when, percent(of.value), f"95 % interval {100 * of.low:.1f} to {100 * of.high:.1f}")
+
+    numbers = accuracy("from", "before" if found.first_step == 0 else f"step {found.first_step}", found.before)
+    if found.after is not None:
+        numbers += '<span class="arrow" aria-hidden="true">&rarr;</span>'
+        numbers += accuracy("to", f"step {found.last_step}", found.after)
+    if (gain := found.difference) is not None:
+        spread = f"percentage points, {points(gain.low)} to {points(gain.high)}"
+        numbers += side("gain", "difference", points(gain.value), spread).replace("-", "&minus;")
+    # tasks that changed sides and the p-value; where an earlier evaluation was higher, what that is worth
+    test = ""
+    if (changed := found.comparison) is not None:
+        sides = f"{count(changed.gained, 'task')} gained, {changed.lost:,} lost"
+        test = f"{sides}; exact McNemar test: {probability(changed.p_value)}."
+        if found.best_step != found.last_step:
+            test += (
+                f" Step {found.best_step} was the highest of {found.looks} evaluations; chosen for that, it counts as "
+                f"better from p < {level_of_best(found.looks):.2g} on."
+            )
+        test = f'<p class="note">{escape(test)}</p>'
+    # both intervals on one axis from 0 to 100 %
     x = Scale(low=0, high=1, start=10, end=990)
     marks = "".join(
-        f'<path class="whisker {style}" d="M{x(side.low):.1f} 14H{x(side.high):.1f}"/>'
-        f'<circle class="{style}" cx="{x(side.value):.1f}" cy="14" r="7"/>'
-        for style, side in (("from", found.before), ("to", found.after))
-        if side is not None
+        f'<path class="whisker {style}" d="M{x(one.low):.1f} 14H{x(one.high):.1f}"/>'
+        f'<circle class="{style}" cx="{x(one.value):.1f}" cy="14" r="7"/>'
+        for style, one in (("from", found.before), ("to", found.after))
+        if one is not None
     )
-    rail = '<path class="rail" d="M10 14H990"/>'
-    return f'<svg class="strip" viewBox="0 0 1000 28" aria-hidden="true">{rail}{marks}</svg>{_ENDS}'
+    return (
+        f'<p class="lead">Accuracy on {escape(found.set_name)}, {count(found.num_tasks, "held-out task")}</p>'
+        f'<div class="numbers">{numbers}</div>{test}'
+        f'<svg class="strip" viewBox="0 0 1000 28" aria-hidden="true"><path class="rail" d="M10 14H990"/>{marks}</svg>'
+        '<div class="ends" aria-hidden="true"><span>0 %</span><span>100 %</span></div>'
+    )
 
 
-def _reward_only(run: RunRecord) -> str:
+def _rewards(run: RunRecord) -> str:
     rewards = [value for value in metric(run.metrics, "reward_mean").values if value is not None]
     if not rewards:
         return '<p class="lead">No step has finished yet.</p>'
@@ -197,45 +178,34 @@ def _reward_only(run: RunRecord) -> str:
     )
 
 
-def _facts(run: RunRecord) -> str:
-    tokens, seconds = total(run.metrics, "tokens_generated"), total_seconds(run)
-    facts = (
-        ("steps", f"{len(run.metrics):,}"),
-        ("completions", f"{total(run.metrics, 'rollouts'):,.0f}"),
-        ("tokens generated", short(tokens)),
-        ("wall time", duration(seconds)),
+def form_note(form: Form | None) -> str:
+    """How much of the gain is form, in points that add up; nothing where answers cannot be read."""
+    if form is None:
+        return ""
+    read = (
+        f"Read leniently, where an answer counts however it is marked, accuracy went from "
+        f"{percent(form.right_leniently[0])} to {percent(form.right_leniently[1])}: of the {points(form.gain)} points, "
+        f"{points(form.gain_by_form)} are form and {points(form.gain - form.gain_by_form)} are other answers. "
+        f"{percent(form.marked[0])} of the completions marked an answer before, {percent(form.marked[1])} after."
     )
-    return (
-        '<dl class="facts">' + "".join(f"<div><dt>{name}</dt><dd>{text}</dd></div>" for name, text in facts) + "</dl>"
-    )
-
-
-_OF_A_STEP = ("learning_rate", "updates", "prompts", "groups_zero_deviation")
-_OF_AN_EVALUATION = ("accuracy", "ci_low", "ci_high")
+    return f'<p class="lenient">{escape(read)}</p>'
 
 
 def verdict_of(run: RunRecord) -> Verdict:
     """The word and why; steps and evaluations without the rules' numbers, as of a damaged file, are left out."""
+
+    def has(record: Record, *keys: str) -> bool:
+        return all(value_at(record, key) is not None for key in keys)
+
+    def is_step(record: Record) -> bool:
+        # reward and gradient norm may be null
+        nullable = all(
+            key in record and record[key] in (None, value_at(record, key)) for key in ("reward_mean", "grad_norm")
+        )
+        numbers = has(record, "learning_rate", "updates", "prompts", "groups_zero_deviation")
+        return numbers and nullable and isinstance(record.get("alarms", []), list)
+
     return judge(
-        [record for record in run.metrics if _is_step(record)],
-        [record for record in run.evals if all(value_at(record, key) is not None for key in _OF_AN_EVALUATION)],
+        [record for record in run.metrics if is_step(record)],
+        [record for record in run.evals if has(record, "accuracy", "ci_low", "ci_high")],
     )
-
-
-def verdict_line(run: RunRecord) -> str:
-    """The verdict for the top of the page; nothing before there is a step."""
-    if not run.metrics:
-        return ""
-    found = verdict_of(run)
-    but = f"; but {escape('; but '.join(found.but))}" if found.but else ""
-    style = {"yes": "yes", "no": "no", "too early": "early"}[found.word]
-    return f'<p class="verdict {style}">Learning: <b>{found.word}</b>, because {escape(found.because)}{but}.</p>'
-
-
-def _is_step(record: Record) -> bool:
-    """Return True for a step with all numbers of the rules; reward and gradient norm may be null."""
-    numbers = all(value_at(record, key) is not None for key in _OF_A_STEP)
-    nullable = all(
-        key in record and record[key] in (None, value_at(record, key)) for key in ("reward_mean", "grad_norm")
-    )
-    return numbers and nullable and isinstance(record.get("alarms", []), list)

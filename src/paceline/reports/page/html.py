@@ -8,22 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from paceline.errors import CheckpointError
-from paceline.reports.page import sections
+from paceline.reports.page import curves, samples
 from paceline.reports.page.headline import headline
+from paceline.reports.page.outcome import first_set
 from paceline.reports.page.reading import RunRecord, read_run
-
-_SECTIONS = (
-    sections.alarms,
-    sections.learning,
-    sections.lengths_and_signal,
-    sections.optimisation,
-    sections.time,
-    sections.held_out_samples,
-    sections.training_samples,
-    sections.training_groups,
-    sections.dropped,
-    sections.configuration,
-)
+from paceline.reports.page.sections import alarm_list, configuration, dropped
 
 # Shown by the script, without which they would do nothing.
 _TOOLS = (
@@ -54,32 +43,39 @@ def write_report(run: Path) -> Path:
 
 
 def render(run: RunRecord) -> str:
-    """The page as text. The same records give the same bytes."""
+    """The page as text; a section with nothing to say is left out. The same records give the same bytes."""
+    sections = (
+        ("Alarms", alarm_list(run)),
+        ("Learning", curves.learning(run)),
+        ("Completions and signal", curves.lengths_and_signal(run)),
+        ("Optimisation", curves.optimisation(run)),
+        ("Time", curves.time(run)),
+        (f"Held-out tasks, before and after: {first_set(run)}", samples.held_out_samples(run)),
+        ("Training completions, early and late", samples.training_samples(run)),
+        ("Groups of completions", samples.training_groups(run)),
+        ("Dropped or failed", dropped(run)),
+        ("Configuration", configuration(run)),
+    )
+    main = "".join(f"<section><h2>{escape(title)}</h2>{body}</section>" for title, body in sections if body)
+    name = escape(run.path.resolve().name)
+    version = f" {escape(str(run.config['paceline_version']))}" if "paceline_version" in run.config else ""
+    # the script says when it was drawn, by the file's own time: the records have none
+    when = "" if run.summary is not None else '<span id="written"></span>'
     style, script = _asset("page.css"), _asset("page.js")
     # Only this very script may run and nothing may be fetched, whatever text a model managed to put on the page.
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_sha256(script)}'"
-    body = headline(run) + _TOOLS + "<main>" + "".join(section(run) for section in _SECTIONS) + "</main>"
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escape(run.path.resolve().name)} &middot; Paceline</title>\n<style>{style}</style>\n</head>\n"
-        f'<body>\n{body}\n<footer class="colophon">{_colophon(run)}</footer>\n'
+        f"<title>{name} &middot; Paceline</title>\n<style>{style}</style>\n</head>\n"
+        f"<body>\n{headline(run)}{_TOOLS}<main>{main}</main>\n"
+        f'<footer class="colophon">Drawn from the files of {name} by Paceline{version}.{when}</footer>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
-def _colophon(run: RunRecord) -> str:
-    version = f" {escape(str(run.config['paceline_version']))}" if "paceline_version" in run.config else ""
-    ended = run.summary is not None
-    when = "" if ended else '<span id="written"></span>'  # by the file's own time: the records have none
-    return f"Drawn from the files of {escape(run.path.resolve().name)} by Paceline{version}.{when}"
-
-
 def _asset(name: str) -> str:
     return files("paceline.reports.page").joinpath(name).read_text(encoding="utf-8")
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

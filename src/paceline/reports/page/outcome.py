@@ -30,19 +30,16 @@ class AccuracyGain:
     """Evaluations after the first."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fates:
-    """Held-out tasks by whether they were right before and after; only tasks that both graded."""
+TextPair = tuple[Record, Record]
+"""Completions to read side by side, the earlier one first."""
 
-    fixed: tuple[tuple[Record, Record], ...]
-    broken: tuple[tuple[Record, Record], ...]
-    still_wrong: tuple[tuple[Record, Record], ...]
-    still_right: tuple[tuple[Record, Record], ...]
-
-    @property
-    def num_tasks(self) -> int:
-        """Completions in all four."""
-        return len(self.fixed) + len(self.broken) + len(self.still_wrong) + len(self.still_right)
+FATES = {
+    "fixed": (False, True, "wrong before, right after"),
+    "kept": (True, True, "right both times"),
+    "missed": (False, False, "wrong both times"),
+    "broken": (True, False, "right before, wrong after"),
+}
+"""What became of a held-out task: right before, right after, and both in words."""
 
 
 def outcome(run: RunRecord) -> AccuracyGain | None:
@@ -92,7 +89,7 @@ def evaluations(run: RunRecord, set_name: str | None) -> list[Record]:
     return [record for record in run.evals if record["set"] == set_name and value_at(record, "accuracy") is not None]
 
 
-def pairs(run: RunRecord) -> list[tuple[Record, Record]]:
+def pairs(run: RunRecord) -> list[TextPair]:
     """Completions of the same task in the first and the newest evaluation; none unless both hold the same tasks."""
     set_name = first_set(run)
     steps = sorted(step for name, step in run.completion_files if name == set_name)
@@ -106,18 +103,12 @@ def pairs(run: RunRecord) -> list[tuple[Record, Record]]:
     return list(zip(before, after, strict=True))
 
 
-def fates(both: Sequence[tuple[Record, Record]]) -> Fates:
-    """Sort paired completions by right and wrong."""
-
-    def those(before: bool, after: bool) -> tuple[tuple[Record, Record], ...]:
-        return tuple((b, a) for b, a in both if correct(b) is before and correct(a) is after)
-
-    return Fates(
-        fixed=those(False, True),
-        broken=those(True, False),
-        still_wrong=those(False, False),
-        still_right=those(True, True),
-    )
+def fates(both: Sequence[TextPair]) -> dict[str, list[TextPair]]:
+    """Sort paired completions by `FATES`; only those that were graded both times."""
+    return {
+        name: [(before, after) for before, after in both if [correct(before), correct(after)] == sides]
+        for name, (*sides, _) in FATES.items()
+    }
 
 
 def correct(record: Record) -> bool | None:

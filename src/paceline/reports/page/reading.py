@@ -35,6 +35,17 @@ class RunRecord:
     unreadable_lines: int
     """Lines that are no record of their file: shown in the report, never guessed at."""
 
+    @property
+    def grader(self) -> str:
+        """The reward function by which evaluations are graded."""
+        return str(self.config["eval_reward_func"]) if "eval_reward_func" in self.config else "accuracy"
+
+    @property
+    def reward_functions(self) -> list[str]:
+        """Names of the reward functions, in the configured order."""
+        rewards = [record["rewards"] for record in self.metrics if isinstance(record.get("rewards"), dict)]
+        return list(dict.fromkeys(name for one in rewards for name in one))
+
 
 def read_run(path: Path) -> RunRecord:
     """Read everything but the completions, which `read_lines` fetches one file at a time.
@@ -50,15 +61,21 @@ def read_run(path: Path) -> RunRecord:
     evals, bad_evals = read_lines(path / "evals.jsonl", required=("set", "step"))
     summaries, _ = read_lines(path / "summary.json")
     config_text = _text(path / "config.yaml")
+    try:
+        config = yaml.safe_load(config_text)
+    except yaml.YAMLError:
+        config = None  # the page still shows the text as it is
+    files = [(file, _ROLLOUTS.fullmatch(file.name)) for file in (path / "rollouts").glob("*.jsonl")]
+    held_out = [(file, _COMPLETIONS.fullmatch(file.name)) for file in sorted((path / "evals").glob("*.jsonl"))]
     return RunRecord(
         path=path,
         metrics=metrics,
         evals=evals,
         summary=summaries[0] if summaries else None,
-        config=_config(config_text),
+        config=config if isinstance(config, dict) else {},
         config_text=config_text,
-        rollout_files=_rollout_files(path / "rollouts"),
-        completion_files=_completion_files(path / "evals"),
+        rollout_files=dict(sorted((int(match[1]), file) for file, match in files if match)),
+        completion_files={(unquote(match[1]), int(match[2])): file for file, match in held_out if match},
         unreadable_lines=bad_metrics + bad_evals,
     )
 
@@ -94,21 +111,3 @@ def _record(line: str, required: Iterable[str]) -> Record | None:
     if not isinstance(record, dict) or not all(key in record for key in required):
         return None
     return record if "step" not in record or isinstance(record["step"], int) else None
-
-
-def _config(text: str) -> Record:
-    try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return {}  # the page still shows the text as it is
-    return config if isinstance(config, dict) else {}
-
-
-def _rollout_files(folder: Path) -> dict[int, Path]:
-    matches = ((file, _ROLLOUTS.fullmatch(file.name)) for file in folder.glob("*.jsonl"))
-    return dict(sorted((int(match[1]), file) for file, match in matches if match))
-
-
-def _completion_files(folder: Path) -> dict[tuple[str, int], Path]:
-    matches = ((file, _COMPLETIONS.fullmatch(file.name)) for file in folder.glob("*.jsonl"))
-    return {(unquote(match[1]), int(match[2])): file for file, match in sorted(matches) if match}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.reports.format import decimals, short
+from paceline.reports.format import short
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,4 +77,7 @@ def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
     largest = max(abs(tick) for tick in ticks) * factor
     if largest >= 1e5 or largest < 1e-3:
         return [short(tick * factor) for tick in ticks]
-    return [f"{tick * factor:,.{decimals(step)}f}" + (" %" if percent else "") for tick in ticks]
+    # one decimal more where a step is 2.5 times a power of ten
+    power = math.floor(math.log10(step) + 1e-9)
+    decimals = max(0, -power + (abs(step / 10.0**power - 2.5) < 1e-6))
+    return [f"{tick * factor:,.{decimals}f}" + (" %" if percent else "") for tick in ticks]

@@ -59,27 +59,14 @@ def scaled(series: Series, by: Series) -> Series:
 
 def smoothed(series: Series, window: int) -> Series:
     """Centred moving mean over `window` points (odd), over those of them that exist near both ends."""
-    reach = window // 2
-    values = series.values
-    return replace(
-        series,
-        values=tuple(_reduced(values[max(0, i - reach) : i + reach + 1], mean_of) for i in range(len(values))),
-    )
-
-
-def smoothing_window(num_points: int) -> int:
-    """An odd window of about a tenth of the line; 1 (no smoothing) below ten points."""
-    return 1 if num_points < 10 else max(3, num_points // 10) | 1
+    reach, values = window // 2, series.values
+    around = (values[max(0, i - reach) : i + reach + 1] for i in range(len(values)))
+    return replace(series, values=tuple(_reduced(part, mean_of) for part in around))
 
 
 def total(records: Sequence[Record], *keys: str) -> float:
     """Sum over all steps; steps without the number add nothing."""
     return math.fsum(value for record in records if (value := value_at(record, *keys)) is not None)
-
-
-def has(records: Sequence[Record], *keys: str) -> bool:
-    """Return True if any step has a number at `keys`."""
-    return any(value_at(record, *keys) is not None for record in records)
 
 
 def _reduced(values: Sequence[float | None], reduce: Callable[[Sequence[float]], float]) -> float | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
-from paceline.reports.page.reading import RunRecord, read_lines, read_run
+from paceline.reports.page.reading import read_lines, read_run
 from paceline.reports.page.samples import distinctive
 from paceline.reports.viewer.columns import (
     GRADE,
@@ -238,7 +238,7 @@ class Documents:
         state = self._state()
         version = str(state["version"])
         if self._index is None or self._index[0] != version:
-            columns, judge = list(self._columns.values()), grader(self._run)
+            columns, judge = list(self._columns.values()), self._run.grader
             found = index_of(columns, marks(columns, self._run.evals, judge))
             found |= {"block": BLOCK, "grader": judge, **self._names(), **state}
             self._index = version, found, _encoded(found)
@@ -294,8 +294,3 @@ class Documents:
 
 def _encoded(document: dict[str, object]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
-
-
-def grader(run: RunRecord) -> str:
-    """The reward function by which evaluations are graded."""
-    return str(run.config["eval_reward_func"]) if "eval_reward_func" in run.config else "accuracy"
