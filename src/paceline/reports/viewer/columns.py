@@ -1,12 +1,13 @@
 """Files of a run that hold completions, and their records as columns, for lists, filters and rules of suspicion."""
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.metrics.definitions import Record
-from paceline.reports.page.reading import RunRecord, read_lines, value_at
+from paceline.reports.page.reading import RunRecord, value_at
 
 TRAINING = "training"
 """What the pages call the set of a run's rollouts; held-out sets have their own names."""
@@ -27,32 +28,16 @@ class RunPart:
 
 def parts_of(run: RunRecord) -> tuple[RunPart, ...]:
     """Training first, then the held-out sets by name, each in the order of its steps."""
-    training = [_part("rollouts", TRAINING, step, file) for step, file in sorted(run.rollout_files.items())]
-    held_out = [
-        _part(f"eval-{zlib.crc32(name.encode()):08x}", name, step, file)
-        for (name, step), file in sorted(run.completion_files.items())
-    ]
-    return tuple(part for part in (*training, *held_out) if part is not None)
-
-
-def by_key(parts: tuple[RunPart, ...]) -> Mapping[str, RunPart]:
-    """Parts under the names that addresses give them."""
-    return {part.key: part for part in parts}
-
-
-def _part(kind: str, set_name: str, step: int, file: Path) -> RunPart | None:
-    """None where a resumed run has removed the file since it was listed."""
-    try:
-        found = file.stat()
-    except FileNotFoundError:
-        return None
-    return RunPart(
-        key=f"{kind}-{step:06d}",
-        set_name=set_name,
-        step=step,
-        file=file,
-        signature=(found.st_size, found.st_mtime_ns),
-    )
+    listed = [("rollouts", TRAINING, step, file) for step, file in sorted(run.rollout_files.items())]
+    for (name, step), file in sorted(run.completion_files.items()):
+        listed.append((f"eval-{zlib.crc32(name.encode()):08x}", name, step, file))
+    parts = []
+    for kind, name, step, file in listed:
+        with suppress(FileNotFoundError):  # where a resumed run has removed the file since it was listed
+            found = file.stat()
+            signature = found.st_size, found.st_mtime_ns
+            parts.append(RunPart(key=f"{kind}-{step:06d}", set_name=name, step=step, file=file, signature=signature))
+    return tuple(parts)
 
 
 REQUIRED = ("task_id", "prompt", "completion", "completion_tokens", "finish_reason", "reward")
@@ -99,11 +84,6 @@ class CompletionColumns:
         return self.part.set_name == TRAINING
 
 
-def read_columns(part: RunPart) -> CompletionColumns:
-    """Read a part's file; one that was taken away in the meantime has no completion."""
-    return columns_of(part, *read_lines(part.file, required=REQUIRED))
-
-
 def columns_of(part: RunPart, records: Sequence[Record], unreadable: int) -> CompletionColumns:
     """The columns of records that have the `REQUIRED` keys."""
     groups = grouped(records)
@@ -124,7 +104,10 @@ def columns_of(part: RunPart, records: Sequence[Record], unreadable: int) -> Com
         dropped=tuple(None if record.get("dropped") is None else str(record["dropped"]) for record in records),
         previews=tuple(preview(str(record["completion"])) for record in records),
         texts=tuple(zlib.crc32(text) << 32 | zlib.adler32(text) for text in texts),
-        packed=tuple(_packed(text) for text in texts),
+        # level 1: twice as fast as the default, and a loop is short at any level
+        packed=tuple(
+            len(zlib.compress(text, 1)) / len(text) if len(text) >= LOOP_CHARACTERS else 1.0 for text in texts
+        ),
     )
 
 
@@ -160,8 +143,3 @@ def preview(text: str) -> str:
     if len(text) <= 4 * PREVIEW and len(line) <= PREVIEW:
         return line
     return f"{line[: PREVIEW - 41]} … {' '.join(end.split())[-38:]}"
-
-
-def _packed(text: bytes) -> float:
-    # level 1: twice as fast as the default, and a loop is short at any level
-    return len(zlib.compress(text, 1)) / len(text) if len(text) >= LOOP_CHARACTERS else 1.0

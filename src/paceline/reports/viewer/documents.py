@@ -23,11 +23,10 @@ from paceline.reports.viewer.columns import (
     GRADE,
     REQUIRED,
     CompletionColumns,
-    RunPart,
     answer_of,
+    columns_of,
     grouped,
     parts_of,
-    read_columns,
 )
 from paceline.reports.viewer.pieces import Pieces, load_pieces
 from paceline.reports.viewer.suspicion import RULES, marks
@@ -52,8 +51,13 @@ REASONS: Mapping[str, str] = {
 
 def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[str, object]:
     """What the page lists and filters. `marks` has, of each completion in order, the rules of `RULES` that hold."""
-    tasks = {pair: at for at, pair in enumerate(dict.fromkeys(_tasks(parts)))}
-    finish, dropped = _Words(), _Words()
+    of_groups = [pair for part in parts for pair in zip(part.tasks, part.prompts, strict=True)]
+    tasks = {pair: at for at, pair in enumerate(dict.fromkeys(of_groups))}
+    # words get numbers from 0 in the order in which they come
+    finish = [word for part in parts for word in part.finish]
+    finish_words = {word: at for at, word in enumerate(dict.fromkeys(finish))}
+    dropped = [word for part in parts for word in part.dropped]
+    dropped_words = {word: at for at, word in enumerate(dict.fromkeys(word for word in dropped if word is not None))}
     names = list(dict.fromkeys(name for part in parts for name in part.of_functions))
     return {
         "sets": list(dict.fromkeys(part.part.set_name for part in parts)),
@@ -68,14 +72,17 @@ def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[s
             for part in parts
         ],
         "tasks": [task for task, _ in tasks],
-        "labels": [_label(text) for text in distinctive([prompt for _, prompt in tasks])],
-        "group_task": [tasks[pair] for pair in _tasks(parts)],
+        # what a template puts around the question is left out; a few of its marks may remain
+        "labels": [
+            " ".join(text[: 4 * LABEL].split())[:LABEL] for text in distinctive([prompt for _, prompt in tasks])
+        ],
+        "group_task": [tasks[pair] for pair in of_groups],
         "group_size": [size for part in parts for size in part.sizes],
         "reward": _rounded(value for part in parts for value in part.rewards),
         "advantage": _rounded(value for part in parts for value in part.advantages),
         "tokens": [count for part in parts for count in part.tokens],
-        "finish": [finish.number(word) for part in parts for word in part.finish],
-        "dropped": [-1 if word is None else dropped.number(word) for part in parts for word in part.dropped],
+        "finish": [finish_words[word] for word in finish],
+        "dropped": [-1 if word is None else dropped_words[word] for word in dropped],
         "marks": list(marks),
         "functions": {
             name: _rounded(
@@ -83,35 +90,12 @@ def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[s
             )
             for name in names
         },
-        "finish_words": finish.words,
-        "dropped_words": dropped.words,
-        "dropped_reasons": [REASONS.get(word, "") for word in dropped.words],
+        "finish_words": list(finish_words),
+        "dropped_words": list(dropped_words),
+        "dropped_reasons": [REASONS.get(word, "") for word in dropped_words],
         "rules": [list(rule) for rule in RULES.items()],
         "unreadable": sum(part.unreadable for part in parts),
     }
-
-
-class _Words:
-    """Numbers for words, from 0 in the order in which they come."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def number(self, word: str) -> int:
-        return self._numbers.setdefault(word, len(self._numbers))
-
-    @property
-    def words(self) -> list[str]:
-        return list(self._numbers)
-
-
-def _tasks(parts: Sequence[CompletionColumns]) -> Iterable[tuple[str, str]]:
-    return (pair for part in parts for pair in zip(part.tasks, part.prompts, strict=True))
-
-
-def _label(text: str) -> str:
-    # what a template puts around the question is left out already; a few of its marks may remain
-    return " ".join(text[: 4 * LABEL].split())[:LABEL]
 
 
 def _rounded(values: Iterable[float | None]) -> list[float | None]:
@@ -193,14 +177,20 @@ class Documents:
     def get(self, name: str) -> dict[str, object] | None:
         """A document, ready for JSON; None: there is no document of this name."""
         with self._lock:
-            if name == "state":
+            if name in ("state", "index"):
                 self._refresh()
-                return self._state()
-            if name == "index":
-                self._refresh()
-                return self._whole_index()
+                return self._state() if name == "state" else self._whole_index()
             found = _NAME.fullmatch(name)
-            return None if found is None else self._of_part(found[1], found[2])
+            if found is None:
+                return None
+            kind, key = found[1], found[2]
+            if kind == "previews" and key.isdecimal() and len(key) < 8:
+                lines = [line for columns in self._columns.values() for line in columns.previews]
+                return {"lines": lines[int(key) * BLOCK : (int(key) + 1) * BLOCK]}
+            if kind == "previews" or key not in self._columns:
+                return None
+            records, _ = read_lines(self._columns[key].part.file, required=REQUIRED)
+            return texts_of(records) if kind == "texts" else self._tokens(self._columns[key], records)
 
     def encoded(self, name: str) -> bytes | None:
         """The same as JSON; the index, which is large and asked for first, is not written anew each time."""
@@ -224,7 +214,10 @@ class Documents:
         parts, columns = parts_of(self._run), dict[str, CompletionColumns]()
         for done, part in enumerate(parts, start=1):
             known = self._columns.get(part.key)
-            columns[part.key] = read_columns(part) if known is None or known.part != part else known
+            if known is None or known.part != part:
+                # a file that was taken away in the meantime has no completion
+                known = columns_of(part, *read_lines(part.file, required=REQUIRED))
+            columns[part.key] = known
             on_part(done, len(parts))
         self._columns = columns
 
@@ -240,56 +233,30 @@ class Documents:
         if self._index is None or self._index[0] != version:
             columns, judge = list(self._columns.values()), self._run.grader
             found = index_of(columns, marks(columns, self._run.evals, judge))
-            found |= {"block": BLOCK, "grader": judge, **self._names(), **state}
+            found |= {"block": BLOCK, "grader": judge, "run": self._path.resolve().name}
+            found |= {"run_path": shlex.quote(str(self._path)), **state}
             self._index = version, found, _encoded(found)
         return self._index[1]
 
-    def _names(self) -> dict[str, str]:
-        return {"run": self._path.resolve().name, "run_path": shlex.quote(str(self._path))}
-
-    def _of_part(self, kind: str, key: str) -> dict[str, object] | None:
-        if kind == "previews":
-            return self._previews(int(key)) if key.isdecimal() and len(key) < 8 else None
-        if key not in self._columns:
-            return None
-        part = self._columns[key].part
-        records, _ = read_lines(part.file, required=REQUIRED)
-        if kind == "texts":
-            return texts_of(records)
-        return self._tokens(part, records)
-
-    def _previews(self, block: int) -> dict[str, object]:
-        lines = [line for part in self._columns.values() for line in part.previews]
-        return {"lines": lines[block * BLOCK : (block + 1) * BLOCK]}
-
-    def _tokens(self, part: RunPart, records: tuple[Record, ...]) -> dict[str, object]:
-        if not self._columns[part.key].is_training:
+    def _tokens(self, columns: CompletionColumns, records: tuple[Record, ...]) -> dict[str, object]:
+        if not columns.is_training:
             return {"missing": "Held-out completions are recorded as text, without their tokens.", "rows": []}
         if not any("token_ids" in record for record in records):
             return {"missing": "This run was recorded without tokens, by an earlier version.", "rows": []}
-        pieces = self._load_pieces()
-        if isinstance(pieces, ModelError):
-            return {"missing": str(pieces), "rows": []}
-        about, values = self._values(part)
-        return {**tokens_of(records, pieces, values), "about": about, "step": part.step}
-
-    def _load_pieces(self) -> Pieces | ModelError:
         if self._pieces is None:
             model = self._run.config.get("model")
             try:
                 self._pieces = load_pieces(self._path, None if model is None else str(model))
             except ModelError as error:
                 self._pieces = error
-        return self._pieces
-
-    def _values(self, part: RunPart) -> tuple[Mapping[str, object] | None, tuple[Record, ...]]:
-        """What `paceline replay --tokens` wrote of a step, and where its numbers come from; only of these rollouts."""
-        lines, unreadable = read_lines(self._path / "tokens" / part.file.name)
-        if not lines or unreadable:
-            return None, ()
-        about, *values = lines
-        is_whole = about.get("sha256") == hashlib.sha256(part.file.read_bytes()).hexdigest()
-        return (about, tuple(values)) if is_whole else (None, ())
+        if isinstance(self._pieces, ModelError):
+            return {"missing": str(self._pieces), "rows": []}
+        # what `paceline replay --tokens` wrote of the step, and where its numbers come from; only of these rollouts
+        file, about, values = columns.part.file, None, list[Record]()
+        lines, unreadable = read_lines(self._path / "tokens" / file.name)
+        if lines and not unreadable and lines[0].get("sha256") == hashlib.sha256(file.read_bytes()).hexdigest():
+            about, *values = lines
+        return {**tokens_of(records, self._pieces, values), "about": about, "step": columns.part.step}
 
 
 def _encoded(document: dict[str, object]) -> bytes:

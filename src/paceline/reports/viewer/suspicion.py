@@ -8,7 +8,6 @@ import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from paceline.metrics.definitions import Record
 from paceline.metrics.statistics import mean_of
@@ -43,65 +42,41 @@ RULES: Mapping[str, str] = {
 NAMES = tuple(RULES)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Standards:
-    """What one completion is held to, made of all of them."""
-
-    grader: str
-    """The reward function by which evaluations are graded."""
-    paid: float | None
-    """The reward from which a completion is well paid; None: no reward is higher than another."""
-    lowest_grade: float | None
-    """None: the grader has not told any from another."""
-    unearned: frozenset[int]
-    """Steps."""
-    reused: frozenset[int]
-    """Checksums of texts."""
-
-
 def marks(parts: Sequence[CompletionColumns], evals: Sequence[Record], grader: str) -> list[int]:
     """Return the rules that hold for every completion of all parts, in order, as a bit mask over `NAMES`.
 
     `evals` are the lines of `evals.jsonl`. Held-out completions are not asked: they earned nothing.
     """
-    standards = standards_of([part for part in parts if part.is_training], evals, grader)
-    found: list[int] = []
-    for part in parts:
-        found += _marks(part, standards) if part.is_training else [0] * len(part.rewards)
-    return found
-
-
-def standards_of(training: Sequence[CompletionColumns], evals: Sequence[Record], grader: str) -> Standards:
-    """The standards of a run's rollouts."""
-    rewards = [reward for part in training for reward in part.rewards if reward is not None]
-    grades = {value for part in training for value in part.of_functions.get(grader, ()) if value is not None}
+    # what each completion is held to, made of all of them; None where none is told from another
+    training = [part for part in parts if part.is_training]
+    of_steps = {part.part.step: [reward for reward in part.rewards if reward is not None] for part in training}
+    rewards = [reward for of_step in of_steps.values() for reward in of_step]
     paid = well_paid(rewards)
     span = max(rewards) - min(rewards) if rewards else 0.0
-    return Standards(
-        grader=grader,
-        paid=paid,
-        lowest_grade=min(grades) if len(grades) > 1 else None,
-        unearned=steps_unearned(step_means(training), evals, span=span),
-        reused=frozenset() if paid is None else reused_texts(training, paid),
-    )
-
-
-def _marks(part: CompletionColumns, standards: Standards) -> Iterator[int]:
-    repeated = frozenset(_repeated(part))
-    outliers = frozenset(length_outliers(part.tokens))
-    grades = part.of_functions.get(standards.grader, (None,) * len(part.rewards))
-    for row, reward in enumerate(part.rewards):
-        is_paid = _is_paid(reward, standards.paid)
-        holds = (
-            is_paid and part.part.step in standards.unearned,
-            is_paid and grades[row] is not None and grades[row] == standards.lowest_grade,
-            is_paid and part.finish[row] == "length",
-            is_paid and part.texts[row] in standards.reused,
-            row in repeated,
-            part.packed[row] < LOOP,
-            row in outliers,
-        )
-        yield sum(1 << bit for bit, one in enumerate(holds) if one)
+    grades = {value for part in training for value in part.of_functions.get(grader, ()) if value is not None}
+    lowest_grade = min(grades) if len(grades) > 1 else None
+    means = {step: mean_of(of_step) for step, of_step in of_steps.items() if of_step}
+    unearned, reused = steps_unearned(means, evals, span=span), _reused_texts(training, paid)
+    found: list[int] = []
+    for part in parts:
+        if not part.is_training:
+            found += [0] * len(part.rewards)
+            continue
+        repeated, outliers = frozenset(_repeated(part)), frozenset(length_outliers(part.tokens))
+        given = part.of_functions.get(grader, (None,) * len(part.rewards))
+        for row, reward in enumerate(part.rewards):
+            is_paid = _is_paid(reward, paid)
+            holds = (
+                is_paid and part.part.step in unearned,
+                is_paid and given[row] is not None and given[row] == lowest_grade,
+                is_paid and part.finish[row] == "length",
+                is_paid and part.texts[row] in reused,
+                row in repeated,
+                part.packed[row] < LOOP,
+                row in outliers,
+            )
+            found.append(sum(1 << bit for bit, one in enumerate(holds) if one))
+    return found
 
 
 def _is_paid(reward: float | None, paid: float | None) -> bool:
@@ -117,12 +92,6 @@ def well_paid(rewards: Sequence[float | None]) -> float | None:
     there = [reward for reward in rewards if reward is not None]
     low, high = min(there, default=0.0), max(there, default=0.0)
     return low + 0.9 * (high - low) if high > low else None
-
-
-def step_means(parts: Sequence[CompletionColumns]) -> dict[int, float]:
-    """The mean reward of each step that has one."""
-    rewards = {part.part.step: [one for one in part.rewards if one is not None] for part in parts}
-    return {step: mean_of(values) for step, values in rewards.items() if values}
 
 
 def steps_unearned(means: Mapping[int, float], evals: Sequence[Record], *, span: float) -> frozenset[int]:
@@ -151,13 +120,14 @@ def steps_unearned(means: Mapping[int, float], evals: Sequence[Record], *, span:
     return frozenset(found)
 
 
-def reused_texts(parts: Sequence[CompletionColumns], paid: float) -> frozenset[int]:
+def _reused_texts(parts: Sequence[CompletionColumns], paid: float | None) -> frozenset[int]:
     """Checksums of texts that earn at least `paid` under prompts of different gold answers."""
     answers: defaultdict[int, set[str]] = defaultdict(set)
     for part in parts:
-        for row, answer in enumerate(_answer_of_rows(part)):
-            if answer is not None and _is_paid(part.rewards[row], paid):
-                answers[part.texts[row]].add(answer)
+        of_rows = (answer for answer, size in zip(part.answers, part.sizes, strict=True) for _ in range(size))
+        for answer, text, reward in zip(of_rows, part.texts, part.rewards, strict=True):
+            if answer is not None and _is_paid(reward, paid):
+                answers[text].add(answer)
     return frozenset(text for text, of_text in answers.items() if len(of_text) > 1)
 
 
@@ -186,8 +156,3 @@ def _repeated(part: CompletionColumns) -> Iterator[int]:
         counts = Counter(part.texts[row] for row in rows if part.tokens[row] >= LONG)
         if size >= 4:
             yield from (row for row in rows if 2 * counts[part.texts[row]] >= size)
-
-
-def _answer_of_rows(part: CompletionColumns) -> Iterator[str | None]:
-    for answer, size in zip(part.answers, part.sizes, strict=True):
-        yield from itertools.repeat(answer, size)
