@@ -2,5 +2,5 @@
 
 facts.py   what a card says, as records
 papers.py  the paper of the objective
-page.py    what a person reads, and the whole file
+page.py    the whole file: what the Hub reads, and what a person reads
 """
