@@ -142,18 +142,18 @@ def _mixed(number: int) -> int:
     return bits ^ (bits >> 31)
 
 
-def detectable_difference(n: int, *, changing: float = CHANGING) -> float | None:
+def detectable_difference(n: int) -> float | None:
     """Return the smallest difference of two accuracies on `n` tasks that McNemar's test finds with power 80 %.
 
     The least d with n >= (z sqrt(c) + z' sqrt(c - d^2))^2 / d^2, where z is the 97.5 % and z' the 80 % point of the
-    normal distribution. The share of tasks that change sides, c, is `changing`, or d itself if that is more: then all
+    normal distribution. The share of tasks that change sides, c, is `CHANGING`, or d itself if that is more: then all
     of them change to one side. None: `n` is too small for any.
 
     Source: R. J. Connor, Biometrics 43 (1987), 207-211.
     """
 
     def needed(d: float) -> float:
-        c = max(changing, d)
+        c = max(CHANGING, d)
         return (Z * math.sqrt(c) + Z_POWER * math.sqrt(max(0.0, c - d * d))) ** 2 / (d * d)
 
     if needed(1.0) > n:

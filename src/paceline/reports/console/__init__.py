@@ -63,9 +63,8 @@ class RunDisplay:
 
     def frame(self) -> Text:
         """The screen as it is now."""
-        width, height = self._console.size
+        (width, height), ascii_only = self._console.size, self._console.options.ascii_only
         memory = None if self._memory is None else self._memory()
-        ascii_only = self._console.options.ascii_only
         return screen(self.watched.seen(), width=width, height=height, memory=memory, ascii_only=ascii_only)
 
     def say(self, sentence: str) -> None:
@@ -82,16 +81,13 @@ class RunDisplay:
         now, total = self._clock(), self.watched.total_steps
         if not self._is_live and (now - self._last_line >= QUIET_SECONDS or record["step"] == total):
             self._last_line = now
-            self.say(f"step {record['step']:>4} of {total}  {step_line(record)}")
-
-
-def step_line(record: Record) -> str:
-    """The few numbers of a step that tell whether it learns, and how fast."""
-    reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
-    return (
-        f"reward {reward}  length {record['completion_length_mean']:.0f}  "
-        f"{record['clock']['tokens_per_second']:,.0f} tokens/s  {record['clock']['total']:.2f} s/step"
-    )
+            # the few numbers that tell whether it learns, and how fast
+            reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
+            clock, length = record["clock"], record["completion_length_mean"]
+            self.say(
+                f"step {record['step']:>4} of {total}  reward {reward}  length {length:.0f}  "
+                f"{clock['tokens_per_second']:,.0f} tokens/s  {clock['total']:.2f} s/step"
+            )
 
 
 def print_time_split(console: Console, clock: Mapping[str, float]) -> None:

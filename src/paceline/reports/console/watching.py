@@ -140,14 +140,19 @@ class Watched(Progress):
 
     def seen(self) -> Seen:
         """All of it, as it is now."""
-        now, told = self._clock(), self._told
+        now, told, marks, to_go = self._clock(), self._told, list(self._marks), None
+        if marks:
+            (first, started), (last, ended) = marks[0], marks[-1]
+            assert self._record is not None  # a mark is a step's
+            pace = (ended - started) / (last - first) if last > first else self._record["clock"]["total"]
+            to_go = max(0.0, (self.total_steps - last) * pace - (now - ended))
         return Seen(
             name=self.name,
             step=self._step,
             total_steps=self.total_steps,
             what=self._what,
             seconds=now - self._since,
-            to_go=self._to_go(now),
+            to_go=to_go,
             stages={name: self._stage(name, one, now) for name, one in told.copy().items()},
             record=self._record,
             rewards=self._means,
@@ -171,15 +176,6 @@ class Watched(Progress):
             share = max(share, min(told.tokens / expected, ALMOST)) if expected else share
         seconds = (now if told.ended is None else told.ended) - told.started
         return Stage(done=told.done, of=told.of, tokens=told.tokens, seconds=seconds, share=share)
-
-    def _to_go(self, now: float) -> float | None:
-        marks = list(self._marks)
-        if not marks:
-            return None
-        (first, started), (last, ended) = marks[0], marks[-1]
-        assert self._record is not None  # a mark is a step's
-        pace = (ended - started) / (last - first) if last > first else self._record["clock"]["total"]
-        return max(0.0, (self.total_steps - last) * pace - (now - ended))
 
 
 def binned(values: Sequence[float], most: int) -> tuple[float, ...]:

@@ -139,9 +139,12 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: an unknown name, `all` or `none` beside another, or a library that is not installed.
     """
+    choices = (*LIBRARIES, "all", "none")
     for name in names:
-        if name not in LIBRARIES and name not in ("all", "none"):
-            raise ConfigError(f"--report-to: no tracker {name!r}{_nearest(name)}; choose from {_choices()}")
+        if name not in choices:
+            close = get_close_matches(name.lower(), choices, n=1)
+            nearest = f"; did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"--report-to: no tracker {name!r}{nearest}; choose from {', '.join(choices)}")
         if name in ("all", "none") and len(set(names)) > 1:
             raise ConfigError(f"--report-to {' '.join(names)}: {name!r} must stand alone; leave it or the others out")
     if "all" in names:
@@ -189,15 +192,6 @@ def _is_installed(name: str) -> bool:
     """
     spec = find_spec(name)
     return spec is not None and spec.origin is not None
-
-
-def _nearest(name: str) -> str:
-    close = get_close_matches(name.lower(), [*LIBRARIES, "all", "none"], n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _choices() -> str:
-    return ", ".join((*LIBRARIES, "all", "none"))
 
 
 _REFUSED = re.compile(r"[^\w.: -]")
