@@ -135,11 +135,19 @@ class Learning:
 
     def verdict(self) -> Verdict:
         """Return the verdict on all records so far."""
-        if 0 < self._steps == self._standstill and self._steps >= STANDING:
+        # current problems, whatever was learnt before
+        stands = self._standstill >= STANDING
+        remarks = [f"{_why_unchanged(self._last)}, in the last {self._standstill} steps"] if stands else []
+        # steps of older versions have no alarms
+        active = self._last[-1].get("alarms") or () if self._last else ()
+        meanings = {rule.name: rule.meaning for rule in RULES}
+        remarks += [f"alarm {name}: {meanings[name]}" for name in active if name in meanings]
+        if stands and self._standstill == self._steps:
             return Verdict(word="no", because=f"{_why_unchanged(self._last)}, in all {self._steps} steps so far")
+        # what has moved: held-out accuracy counts for more than the reward
         found = {name: accuracy_shift(evals, sets=len(self._evals)) for name, evals in self._evals.items()}
         sets = {name: shift for name, shift in found.items() if shift is not None}
-        reward, remarks = reward_shift(self._rewards), self._remarks()
+        reward = reward_shift(self._rewards)
         risen = [_accuracy(name, shift) for name, shift in sets.items() if shift.direction > 0]
         fallen = [_accuracy(name, shift) for name, shift in sets.items() if shift.direction < 0]
         if risen:
@@ -148,32 +156,18 @@ class Learning:
         if fallen:
             gained = [_reward(reward)] if reward is not None and reward.direction > 0 else []
             return Verdict(word="no", because=" and ".join(fallen), but=(*gained, *remarks))
-        unmoved = tuple(_unmoved("held-out accuracy", shift, 100, " %") + f" ({n})" for n, shift in sets.items())
+        unmoved = [_unmoved("held-out accuracy", shift, 100, " %") + f" ({n})" for n, shift in sets.items()]
         if reward is not None and reward.direction:
             word: Word = "yes" if reward.direction > 0 else "no"
             return Verdict(word=word, because=_reward(reward), but=(*unmoved, *remarks))
-        return self._nothing_to_see(reward, unmoved, remarks)
-
-    def _nothing_to_see(self, reward: Shift | None, unmoved: Sequence[str], remarks: Sequence[str]) -> Verdict:
-        """Return the verdict where neither reward nor accuracy has moved."""
-        if self._standstill >= STANDING:
+        # neither has moved
+        if stands:
             return Verdict(word="no", because=remarks[0], but=tuple(remarks[1:]))
         if reward is None:
             have = f"{len(self._rewards)} {'step' if len(self._rewards) == 1 else 'steps'} with a reward so far"
             return Verdict(word="too early", because=f"{have} of {3 * SHORTEST} that can show it", but=tuple(remarks))
-        shown = [_unmoved("the reward", reward, 1, ""), *unmoved]
-        word: Word = "no" if self._steps >= ENOUGH else "too early"
-        return Verdict(word=word, because=", and ".join(shown), but=tuple(remarks))
-
-    def _remarks(self) -> tuple[str, ...]:
-        """List current problems, whatever was learnt before."""
-        lines = []
-        if self._standstill >= STANDING:
-            lines.append(f"{_why_unchanged(self._last)}, in the last {self._standstill} steps")
-        # steps of older versions have no alarms
-        active = self._last[-1].get("alarms") or () if self._last else ()
-        meanings = {rule.name: rule.meaning for rule in RULES}
-        return (*lines, *(f"alarm {name}: {meanings[name]}" for name in active if name in meanings))
+        shown = ", and ".join([_unmoved("the reward", reward, 1, ""), *unmoved])
+        return Verdict(word="no" if self._steps >= ENOUGH else "too early", because=shown, but=tuple(remarks))
 
 
 def judge(steps: Iterable[Record], evals: Iterable[Record]) -> Verdict:

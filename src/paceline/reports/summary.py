@@ -23,10 +23,14 @@ def summarise(
 
     `paces` are those of `step_paces`, None where one thing simply came after the other.
     """
-    clock = time_split(run_dir, checkpoint_seconds=checkpoint_seconds)
+    # seconds per phase, and in all: less than the sum where phases ran side by side
+    steps, evals = run_dir.metrics(), run_dir.evals()
+    between = {"evaluate": sum(record["clock"]["seconds"] for record in evals), "checkpoint": checkpoint_seconds}
+    clock = {phase: sum(record["clock"][phase] for record in steps) for phase in PHASES} | between
+    clock["total"] = sum(record["clock"]["total"] for record in steps) + sum(between.values())
     summary: dict[str, Any] = {"finished": True, "clock": clock}
     by_set: dict[str, list[Mapping[str, Any]]] = {}
-    for record in run_dir.evals():
+    for record in evals:
         if "accuracy" in record:
             by_set.setdefault(record["set"], []).append(record)
     found = {name: _outcome(run_dir, records) for name, records in by_set.items() if len(records) > 1}
@@ -44,7 +48,7 @@ def summarise(
             f"({measured / predicted - 1:+.1%})",
             soft_wrap=True,
         )
-    learning = judge(run_dir.metrics(), run_dir.evals())
+    learning = judge(steps, evals)
     summary["learning"] = {"word": learning.word, "because": learning.because, "but": list(learning.but)}
     console.print(learning.describe().replace("learning: ", "learning    ", 1), soft_wrap=True)
     run_dir.write_summary(summary)
@@ -105,18 +109,6 @@ def verdict(test: Mapping[str, Any]) -> str:
         f"{test['gained']} tasks gained, {test['lost']} lost: exact McNemar {probability(test['mcnemar_p'])}; "
         f"bootstrap [{100 * bootstrap.low:+.1f}, {100 * bootstrap.high:+.1f}]"
     )
-
-
-def time_split(run_dir: RunDir, *, checkpoint_seconds: float) -> dict[str, float]:
-    """Seconds per phase over all steps and evaluations, and in all: less than the sum where phases ran side by side."""
-    metrics = run_dir.metrics()
-    between = {
-        "evaluate": sum(record["clock"]["seconds"] for record in run_dir.evals()),
-        "checkpoint": checkpoint_seconds,
-    }
-    phases = {phase: sum(record["clock"][phase] for record in metrics) for phase in PHASES}
-    steps = sum(record["clock"]["total"] for record in metrics)
-    return {**phases, **between, "total": steps + sum(between.values())}
 
 
 def unbroken_steps(run_dir: RunDir, *, save_steps: int) -> list[dict[str, Any]]:

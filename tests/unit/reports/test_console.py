@@ -229,7 +229,7 @@ def test_the_curve_of_a_long_run_has_as_many_points_as_fit():
     watched = Watched(name="run", total_steps=1000, done=0, clock=Clock())
     for number in range(1, 1000):
         watched.step(record(number, float(number)))
-    means = watched.seen().rewards
+    means = watched.rewards
     assert len(means) == CURVE_POINTS
     assert (means[0], means[-1]) == (13.0, 987.5)  # of 1 to 25, and of 976 to 999
 
@@ -238,15 +238,15 @@ def test_time_to_go_is_that_of_the_last_20_steps_with_all_between_them_and_not_o
     clock = Clock()
     watched = Watched(name="run", total_steps=100, done=0, clock=clock)
     watched.recall([record(number) for number in range(1, 41)], [evaluation(0, 0.5)])
-    assert watched.seen().to_go is None
+    assert watched.to_go is None
     for number in range(41, 62):
         clock.now += 10 if number == 50 else 1
         watched.step(record(number))
     # from step 41 to step 61: 20 steps in 29 seconds
-    assert watched.seen().to_go == pytest.approx(39 * 29 / 20)
+    assert watched.to_go == pytest.approx(39 * 29 / 20)
     clock.now += 1
-    assert watched.seen().to_go == pytest.approx(39 * 29 / 20 - 1)
-    assert watched.seen().step == 61
+    assert watched.to_go == pytest.approx(39 * 29 / 20 - 1)
+    assert watched.steps_done == 61
 
 
 def test_a_phase_that_begins_again_counts_its_time_anew():
@@ -256,11 +256,11 @@ def test_a_phase_that_begins_again_counts_its_time_anew():
     clock.now += 5
     watched.phase("generate", 10, 10, tokens=50)
     clock.now += 100
-    assert watched.seen().stages["generate"].seconds == 5
+    assert watched.stages["generate"].seconds == 5
     watched.phase("generate", 0, 4)  # a second round, in the place of filtered groups
     clock.now += 1
     watched.phase("generate", 1, 4, tokens=2)
-    stage = watched.seen().stages["generate"]
+    stage = watched.stages["generate"]
     assert (stage.seconds, stage.share, stage.to_go) == (1, 0.25, 3)
 
 

@@ -65,7 +65,7 @@ class RunDisplay:
         """The screen as it is now."""
         (width, height), ascii_only = self._console.size, self._console.options.ascii_only
         memory = None if self._memory is None else self._memory()
-        return screen(self.watched.seen(), width=width, height=height, memory=memory, ascii_only=ascii_only)
+        return screen(self.watched, width=width, height=height, memory=memory, ascii_only=ascii_only)
 
     def say(self, sentence: str) -> None:
         """One line above the screen."""

@@ -1,12 +1,13 @@
-"""The screen of a run as text: a pure function of what was told and of the terminal's size."""
+"""The screen of a run as text, from what was told and the terminal's size."""
 
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from rich.text import Text
 
+from paceline.metrics.definitions import Record
 from paceline.metrics.learning import Verdict
-from paceline.reports.console.watching import Accuracy, Seen, Stage
+from paceline.reports.console.watching import Stage, Watched
 from paceline.reports.format import duration, gibibytes
 from paceline.runtime.activity import Phase
 
@@ -67,36 +68,37 @@ WORD_STYLES = {"yes": "green", "no": "red", "too early": "yellow"}
 NONE = "-"
 
 
-def screen(seen: Seen, *, width: int, height: int, memory: int | None, ascii_only: bool) -> Text:
+def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_only: bool) -> Text:
     """At most `height` - 1 lines of at most `width` characters. `memory`: bytes in use, None: not known.
 
     A terminal that is too low first loses the blank lines, then what stands lowest.
     """
-    record = seen.record
+    record = run.record
     # the run's name at the left, what it is at and for how long at the right
-    now = f"{seen.what}, {duration(seen.seconds, 0)}"
+    now = f"{run.what}, {duration(run.seconds, 0)}"
     room = max(0, width - len(now) - 2)
-    name = seen.name if len(seen.name) <= room else seen.name[len(seen.name) - room :]
+    name = run.name if len(run.name) <= room else run.name[len(run.name) - room :]
     title = Text.assemble((name, "bold"), " " * max(0, width - len(name) - len(now)), now)
     # bars
-    steps = [f"{seen.step} of {seen.total_steps}"]
-    if seen.to_go is not None:
-        steps.append(f"{duration(seen.to_go, 0)} to go")
-    bars = [_barred("steps", seen.step / seen.total_steps, steps, width, ascii_only)]
+    steps = [f"{run.steps_done} of {run.total_steps}"]
+    if (to_go := run.to_go) is not None:
+        steps.append(f"{duration(to_go, 0)} to go")
+    bars = [_barred("steps", run.steps_done / run.total_steps, steps, width, ascii_only)]
+    stages = run.stages
     for phase in PHASES:
-        stage = seen.stages.get(phase)
+        stage = stages.get(phase)
         share, words = (0.0, [NONE]) if stage is None else (stage.share, list(_stage_words(stage)))
         bars.append(_barred(phase, share, words, width, ascii_only))
     # what it learns
     reward = NONE if record is None or record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
-    held_out = [_accuracy(one) for one in seen.accuracies[:MOST_SETS]] or [NONE]
+    held_out = [_accuracy(*both) for both in list(run.accuracies.values())[:MOST_SETS]] or [NONE]
     learning = [
-        _line("reward", reward.ljust(8), (curve(seen.rewards, ascii_only=ascii_only), "cyan")),
+        _line("reward", reward.ljust(8), (curve(run.rewards, ascii_only=ascii_only), "cyan")),
         *(_line("held-out", words) for words in held_out),
-        *_verdict(seen.verdict, width),
+        *_verdict(run.verdict, width),
     ]
     # numbers, two to a line
-    cells, room = _numbers(seen, memory), width // 2 - LABEL - 1
+    cells, room = _numbers(run, memory), width // 2 - LABEL - 1
     numbers = [
         _line(one, f"{value[:room]:<{room + 1}}") + _line(other, beside[:room])
         for (one, value), (other, beside) in zip(cells[::2], cells[1::2], strict=True)
@@ -134,10 +136,10 @@ def _stage_words(stage: Stage) -> Iterable[str]:
         yield f"{duration(stage.to_go, 0)} to go"
 
 
-def _accuracy(one: Accuracy) -> str:
-    low, value, high = (100 * one.newest[key] for key in ("ci_low", "accuracy", "ci_high"))
-    began = "" if one.newest is one.first else f", began with {100 * one.first['accuracy']:.1f} %"
-    return f"{value:.1f} % [{low:.1f}, {high:.1f}] after step {one.newest['step']}{began}, {one.newest['set']}"
+def _accuracy(first: Record, newest: Record) -> str:
+    low, value, high = (100 * newest[key] for key in ("ci_low", "accuracy", "ci_high"))
+    began = "" if newest is first else f", began with {100 * first['accuracy']:.1f} %"
+    return f"{value:.1f} % [{low:.1f}, {high:.1f}] after step {newest['step']}{began}, {newest['set']}"
 
 
 def _verdict(verdict: Verdict, width: int) -> list[Text]:
@@ -150,13 +152,13 @@ def _verdict(verdict: Verdict, width: int) -> list[Text]:
     return shown + [Text()] * (VERDICT_LINES - len(shown))
 
 
-def _numbers(seen: Seen, memory: int | None) -> list[tuple[str, str]]:
+def _numbers(run: Watched, memory: int | None) -> list[tuple[str, str]]:
     """Name and value, in the order of reading."""
 
     def nats(value: float | None, per: str = "/token") -> str:
         return NONE if value is None else f"{value:.3g} nats{per}"
 
-    used, record = NONE if memory is None else gibibytes(memory), seen.record
+    used, record = NONE if memory is None else gibibytes(memory), run.record
     if record is None:
         names = ("length", "KL", "entropy", "mismatch", "speed")
         return [*((name, NONE) for name in names), ("memory", used)]

@@ -1,14 +1,14 @@
 """What a run has told so far, kept for a screen: a `Progress`, and the records of steps and evaluations."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from typing_extensions import override
 
 from paceline.metrics.definitions import Record
-from paceline.metrics.learning import Learning, Verdict
+from paceline.metrics.learning import Learning
 from paceline.runtime.activity import Phase, Progress
 
 CURVE_POINTS = 40
@@ -55,36 +55,6 @@ class Stage:
         return None if self.is_over or self.share < 0.02 else self.seconds * (1 - self.share) / self.share
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Accuracy:
-    """The first and the newest evaluation of a held-out set."""
-
-    first: Record
-    newest: Record
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """A run at one moment."""
-
-    name: str
-    step: int
-    """Steps completed."""
-    total_steps: int
-    what: str
-    """Current phase of the run and `seconds` since it began."""
-    seconds: float
-    to_go: float | None
-    """Seconds to the last step; None: no step has ended yet."""
-    stages: Mapping[Phase, Stage]
-    record: Record | None
-    """Record of the last step."""
-    rewards: tuple[float, ...]
-    """Means over equally many steps each, at most `CURVE_POINTS`."""
-    accuracies: tuple[Accuracy, ...]
-    verdict: Verdict
-
-
 class Watched(Progress):
     """Progress of a run: written by its workers from any thread, read by the display from another.
 
@@ -93,22 +63,25 @@ class Watched(Progress):
 
     def __init__(self, *, name: str, total_steps: int, done: int, clock: Callable[[], float]) -> None:
         """`done` steps are behind."""
-        self.name, self.total_steps = name, total_steps
-        self._clock, self._step = clock, done
-        self._what, self._since = "start", clock()
-        self._told = dict[Phase, Told]()
-        self._record: Record | None = None
-        self._rewards, self._means = list[float](), tuple[float, ...]()
-        self._accuracies = dict[str, Accuracy]()
-        self._learning = Learning()
-        self._verdict = self._learning.verdict()
+        self.name, self.total_steps, self.steps_done = name, total_steps, done
+        self.what = "start"
+        """Current phase of the run."""
+        self.record: Record | None = None
+        """Record of the last step."""
+        self.rewards = tuple[float, ...]()
+        """Means over equally many steps each, at most `CURVE_POINTS`."""
+        self.accuracies = dict[str, tuple[Record, Record]]()
+        """The first and the newest evaluation of each held-out set."""
+        self._clock, self._since, self._told = clock, clock(), dict[Phase, Told]()
+        self._all_rewards, self._learning = list[float](), Learning()
+        self.verdict = self._learning.verdict()
         self._marks = deque[tuple[int, float]](maxlen=PACE_STEPS + 1)
 
     @override
     def begin(self, what: str) -> None:
         # what goes on beside the steps, such as sampling ahead, is not over with them
         still = {name: told for name, told in self._told.copy().items() if told.ended is None}
-        self._what, self._since, self._told = what, self._clock(), still
+        self.what, self._since, self._told = what, self._clock(), still
 
     @override
     def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
@@ -126,10 +99,9 @@ class Watched(Progress):
         """A held-out set was measured."""
         self._learning.evaluation(record)
         if "accuracy" in record:
-            before = self._accuracies.get(record["set"])
-            found = Accuracy(first=record if before is None else before.first, newest=record)
-            self._accuracies = {**self._accuracies, record["set"]: found}
-        self._verdict = self._learning.verdict()
+            first, _ = self.accuracies.get(record["set"], (record, record))
+            self.accuracies = {**self.accuracies, record["set"]: (first, record)}
+        self.verdict = self._learning.verdict()
 
     def recall(self, steps: Iterable[Record], evals: Iterable[Record]) -> None:
         """Recall what a resumed run did before; it says nothing about the current pace."""
@@ -138,52 +110,43 @@ class Watched(Progress):
         for record in evals:
             self.evaluation(record)
 
-    def seen(self) -> Seen:
-        """All of it, as it is now."""
-        now, told, marks, to_go = self._clock(), self._told, list(self._marks), None
-        if marks:
-            (first, started), (last, ended) = marks[0], marks[-1]
-            assert self._record is not None  # a mark is a step's
-            pace = (ended - started) / (last - first) if last > first else self._record["clock"]["total"]
-            to_go = max(0.0, (self.total_steps - last) * pace - (now - ended))
-        return Seen(
-            name=self.name,
-            step=self._step,
-            total_steps=self.total_steps,
-            what=self._what,
-            seconds=now - self._since,
-            to_go=to_go,
-            stages={name: self._stage(name, one, now) for name, one in told.copy().items()},
-            record=self._record,
-            rewards=self._means,
-            accuracies=tuple(self._accuracies.values()),
-            verdict=self._verdict,
-        )
-
     def _see(self, record: Record) -> None:
-        self._step, self._record = record["step"], record
+        self.steps_done, self.record = record["step"], record
         if record["reward_mean"] is not None:
-            self._rewards.append(record["reward_mean"])
-            self._means = binned(self._rewards, CURVE_POINTS)
+            self._all_rewards.append(record["reward_mean"])
+            # means of neighbours, each of equally many but the last
+            size, rewards = -(-len(self._all_rewards) // CURVE_POINTS), self._all_rewards
+            parts = [rewards[start : start + size] for start in range(0, len(rewards), size)]
+            self.rewards = tuple(sum(part) / len(part) for part in parts)
         self._learning.step(record)
-        self._verdict = self._learning.verdict()
+        self.verdict = self._learning.verdict()
 
-    def _stage(self, name: Phase, told: Told, now: float) -> Stage:
-        share = told.done / told.of if told.of else 1.0
-        if name == "generate" and share < 1 and self._record is not None:
-            # completions end late and together: until then their tokens say more, against the last step's length
-            expected = told.of * self._record["completion_length_mean"]
-            share = max(share, min(told.tokens / expected, ALMOST)) if expected else share
-        seconds = (now if told.ended is None else told.ended) - told.started
-        return Stage(done=told.done, of=told.of, tokens=told.tokens, seconds=seconds, share=share)
+    @property
+    def seconds(self) -> float:
+        """Seconds since `what` began."""
+        return self._clock() - self._since
 
+    @property
+    def to_go(self) -> float | None:
+        """Seconds to the last step; None: no step has ended yet."""
+        now, marks = self._clock(), list(self._marks)
+        if not marks:
+            return None
+        (first, started), (last, ended) = marks[0], marks[-1]
+        assert self.record is not None  # a mark is a step's
+        pace = (ended - started) / (last - first) if last > first else self.record["clock"]["total"]
+        return max(0.0, (self.total_steps - last) * pace - (now - ended))
 
-def binned(values: Sequence[float], most: int) -> tuple[float, ...]:
-    """Reduce values to means of neighbours, each of equally many but the last.
-
-    >>> binned([1, 3, 5, 7, 9], most=3)
-    (2.0, 6.0, 9.0)
-    """
-    size = -(-len(values) // most) or 1
-    parts = (values[start : start + size] for start in range(0, len(values), size))
-    return tuple(sum(part) / len(part) for part in parts)
+    @property
+    def stages(self) -> Mapping[Phase, Stage]:
+        """Phases that have been told of."""
+        now, record, stages = self._clock(), self.record, dict[Phase, Stage]()
+        for name, (done, of, tokens, started, ended) in self._told.copy().items():
+            share = done / of if of else 1.0
+            if name == "generate" and share < 1 and record is not None:
+                # completions end late and together: until then their tokens say more, against the last step's length
+                expected = of * record["completion_length_mean"]
+                share = max(share, min(tokens / expected, ALMOST)) if expected else share
+            seconds = (now if ended is None else ended) - started
+            stages[name] = Stage(done=done, of=of, tokens=tokens, seconds=seconds, share=share)
+        return stages
