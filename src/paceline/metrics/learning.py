@@ -5,7 +5,7 @@ docs/learning.md says how often a run that cannot learn was called one that does
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -180,14 +180,12 @@ def judge(steps: Iterable[Record], evals: Iterable[Record]) -> Verdict:
     return learning.verdict()
 
 
-def _why_unchanged(last: Iterable[Record]) -> str:
-    """Explain why steps did not change the policy."""
-    records = list(last)
-    if all(record["learning_rate"] == 0 for record in records):
+def _why_unchanged(steps: Collection[Record]) -> str:
+    if all(record["learning_rate"] == 0 for record in steps):
         return "the learning rate is 0"
-    if all(record["groups_zero_deviation"] == record["prompts"] for record in records):
+    if all(record["groups_zero_deviation"] == record["prompts"] for record in steps):
         return "the completions of each prompt have equal rewards"
-    if all(record["updates"] == 0 for record in records):
+    if all(record["updates"] == 0 for record in steps):
         return "no update was made"
     return "the gradient is 0 or no update was made"
 

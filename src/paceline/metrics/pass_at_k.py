@@ -16,10 +16,9 @@ def avg_at_k(correct: int, n: int) -> float:
 
 
 def pass_at_k(correct: int, n: int, k: int) -> float:
-    """Return the probability that at least one of `k` samples is right, given `correct` among `n`: 1 - C(n-c, k) / C(n,
-    k).
+    """Return the probability that at least one of `k` samples is right, given `correct` right ones among `n`.
 
-    Source: M. Chen et al., arXiv:2107.03374, Eq. 1.
+    1 - C(n - correct, k) / C(n, k). Source: M. Chen et al., arXiv:2107.03374, Eq. 1.
     """
     return 1 - math.comb(n - correct, k) / math.comb(n, k)
 

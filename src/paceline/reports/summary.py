@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import DataError
 from paceline.metrics.comparisons import Comparison, compare_records, level_of_best, probability
 from paceline.metrics.intervals import Interval
 from paceline.metrics.learning import judge
-from paceline.reports.console import print_time_split
 from paceline.reports.format import percent_interval, points_interval
 
 PHASES = ("generate", "reward", "update", "other")
@@ -54,7 +54,11 @@ def summarise(
     run_dir.write_summary(summary)
     training = clock["total"] - clock["evaluate"]
     console.print(f"training {training:.1f} s, evaluation {clock['evaluate']:.1f} s:")
-    print_time_split(console, clock)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for phase, seconds in clock.items():
+        if phase != "total":
+            table.add_row(phase, f"{seconds:.1f} s", f"{100 * seconds / max(clock['total'], 1e-9):.0f} %")
+    console.print(table)
     return summary
 
 

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal: one screen during a run, a sentence per event above it, tables at the end.
+"""What a person sees in the terminal: one screen during a run, a sentence per event above it.
 
 __init__.py  the display of a run: the screen on a terminal, plain lines in a log file
 watching.py  what a run has told so far, kept for the screen
@@ -6,12 +6,11 @@ screen.py    the screen as text, with bars and small curves, from what was told 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from paceline.metrics.definitions import Record
@@ -44,10 +43,7 @@ class RunDisplay:
         self._last_line = clock()
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         self._live = Live(
-            console=console,
-            refresh_per_second=REDRAWS_PER_SECOND,
-            vertical_overflow="crop",
-            get_renderable=self.frame,
+            console=console, refresh_per_second=REDRAWS_PER_SECOND, vertical_overflow="crop", get_renderable=self.frame
         )
 
     def __enter__(self) -> Self:
@@ -88,12 +84,3 @@ class RunDisplay:
                 f"step {record['step']:>4} of {total}  reward {reward}  length {length:.0f}  "
                 f"{clock['tokens_per_second']:,.0f} tokens/s  {clock['total']:.2f} s/step"
             )
-
-
-def print_time_split(console: Console, clock: Mapping[str, float]) -> None:
-    """Where the time of a run went, as a table."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for phase, seconds in clock.items():
-        if phase != "total":
-            table.add_row(phase, f"{seconds:.1f} s", f"{100 * seconds / max(clock['total'], 1e-9):.0f} %")
-    console.print(table)

@@ -144,7 +144,7 @@ def _accuracy(first: Record, newest: Record) -> str:
 
 def _verdict(verdict: Verdict, width: int) -> list[Text]:
     """Always as many lines, whatever there is to say."""
-    sentence = "; but ".join([f"{verdict.word}, because {verdict.because}", *verdict.but])
+    sentence = verdict.describe().removeprefix("learning: ")
     first, *others = wrap(sentence, max(20, width - LABEL), max_lines=VERDICT_LINES, placeholder=" ...")
     word, rest = first[: len(verdict.word)], first[len(verdict.word) :]
     shown = [_line("learning", (word, f"bold {WORD_STYLES[verdict.word]}"), rest)]

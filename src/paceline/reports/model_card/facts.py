@@ -9,8 +9,6 @@ from paceline.config.sections import Config
 from paceline.metrics.comparisons import Comparison
 from paceline.metrics.intervals import Interval
 
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
@@ -30,7 +28,7 @@ def named(address: str, *, is_local: Callable[[str], bool]) -> Source:
     Source(label='rows.jsonl', hub=None)
     """
     name = address.partition(":")[0]
-    if not is_local(name) and HUB_NAME.fullmatch(name):
+    if not is_local(name) and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return Source(label=address, hub=name)
     return Source(label=PurePath(address).name or address)
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from paceline.config.presets import PRESETS
 from paceline.config.sections import Config
 
-ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Paper:
@@ -100,7 +98,7 @@ GRPO = PAPERS["2402.03300"]
 def paper_of(config: Config) -> Paper:
     """The paper of the preset; without one, of the most telling option of the objective."""
     if config.advantage.preset is not None:
-        found = ARXIV.search(PRESETS[config.advantage.preset].source)
+        found = re.search(r"arXiv:(\d{4}\.\d{5})", PRESETS[config.advantage.preset].source)
         return GRPO if found is None else PAPERS[found[1]]
     loss, kind = config.loss, config.advantage.advantage
     if loss.bound in ("cispo", "sapo"):

@@ -2,54 +2,37 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from paceline.metrics.definitions import Record
 from paceline.reports.page.reading import RunRecord, value_at
 from paceline.reports.page.series import total
 
-_PARTS = ("generate", "reward", "update", "evaluate", "checkpoint", "other")
+PARTS = ("generate", "reward", "update", "evaluate", "checkpoint", "other")
+"""Kinds of work that take a run's time, in the palette's order."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TimePart:
-    """Seconds that one kind of work took."""
-
-    name: str
-    seconds: float
-    colour: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DroppedCount:
-    """How many of something did not count."""
-
-    what: str
-    number: float
-    of: float | None
-    """How many there were in all; None where a share says nothing."""
-
-
-def time_split(run: RunRecord) -> list[TimePart]:
-    """From the summary of an ended run, else from its steps and evaluations so far; parts of no time left out."""
-    parts = []
-    for colour, name in enumerate(_PARTS, start=1):
-        seconds = value_at(run.summary or {}, "clock", name)
-        if seconds is None:
-            seconds = total(run.evals, "clock", "seconds") if name == "evaluate" else total(run.metrics, "clock", name)
-        if seconds > 0:
-            parts.append(TimePart(name=name, seconds=seconds, colour=colour))
-    return parts
+def time_split(run: RunRecord) -> dict[str, float]:
+    """Seconds of each of `PARTS`: from the summary of an ended run, else so far; parts of no time left out."""
+    seconds = {}
+    for name in PARTS:
+        found = value_at(run.summary or {}, "clock", name)
+        if found is None:
+            found = total(run.evals, "clock", "seconds") if name == "evaluate" else total(run.metrics, "clock", name)
+        seconds[name] = found
+    return {name: found for name, found in seconds.items() if found > 0}
 
 
 def total_seconds(run: RunRecord) -> float:
     """Wall time of the run so far."""
     ended = value_at(run.summary or {}, "clock", "total")
-    return sum(part.seconds for part in time_split(run)) if ended is None else ended
+    return sum(time_split(run).values()) if ended is None else ended
 
 
-def dropped_counts(run: RunRecord) -> list[DroppedCount]:
-    """One row per way of being left out; zeros too, for a zero is an answer."""
+def dropped_counts(run: RunRecord) -> list[tuple[str, float, float | None]]:
+    """What did not count, how many, and of how many (None where a share says nothing).
+
+    There is a row for each way of being left out, with zeros too, for a zero is an answer.
+    """
     metrics = run.metrics
     prompts, completions, trained = (total(metrics, key) for key in ("prompts", "rollouts", "tokens_trained"))
     rows: list[tuple[str, float, float | None]] = [
@@ -92,7 +75,7 @@ def dropped_counts(run: RunRecord) -> list[DroppedCount]:
     steps = Counter(name for alarms in active for name in alarms if isinstance(name, str))
     rows += [(f"Steps with the alarm {name}", number, len(metrics)) for name, number in steps.items()]
     rows.append(("Unreadable lines in this run's files", run.unreadable_lines, None))
-    return [DroppedCount(what=what, number=number, of=of) for what, number, of in rows]
+    return rows
 
 
 def _whole(metrics: Sequence[Record], share: str, of: str) -> float:

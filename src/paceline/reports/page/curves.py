@@ -5,14 +5,12 @@ from html import escape
 
 from paceline.metrics.definitions import METRICS
 from paceline.reports.format import count, duration, percent
-from paceline.reports.page.accounting import time_split
+from paceline.reports.page.accounting import PARTS, time_split
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure
 from paceline.reports.page.outcome import evaluations, set_names
 from paceline.reports.page.reading import RunRecord, value_at
 from paceline.reports.page.series import Series, bin_size, metric, scaled, smoothed
 
-STEP_PARTS = ("generate", "reward", "update", "other")
-"""What a step's clock tells apart, in the palette's order."""
 _HERO_SIZES = ((1040, 300), (340, 210))
 _HALF_SIZES = ((508, 230), (340, 190))
 
@@ -45,8 +43,8 @@ def learning(run: RunRecord) -> str:
     # One measurement is in the headline already; a chart begins with two.
     if len({one["step"] for one in run.evals}) > 1:
         shown += figure(_accuracy_chart(run), _HERO_SIZES)
+    unit = "mean per completion"
     if run.metrics:
-        unit = "mean per completion"
         shown += figure(metric_chart(run, "reward_mean", title="Training reward", unit=unit), _HERO_SIZES)
     else:
         shown += '<p class="note">No step has finished yet.</p>'
@@ -55,9 +53,7 @@ def learning(run: RunRecord) -> str:
         shown += f'<p class="note">One reward function: {escape(names[0])}.</p>'
     elif names:
         charts = [
-            metric_chart(
-                run, "rewards", name, "mean", title=f"Reward: {name}", unit="mean per completion", colour=colour
-            )
+            metric_chart(run, "rewards", name, "mean", title=f"Reward: {name}", unit=unit, colour=colour)
             for colour, name in enumerate(names, start=1)
         ]
         # Two or four charts look settled in two columns, all other numbers in three.
@@ -100,6 +96,7 @@ def lengths_and_signal(run: RunRecord) -> str:
     longest = metric(run.metrics, "completion_length_max", reduce=max)
     lengths = (ChartLine(label="mean", series=mean), ChartLine(label="longest", series=longest, colour=2))
     cut, prompts = METRICS["truncated_fraction"], metric(run.metrics, "prompts")
+    note = f"{cut.meaning[0].upper()}{cut.meaning[1:]}."
     layers = (
         ("groups_zero_deviation", "all rewards equal", 6),
         ("groups_no_reward", "no reward", 2),
@@ -108,12 +105,7 @@ def lengths_and_signal(run: RunRecord) -> str:
     charts = (
         Chart(title="Completion length", unit="tokens", lines=lengths, from_zero=True),
         metric_chart(
-            run,
-            "truncated_fraction",
-            title="Truncated completions",
-            unit=cut.unit,
-            from_zero=True,
-            note=f"{cut.meaning[0].upper()}{cut.meaning[1:]}.",
+            run, "truncated_fraction", title="Truncated completions", unit=cut.unit, from_zero=True, note=note
         ),
         Chart(
             title="Groups without signal",
@@ -142,10 +134,7 @@ def optimisation(run: RunRecord) -> str:
         )
     ]
     low, high = (metric(run.metrics, f"clip_{side}_fraction") for side in ("low", "high"))
-    clipped = (
-        ChartLine(label="at lower bound", series=low),
-        ChartLine(label="at upper bound", series=high, colour=2),
-    )
+    clipped = (ChartLine(label="at lower bound", series=low), ChartLine(label="at upper bound", series=high, colour=2))
     charts.append(Chart(title="Clipped tokens", unit="share", lines=clipped, from_zero=True))
     mean = metric(run.metrics, "logprob_mismatch_mean")
     largest = metric(run.metrics, "logprob_mismatch_max", reduce=max)
@@ -166,17 +155,15 @@ def optimisation(run: RunRecord) -> str:
 def time(run: RunRecord) -> str:
     """Where the seconds went: a bar, a table, and the speed of generation."""
     parts = time_split(run)
-    seconds = sum(part.seconds for part in parts)
+    seconds = sum(parts.values())
     if not seconds:
         return ""
     bar, rows, left = "", "", 0.0
-    for part in parts:
-        width, spent, share = 1000 * part.seconds / seconds, duration(part.seconds), percent(part.seconds / seconds)
-        title = f"<title>{part.name}: {spent}, {share}</title>"
-        bar += f'<rect class="c{part.colour}" x="{left:.2f}" width="{width:.2f}" height="28">{title}</rect>'
-        rows += (
-            f'<tr><th scope="row"><i class="c{part.colour}"></i>{part.name}</th><td>{spent}</td><td>{share}</td></tr>'
-        )
+    for name, of_part in parts.items():
+        width, spent, share = 1000 * of_part / seconds, duration(of_part), percent(of_part / seconds)
+        title, colour = f"<title>{name}: {spent}, {share}</title>", PARTS.index(name) + 1
+        bar += f'<rect class="c{colour}" x="{left:.2f}" width="{width:.2f}" height="28">{title}</rect>'
+        rows += f'<tr><th scope="row"><i class="c{colour}"></i>{name}</th><td>{spent}</td><td>{share}</td></tr>'
         left += width
     table = f'<table class="split"><tbody>{rows}</tbody><tfoot><tr><th scope="row">total</th>'
     table += f"<td>{duration(seconds)}</td><td></td></tr></tfoot></table>"
@@ -192,11 +179,10 @@ def time(run: RunRecord) -> str:
 
 def time_chart(run: RunRecord) -> Chart:
     """Where the seconds of each step went."""
-    parts = [(name, metric(run.metrics, "clock", name)) for name in STEP_PARTS]
     lines = tuple(
         ChartLine(label=name, series=series, colour=colour)
-        for colour, (name, series) in enumerate(parts, start=1)
-        if any(series.values)
+        for colour, name in enumerate(("generate", "reward", "update", "other"), start=1)
+        if any((series := metric(run.metrics, "clock", name)).values)
     )
     return Chart(title="Time of each step", unit="seconds", lines=lines, stacked=True)
 

@@ -92,23 +92,20 @@ def readings(chart: Chart) -> dict[str, object]:
     keep their axis when steps are left out (`fixed`).
     """
     steps = sorted({step for line in chart.lines for step in line.series.steps})
-    spreads = {band.of: band for band in chart.bands}
-    lines = []
+
+    def six_figures(series: Series) -> list[float | None]:
+        values = dict(zip(series.steps, series.values, strict=True))
+        return [None if (value := values.get(step)) is None else float(f"{value:.6g}") for step in steps]
+
+    spreads, lines = {band.of: band for band in chart.bands}, list[dict[str, object]]()
     for line in chart.lines:
-        one: dict[str, object] = {"name": line.label, "values": _six_figures(line.series, steps)}
-        if line.label in spreads:
-            band = spreads[line.label]
-            one |= {"low": _six_figures(band.low, steps), "high": _six_figures(band.high, steps)}
-        lines.append(one)
+        lines.append({"name": line.label, "values": six_figures(line.series)})
+        if (band := spreads.get(line.label)) is not None:
+            lines[-1] |= {"low": six_figures(band.low), "high": six_figures(band.high)}
     read: dict[str, object] = {"steps": steps, "lines": lines, "share": chart.share, "zero": chart.from_zero}
     read["fixed"] = chart.log or chart.stacked
     binned = next((line.series.first_steps for line in chart.lines if line.series.first_steps), ())
     return read | {"first": binned} if binned else read
-
-
-def _six_figures(series: Series, steps: Sequence[float]) -> list[float | None]:
-    values = dict(zip(series.steps, series.values, strict=True))
-    return [None if (value := values.get(step)) is None else float(f"{value:.6g}") for step in steps]
 
 
 def draw(chart: Chart, width: int, height: int) -> str:

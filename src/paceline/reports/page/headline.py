@@ -197,15 +197,15 @@ def verdict_of(run: RunRecord) -> Verdict:
     def has(record: Record, *keys: str) -> bool:
         return all(value_at(record, key) is not None for key in keys)
 
-    def is_step(record: Record) -> bool:
-        # reward and gradient norm may be null
-        nullable = all(
-            key in record and record[key] in (None, value_at(record, key)) for key in ("reward_mean", "grad_norm")
-        )
-        numbers = has(record, "learning_rate", "updates", "prompts", "groups_zero_deviation")
-        return numbers and nullable and isinstance(record.get("alarms", []), list)
+    def may_lack(record: Record, key: str) -> bool:
+        return key in record and record[key] in (None, value_at(record, key))
 
-    return judge(
-        [record for record in run.metrics if is_step(record)],
-        [record for record in run.evals if has(record, "accuracy", "ci_low", "ci_high")],
-    )
+    steps = [
+        record
+        for record in run.metrics
+        if has(record, "learning_rate", "updates", "prompts", "groups_zero_deviation")
+        and may_lack(record, "reward_mean")
+        and may_lack(record, "grad_norm")
+        and isinstance(record.get("alarms", []), list)
+    ]
+    return judge(steps, [record for record in run.evals if has(record, "accuracy", "ci_low", "ci_high")])

@@ -61,7 +61,8 @@ def render(run: RunRecord) -> str:
     version = f" {escape(str(run.config['paceline_version']))}" if "paceline_version" in run.config else ""
     # the script says when it was drawn, by the file's own time: the records have none
     when = "" if run.summary is not None else '<span id="written"></span>'
-    style, script = _asset("page.css"), _asset("page.js")
+    folder = files("paceline.reports.page")
+    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     # Only this very script may run and nothing may be fetched, whatever text a model managed to put on the page.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -75,7 +76,3 @@ def render(run: RunRecord) -> str:
         f'<footer class="colophon">Drawn from the files of {name} by Paceline{version}.{when}</footer>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
-
-
-def _asset(name: str) -> str:
-    return files("paceline.reports.page").joinpath(name).read_text(encoding="utf-8")

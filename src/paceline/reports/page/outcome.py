@@ -48,16 +48,15 @@ def outcome(run: RunRecord) -> AccuracyGain | None:
     if not evals:
         return None
     first, last = evals[0], evals[-1]
-    summary = run.summary or {}
     before, after, difference, comparison = _interval(first), None, None, None
     if len(evals) > 1:
+        summary, both = run.summary or {}, pairs(run)
         before = _summarised(summary, "before", "accuracy") or before
         after = _summarised(summary, "after", "accuracy") or _interval(last)
-        difference = _summarised(summary, "difference", "value")
-        both = pairs(run)
         comparison = compare_records([b for b, _ in both], [a for _, a in both])
-        if difference is None and comparison is not None:
-            difference = comparison.difference
+        measured = None if comparison is None else comparison.difference
+        difference = _summarised(summary, "difference", "value") or measured
+    best = max(reversed(evals[1:] or evals), key=lambda record: value_at(record, "accuracy") or 0.0)
     return AccuracyGain(
         set_name=str(first["set"]),
         num_tasks=int(value_at(first, "n") or 0),
@@ -67,9 +66,7 @@ def outcome(run: RunRecord) -> AccuracyGain | None:
         after=after,
         difference=difference,
         comparison=comparison,
-        best_step=int(
-            max(reversed(evals[1:] or evals), key=lambda record: value_at(record, "accuracy") or 0.0)["step"]
-        ),
+        best_step=int(best["step"]),
         looks=len(evals) - 1,
     )
 

@@ -65,7 +65,7 @@ def read_run(path: Path) -> RunRecord:
         config = yaml.safe_load(config_text)
     except yaml.YAMLError:
         config = None  # the page still shows the text as it is
-    files = [(file, _ROLLOUTS.fullmatch(file.name)) for file in (path / "rollouts").glob("*.jsonl")]
+    rollouts = [(file, _ROLLOUTS.fullmatch(file.name)) for file in (path / "rollouts").glob("*.jsonl")]
     held_out = [(file, _COMPLETIONS.fullmatch(file.name)) for file in sorted((path / "evals").glob("*.jsonl"))]
     return RunRecord(
         path=path,
@@ -74,7 +74,7 @@ def read_run(path: Path) -> RunRecord:
         summary=summaries[0] if summaries else None,
         config=config if isinstance(config, dict) else {},
         config_text=config_text,
-        rollout_files=dict(sorted((int(match[1]), file) for file, match in files if match)),
+        rollout_files=dict(sorted((int(match[1]), file) for file, match in rollouts if match)),
         completion_files={(unquote(match[1]), int(match[2])): file for file, match in held_out if match},
         unreadable_lines=bad_metrics + bad_evals,
     )
@@ -82,9 +82,18 @@ def read_run(path: Path) -> RunRecord:
 
 def read_lines(file: Path, required: Iterable[str] = ()) -> tuple[tuple[Record, ...], int]:
     """Records of a JSON lines file, and how many lines are none or lack a `required` key. No file: no record."""
-    lines = [line for line in _text(file).split("\n") if line.strip()]
-    records = tuple(record for line in lines if (record := _record(line, required)) is not None)
-    return records, len(lines) - len(records)
+    records, unreadable = list[Record](), 0
+    for line in filter(str.strip, _text(file).split("\n")):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        whole = isinstance(record, dict) and all(key in record for key in required)
+        if whole and isinstance(record.get("step", 0), int):
+            records.append(record)
+        else:
+            unreadable += 1
+    return tuple(records), unreadable
 
 
 def value_at(record: Record, *keys: str) -> float | None:
@@ -101,13 +110,3 @@ def value_at(record: Record, *keys: str) -> float | None:
 
 def _text(file: Path) -> str:
     return file.read_bytes().decode("utf-8", errors="replace") if file.is_file() else ""
-
-
-def _record(line: str, required: Iterable[str]) -> Record | None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(record, dict) or not all(key in record for key in required):
-        return None
-    return record if "step" not in record or isinstance(record["step"], int) else None

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 
 from paceline.config.building import build_config
@@ -19,37 +18,27 @@ _MOST = 8
 """Stretches of an alarm that are named; the rest are counted."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stretch:
-    """Steps in a row at which one alarm held."""
-
-    name: str
-    first: int
-    last: int
-
-
-def stretches(metrics: Sequence[Record]) -> list[Stretch]:
-    """Every alarm's stretches, in the order in which they began."""
-    found: list[Stretch] = []
+def stretches(metrics: Sequence[Record]) -> list[tuple[str, int, int]]:
+    """Alarms with the first and the last of the steps in a row at which they held, in the order of the first."""
+    found: list[tuple[str, int, int]] = []
     open_since: dict[str, int] = {}
     last = 0
     for record in [*metrics, {"step": 0, "alarms": []}]:  # the end closes what is still active
         alarms = record.get("alarms")  # none in steps of older versions
         active = [name for name in alarms if isinstance(name, str)] if isinstance(alarms, list) else []
         over = [name for name in open_since if name not in active]
-        found += [Stretch(name=name, first=open_since.pop(name), last=last) for name in over]
+        found += [(name, open_since.pop(name), last) for name in over]
         last = record["step"]
         for name in active:
             open_since.setdefault(name, last)
-    return sorted(found, key=lambda one: one.first)
+    return sorted(found, key=lambda one: one[1])
 
 
 def alarm_list(run: RunRecord) -> str:
     """Alarms that were active, at which steps, what they mean and what to do; empty without any."""
     by_name: dict[str, list[str]] = {}
-    for one in stretches(run.metrics):
-        words = f"step {one.first:,}" if one.first == one.last else f"steps {one.first:,} to {one.last:,}"
-        by_name.setdefault(one.name, []).append(words)
+    for name, first, last in stretches(run.metrics):
+        by_name.setdefault(name, []).append(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}")
     rules, items = {rule.name: rule for rule in RULES}, ""
     for name, parts in by_name.items():
         more = f" and {count(len(parts) - _MOST, 'more stretch', 'more stretches')}" if len(parts) > _MOST else ""
@@ -62,9 +51,9 @@ def alarm_list(run: RunRecord) -> str:
 def dropped(run: RunRecord) -> str:
     """Everything that was filtered, cut, failed or unreadable, counted."""
     rows = "".join(
-        f'<tr{"" if row.number else " class=zero"}><th scope="row">{escape(row.what)}</th><td>{row.number:,.0f}</td>'
-        f"<td>{percent(row.number / row.of) if row.of else ''}</td></tr>"
-        for row in dropped_counts(run)
+        f'<tr{"" if number else " class=zero"}><th scope="row">{escape(what)}</th><td>{number:,.0f}</td>'
+        f"<td>{percent(number / of) if of else ''}</td></tr>"
+        for what, number, of in dropped_counts(run)
     )
     lead = "<p>Nothing leaves a run without being counted. Shares are of all prompts or all completions.</p>"
     return f'{lead}<table class="counts"><tbody>{rows}</tbody></table>'

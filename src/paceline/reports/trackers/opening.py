@@ -186,10 +186,7 @@ def open_trackers(
 
 
 def _is_installed(name: str) -> bool:
-    """Return True if the module is installed.
-
-    One without a file is a mere directory, such as the `wandb` that past runs left.
-    """
+    # a module without a file is a mere directory, such as the `wandb` that past runs left
     spec = find_spec(name)
     return spec is not None and spec.origin is not None
 

@@ -165,8 +165,7 @@ class Documents:
 
     def __init__(self, path: Path, *, on_part: Callable[[int, int], None] = lambda done, of: None) -> None:
         """`on_part` is told how many of how many parts have been read."""
-        self._path = path
-        self._lock = threading.Lock()
+        self._path, self._lock = path, threading.Lock()
         self._columns: dict[str, CompletionColumns] = {}
         self._pieces: Pieces | ModelError | None = None
         self._run = read_run(path)
@@ -194,8 +193,7 @@ class Documents:
 
     def encoded(self, name: str) -> bytes | None:
         """The same as JSON; the index, which is large and asked for first, is not written anew each time."""
-        document = self.get(name)
-        index = self._index
+        document, index = self.get(name), self._index
         if index is not None and document is index[1]:
             return index[2]
         return None if document is None else _encoded(document)

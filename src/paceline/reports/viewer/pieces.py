@@ -1,6 +1,7 @@
 """Token ids to the pieces of text that they stand for, so that each token can be shown on its own."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -43,7 +44,11 @@ class Pieces:
             end = start
             while end < len(pieces) and INCOMPLETE in pieces[end]:
                 end += 1
-            pieces[start:end] = self._together(token_ids[start:end])
+            shown = 0
+            for at in range(start, end):
+                text = self.decoder.decode(token_ids[start : at + 1], skip_special_tokens=False)
+                whole = len(text) if at + 1 == end else len(text.rstrip(INCOMPLETE))
+                pieces[at], shown = text[shown:whole], max(shown, whole)
             start = max(end, start + 1)
         return pieces
 
@@ -57,15 +62,6 @@ class Pieces:
             one, two = (self.decoder.decode([token] * count, skip_special_tokens=False) for count in (1, 2))
             self._known[token] = INCOMPLETE if INCOMPLETE in two else two[len(one) :]
         return self._known[token]
-
-    def _together(self, token_ids: Sequence[int]) -> list[str]:
-        pieces, shown = [], 0
-        for count in range(1, len(token_ids) + 1):
-            text = self.decoder.decode(token_ids[:count], skip_special_tokens=False)
-            whole = len(text) if count == len(token_ids) else len(text.rstrip(INCOMPLETE))
-            pieces.append(text[shown:whole])
-            shown = max(shown, whole)
-        return pieces
 
 
 def load_pieces(run: Path, model: str | None) -> Pieces:
@@ -89,15 +85,11 @@ def load_pieces(run: Path, model: str | None) -> Pieces:
 def _places(run: Path, model: str | None) -> Iterator[Path]:
     yield run / "final" / FILE
     yield from sorted(run.glob(f"checkpoints/step-*/**/{FILE}"), reverse=True)
-    if model is None:
-        return
-    if model in DIRECTORIES:
+    if model is not None and model in DIRECTORIES:
         yield MODELS / DIRECTORIES[model] / FILE
-        return
-    yield Path(model).expanduser() / FILE
-    try:
-        cached = try_to_load_from_cache(model, FILE)
-    except HFValidationError:  # a path, and no name of the Hub's
-        return
-    if isinstance(cached, str):
-        yield Path(cached)
+    elif model is not None:
+        yield Path(model).expanduser() / FILE
+        with suppress(HFValidationError):  # a path, and no name of the Hub's
+            cached = try_to_load_from_cache(model, FILE)
+            if isinstance(cached, str):
+                yield Path(cached)

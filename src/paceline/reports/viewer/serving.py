@@ -115,8 +115,8 @@ def answer(documents: Documents, path: str, host: str | None, *, secret: str, po
         return _refusal(HTTPStatus.NOT_FOUND, "take the whole address that `paceline rollouts` printed")
     if rest == "":
         return Answer(status=HTTPStatus.OK, content_type="text/html; charset=utf-8", body=page("server"))
-    if rest.removeprefix("page/") in ASSETS and rest.startswith("page/"):
-        name = rest.removeprefix("page/")
+    folder, _, name = rest.partition("/")
+    if folder == "page" and name in ASSETS:
         return Answer(status=HTTPStatus.OK, content_type=TYPES[name.rpartition(".")[2]], body=asset(name))
     named = _DATA.fullmatch(rest)
     body = documents.encoded(named[1]) if named else None
