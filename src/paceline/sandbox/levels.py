@@ -5,8 +5,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -96,12 +95,25 @@ def breaches(sandbox: Sandbox, *, isolating: bool) -> list[str]:
         return [f"a plain program does not run: {plain.status} {plain.error[-300:]}"]
     if not isolating:
         return []
-    with tempfile.TemporaryDirectory(prefix="paceline-probe-") as name, _baits() as reachable:
+    with tempfile.TemporaryDirectory(prefix="paceline-probe-") as name, ExitStack() as stack:
+        # Files, a process and open sockets that the program must not reach.
         directory, canary, beside = Path(name), Path(name, "canary"), Path(name, "beside")
         directory.chmod(0o777)
         canary.write_text("canary")
         canary.chmod(0o666)
-        places = {"canary": str(canary), "beside": str(beside), "pid": os.getpid(), **reachable}
+        abstract = f"paceline-probe-{os.urandom(8).hex()}"
+        unix = stack.enter_context(socket.socket(socket.AF_UNIX))
+        unix.bind(f"\0{abstract}")
+        unix.listen()
+        places = {
+            "canary": str(canary),
+            "beside": str(beside),
+            "pid": os.getpid(),
+            "unix": abstract,
+            "tcp": _port(stack, socket.AF_INET, socket.SOCK_STREAM),
+            "udp": _port(stack, socket.AF_INET, socket.SOCK_DGRAM),
+            "tcp6": _port(stack, socket.AF_INET6, socket.SOCK_STREAM),
+        }
         job = Job(source=HOSTILE, function="attempts", arguments=json.dumps([places]), limits=LIMITS)
         hostile = sandbox.execute(job)
         untouched = canary.read_text() == "canary" and not beside.exists()
@@ -113,22 +125,6 @@ def breaches(sandbox: Sandbox, *, isolating: bool) -> list[str]:
         *([] if untouched else ["files outside were changed"]),
         *(["threads are without limit"] if crowded else []),
     ]
-
-
-@contextmanager
-def _baits() -> Iterator[dict[str, str | int]]:
-    """Open sockets that a program must not reach."""
-    with ExitStack() as stack:
-        abstract = f"paceline-probe-{os.urandom(8).hex()}"
-        unix = stack.enter_context(socket.socket(socket.AF_UNIX))
-        unix.bind(f"\0{abstract}")
-        unix.listen()
-        yield {
-            "unix": abstract,
-            "tcp": _port(stack, socket.AF_INET, socket.SOCK_STREAM),
-            "udp": _port(stack, socket.AF_INET, socket.SOCK_DGRAM),
-            "tcp6": _port(stack, socket.AF_INET6, socket.SOCK_STREAM),
-        }
 
 
 def _port(stack: ExitStack, family: socket.AddressFamily, kind: socket.SocketKind) -> int:

@@ -46,17 +46,14 @@ def _status(job: Job, reply: Reply) -> tuple[ExecutionStatus, str]:
         return "runtime_error", f"ended by {name}"
     if reply.code != 0:
         return REPORTED.get(reply.report[:1], "runtime_error"), f"exit status {reply.code}"
-    return ("finished", "") if job.function is None else _status_of_call(reply)
-
-
-def _status_of_call(reply: Reply) -> tuple[ExecutionStatus, str]:
-    """Return the status of a call, whose value counts only if it is JSON: the program may write anything there."""
-    if reply.report[:1] != VALUE:
-        return "runtime_error", "the program ended before its function returned"
-    try:
-        json.loads(reply.report[1:].decode())
-    except (ValueError, RecursionError) as error:
-        return "runtime_error", f"the value is no JSON that can be read: {error}"
+    if job.function is not None:
+        # The value of a call counts only if it is JSON: the program may write anything there.
+        if reply.report[:1] != VALUE:
+            return "runtime_error", "the program ended before its function returned"
+        try:
+            json.loads(reply.report[1:].decode())
+        except (ValueError, RecursionError) as error:
+            return "runtime_error", f"the value is no JSON that can be read: {error}"
     return "finished", ""
 
 
@@ -72,33 +69,23 @@ class LocalSandbox:
 
     def __init__(self, level: str, slots: int) -> None:
         self._level = level
-        self._slots = slots
+        self.slots, self.callers = slots, slots + SLEEPERS
         self._description: str | None = None
+        self._closed = False
         self._reset()
         _OPEN.add(self)
 
     def _reset(self) -> None:
         self._idle: list[Zygote] = []
         self._busy: set[Zygote] = set()
-        self._free = threading.Semaphore(self._slots)
+        self._free = threading.Semaphore(self.slots)
         self._beds = threading.Semaphore(SLEEPERS)
         self._lock = threading.Lock()
-        self._closed = False
 
     @property
     def description(self) -> str:
         """Isolation in force, in a few words."""
         return f"{self._level} ({self._description})" if self._description else self._level
-
-    @property
-    def slots(self) -> int:
-        """Jobs that compute at the same time."""
-        return self._slots
-
-    @property
-    def callers(self) -> int:
-        """Useful number of threads that call `execute`."""
-        return self._slots + SLEEPERS
 
     def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
         """Run one job to its end; wait for a free slot, and release it while the program sleeps.
@@ -106,7 +93,14 @@ class LocalSandbox:
         Raises:
             SandboxError: the sandbox failed three times, or the job's arguments are no JSON array.
         """
-        _require_arguments(job)
+        if job.function is not None:
+            # Arguments are the caller's, so a mistake in them is no outcome of the program.
+            try:
+                arguments = json.loads(job.arguments)
+            except (ValueError, RecursionError) as error:
+                raise SandboxError(f"Job.arguments must be a JSON array: {error}") from error
+            if not isinstance(arguments, list):
+                raise SandboxError(f"Job.arguments must be a JSON array, got {job.arguments[:50]!r}")
         place = free = self._free
         beds = self._beds
         place.acquire()
@@ -140,7 +134,7 @@ class LocalSandbox:
         finally:
             with self._lock:
                 self._busy.discard(zygote)
-                is_kept = reply is not None and not self._closed and len(self._idle) < self._slots
+                is_kept = reply is not None and not self._closed and len(self._idle) < self.slots
                 if is_kept:
                     self._idle.append(zygote)
             if not is_kept:
@@ -182,12 +176,10 @@ class LocalSandbox:
         """Reset state in a forked child: the zygotes and the locks are the parent's."""
         for zygote in [*self._idle, *self._busy]:
             zygote.forget()
-        closed = self._closed
         self._reset()
-        self._closed = closed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalSandbox, (self._level, self._slots)
+        return LocalSandbox, (self._level, self.slots)
 
 
 _OPEN: "weakref.WeakSet[LocalSandbox]" = weakref.WeakSet()
@@ -201,18 +193,6 @@ def _forget_all() -> None:
 def _close_all() -> None:
     for sandbox in list(_OPEN):
         sandbox.close()
-
-
-def _require_arguments(job: Job) -> None:
-    """Check arguments: they are the caller's, so a mistake in them is no outcome of the program."""
-    if job.function is None:
-        return
-    try:
-        arguments = json.loads(job.arguments)
-    except (ValueError, RecursionError) as error:
-        raise SandboxError(f"Job.arguments must be a JSON array: {error}") from error
-    if not isinstance(arguments, list):
-        raise SandboxError(f"Job.arguments must be a JSON array, got {job.arguments[:50]!r}")
 
 
 os.register_at_fork(after_in_child=_forget_all)

@@ -4,7 +4,9 @@ The service speaks SandboxFusion's protocol (github.com/bytedance/SandboxFusion)
 input and limits; the answer holds `status` and `run_result`. Isolation is the service's own concern: SandboxFusion as
 shipped isolates nothing (`isolation: none`).
 
-A service cannot call a function, so such a job is sent as a program that makes the call (`remote_call`).
+A service cannot call a function, so such a job is sent as a program that makes the call (`CALLER`). It prints the
+returned value behind a mark that is new each time, so that no other output is mistaken for it. The program knows only
+the input of its task, so printing the mark itself gains nothing.
 
 A failure on the way to the program (no connection, an error status, silence, a truncated or malformed answer) says
 nothing of the program. The request is retried; then it is a SandboxError.
@@ -14,18 +16,20 @@ import base64
 import contextlib
 import ipaddress
 import json
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from http.client import HTTPException
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 from urllib.error import HTTPError
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from paceline.errors import SandboxError
+from paceline.sandbox.inside.program import GIVEN
 from paceline.sandbox.programs import Execution, ExecutionStatus, Job
-from paceline.sandbox.remote_call import CALLER, call_input, called
 
 PATH = "/run_code"
 INTERPRETER_MB = 64  # MiB of Python itself: the service limits a whole process, a job only what the program adds
@@ -33,6 +37,64 @@ QUEUE_SECONDS = 600.0  # Seconds that a job waits for one of the slots
 PASSING_STATUSES = (408, 425, 429)  # Statuses besides 5xx that may succeed later: the request was right
 CHUNK = 1 << 16
 SHOWN = 200  # Characters of the service's own message that ours quotes
+STATUSES = ("finished", "runtime_error", "syntax_error", "no_function")
+
+# Runs on the service, with its Python; finds the function where this machine's sandbox does.
+CALLER = """
+import builtins
+import importlib
+import json
+import os
+import sys
+import types
+
+given = json.loads(sys.stdin.readline())
+out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+
+
+def answer(status, text):
+    sys.stdout.flush()
+    out.write("\\n" + given["mark"] + json.dumps([status, text]) + "\\n")
+    out.flush()
+
+
+def find(module, name):
+    solution = module.__dict__.get("Solution")
+    if isinstance(solution, type) and callable(getattr(solution, name, None)):
+        return getattr(solution(), name)
+    function = module.__dict__.get(name)
+    return function if callable(function) else None
+
+
+def names():
+    found = {name: importlib.import_module(name) for name in given["names"]}
+    for name, members in given["names"].items():
+        found.update((member, getattr(sys.modules[name], member)) for member in members.split() if member != name)
+    return found
+
+
+def main():
+    try:
+        program = compile(given["source"], "solution.py", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return answer("syntax_error", "%s: %s" % (type(error).__name__, error))
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    module.__dict__["__builtins__"] = dict(vars(builtins), **names())  # beneath the program's own names
+    exec(program, module.__dict__)
+    function = find(module, given["function"])
+    if function is None:
+        return answer("no_function", "there is no function " + given["function"])
+    value = function(*given["arguments"])
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        return answer("runtime_error", "the returned value is no plain data: %s" % error)
+    answer("finished", text)
+
+
+main()
+"""
 
 
 class RemoteSandbox:
@@ -49,24 +111,13 @@ class RemoteSandbox:
         Raises:
             SandboxError: `url` is no address of a service.
         """
-        self.slots = slots
+        self.slots = self.callers = slots  # the service does not show sleeping jobs
         self._url, self._address, self._headers = _parts(url)
-        self._timeout = timeout
-        self._retries = retries
-        self._pause = pause
+        self.description = f"judge service {self._address}"
+        self._timeout, self._retries, self._pause = timeout, retries, pause
         self._places = threading.BoundedSemaphore(slots)
         self._closed = threading.Event()
         self._opener = _opener(self._url)
-
-    @property
-    def callers(self) -> int:
-        """Useful number of threads, equal to the requests at the same time: the service does not show sleeping jobs."""
-        return self.slots
-
-    @property
-    def description(self) -> str:
-        """Place where programs run."""
-        return f"judge service {self._address}"
 
     def check(self) -> None:
         """Check the service with one small program.
@@ -80,7 +131,17 @@ class RemoteSandbox:
 
     def execute(self, job: Job, on_sleep: Callable[[], None] = lambda: None) -> Execution:
         """Run one job to its end."""
-        stdin, mark = (job.stdin, None) if job.function is None else call_input(job)
+        stdin, mark = job.stdin, None
+        if job.function is not None:
+            mark = secrets.token_hex(16)
+            given = {
+                "source": job.source.removeprefix("\ufeff"),
+                "function": job.function,
+                "arguments": json.loads(job.arguments),
+                "mark": mark,
+                "names": GIVEN,
+            }
+            stdin = json.dumps(given) + "\n"
         request = {
             "code": job.source if mark is None else CALLER,
             "language": "python",
@@ -98,7 +159,7 @@ class RemoteSandbox:
             except _PassingError as error:
                 failure = str(error)
             else:
-                return run if mark is None else called(run, mark)
+                return run if mark is None else _called(run, mark)
         if self._closed.is_set():
             raise SandboxError(f"the sandbox ({self.description}) is closed")
         self._give_up(f"no result in {1 + self._retries} tries, the last: {failure}")
@@ -213,6 +274,24 @@ def _execution(answer: bytes, job: Job) -> Execution:
         return Execution(status="output_limit", output="", error=stderr[-2000:], seconds=seconds)
     ended: ExecutionStatus = "finished" if code == 0 else _failure(code, stderr)
     return Execution(status=ended, output=output, error=stderr[-2000:], seconds=seconds)
+
+
+def _called(run: Execution, mark: str) -> Execution:
+    """Interpret the outcome of `CALLER` as the outcome of the call."""
+    if run.status not in ("finished", "runtime_error"):
+        return run
+    if run.status == "runtime_error":
+        return replace(run, output="")
+    line = run.output.rpartition(mark)[2].partition("\n")[0] if mark in run.output else ""
+    try:
+        status, text = json.loads(line)
+    except (ValueError, TypeError, RecursionError):
+        return replace(run, status="runtime_error", output="", error="it ended before the function returned")
+    if status not in STATUSES or not isinstance(text, str):
+        return replace(run, status="runtime_error", output="", error="it printed the mark of the value itself")
+    if status == "finished":
+        return replace(run, output=text)
+    return replace(run, status=cast(ExecutionStatus, status), output="", error=text)
 
 
 def _failure(code: int, error: str) -> ExecutionStatus:

@@ -1,7 +1,6 @@
 """A zygote as the trainer holds it: started by path with nothing of the trainer's, asked over one socket."""
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -13,10 +12,10 @@ from pathlib import Path
 
 from paceline.sandbox.inside.channel import (
     ASLEEP,
+    STDERR_BYTES,
     BrokenChannelError,
     receive_bytes,
     receive_message,
-    send_bytes,
     send_message,
 )
 from paceline.sandbox.programs import Job
@@ -32,7 +31,6 @@ END_SECONDS = 30.0
 """Seconds for a zygote to end what runs and remove its files; with nine times as many processes as cores it has taken
 more than ten."""
 ENDS = ("exited", "signalled", "timeout", "threads", "files")
-STDERR_BYTES = 4096
 
 
 class ZygoteError(Exception):
@@ -82,7 +80,21 @@ class Zygote:
         except OSError as error:
             self._channel.close()
             raise ZygoteError(f"{command[0]} cannot be started: {error}") from error
-        self.description = self._confirmed(level)
+        self._channel.settimeout(START_SECONDS)
+        try:
+            send_message(self._channel, {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()})
+            answer = receive_message(self._channel)
+        except (BrokenChannelError, OSError) as error:
+            self.interrupt()
+            written = b"" if self._process.stderr is None else self._process.stderr.read()
+            said = written.decode(errors="replace").strip()[-500:]
+            self.end()
+            raise ZygoteError(f"it ended at its start: {said or error}") from error
+        if not isinstance(answer.get("ready"), str):
+            self.end()
+            raise LevelUnavailableError(str(answer.get("failed")))
+        self.description = str(answer["ready"])
+        """The confinement in force, in the zygote's words."""
 
     @property
     def pid(self) -> int:
@@ -101,7 +113,7 @@ class Zygote:
             self._channel.settimeout(job.limits.wall_seconds + GRACE_SECONDS)
             with contextlib.suppress(ConnectionError):  # it may have said why before it ended
                 send_message(self._channel, limits)
-                send_bytes(self._channel, json.dumps(content).encode())
+                send_message(self._channel, content)
             return self._reply(job.limits.output_bytes, on_sleep)
         except (BrokenChannelError, OSError) as error:
             raise ZygoteError(str(error) or "no answer in time") from error
@@ -122,8 +134,8 @@ class Zygote:
         if not (known and is_bounded and isinstance(answer.get("code"), int) and has_time):
             raise BrokenChannelError("an answer that is none")
         parts = {name: receive_bytes(self._channel, answer[name]) for name in bounds}
-        how, code, exceeded = answer["how"], answer["code"], answer["exceeded"]
-        return Reply(how=how, code=code, seconds=float(answer["seconds"]), exceeded=exceeded, **parts)
+        ended = {name: answer[name] for name in ("how", "code", "exceeded")}
+        return Reply(seconds=float(answer["seconds"]), **ended, **parts)
 
     def interrupt(self) -> None:
         """End the process and all that it started; a caller waiting in `run` gets an error. Thread-safe."""
@@ -149,24 +161,6 @@ class Zygote:
         if self._process.stderr is not None:
             self._process.stderr.close()
         self._process.returncode = 0  # not ours to wait for
-
-    def _confirmed(self, level: str) -> str:
-        """Return the zygote's description of its confinement, once it is ready."""
-        self._channel.settimeout(START_SECONDS)
-        try:
-            setup = {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()}
-            send_message(self._channel, setup)
-            answer = receive_message(self._channel)
-        except (BrokenChannelError, OSError) as error:
-            self.interrupt()
-            written = b"" if self._process.stderr is None else self._process.stderr.read()
-            said = written.decode(errors="replace").strip()[-500:]
-            self.end()
-            raise ZygoteError(f"it ended at its start: {said or error}") from error
-        if isinstance(answer.get("ready"), str):
-            return str(answer["ready"])
-        self.end()
-        raise LevelUnavailableError(str(answer.get("failed")))
 
 
 def interpreter() -> str:

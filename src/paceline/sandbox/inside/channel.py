@@ -7,6 +7,7 @@ from typing import Any
 
 PREFIX = struct.Struct(">Q")
 MESSAGE_BYTES = 1 << 16  # Largest message, except a job and its output, whose lengths are announced
+STDERR_BYTES = 4096  # Bytes kept from the end of standard error
 
 ASLEEP = {"asleep": True}  # Sent once of a running program that waits without computing
 
@@ -17,11 +18,7 @@ class BrokenChannelError(Exception):
 
 def send_message(channel: socket.socket, message: dict[str, Any]) -> None:
     """Send one JSON object with its length in front."""
-    send_bytes(channel, json.dumps(message).encode())
-
-
-def send_bytes(channel: socket.socket, data: bytes) -> None:
-    """Send bytes with their length in front."""
+    data = json.dumps(message).encode()
     channel.sendall(PREFIX.pack(len(data)) + data)
 
 

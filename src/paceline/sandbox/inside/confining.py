@@ -99,7 +99,7 @@ def confine(level: str, scratch: str, identity: Identity) -> Confinement:
     _renounce(identity)
     if interface >= 2:  # before, files could not change directories, which emptying the scratch directory does
         writable = ["/dev/null", *(f"/dev/{name}" for name in tree.STREAMS)]
-        landlock.enforce(landlock.ruleset(["/"], writable, tree.SCRATCH))
+        landlock.enforce(landlock.ruleset(["/"], writable, tree.SCRATCH, listed=[]))
     beside = f", Landlock {interface}" if interface >= 2 else ""
     return Confinement(
         tree.SCRATCH,
@@ -126,9 +126,8 @@ def _confine_by_landlock(scratch: str, identity: Identity) -> Confinement:
             f"directories (chmod o+x), or run as an unprivileged user"
         )
     paths, hidden = tree.readable(), tree.hidden()
-    devices = [f"/dev/{name}" for name in tree.DEVICES]
-    rules = landlock.ruleset(landlock.readable_without(paths, hidden) + devices, ["/dev/null"], scratch)
-    landlock.allow_listing(rules, [path for path in paths if os.path.isdir(path)])
+    readable = landlock.readable_without(paths, hidden) + [f"/dev/{name}" for name in tree.DEVICES]
+    rules = landlock.ruleset(readable, ["/dev/null"], scratch, [path for path in paths if os.path.isdir(path)])
     return Confinement(
         scratch,
         None,

@@ -31,8 +31,11 @@ def version() -> int:
     return kernel.call("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
 
 
-def ruleset(readable: list[str], writable: list[str], scratch: str) -> int:
-    """Return a descriptor of rules: read these, write into those, everything usual below the scratch directory."""
+def ruleset(readable: list[str], writable: list[str], scratch: str, listed: list[str]) -> int:
+    """Return a descriptor of rules: read these, write into those, everything usual below the scratch directory.
+
+    Below `listed`, directories may be listed: the interpreter looks for modules that way.
+    """
     interface = version()
     handled = ALL_OF_VERSION_1  # and what later versions can withhold
     for since, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEVICE)):
@@ -47,6 +50,8 @@ def ruleset(readable: list[str], writable: list[str], scratch: str) -> int:
         _allow(rules, path, READ)
     for path in writable:
         _allow(rules, path, (READ_FILE | WRITE_FILE | TRUNCATE) & handled)
+    for path in listed:
+        _allow(rules, path, READ_DIR)
     _allow(rules, scratch, handled & ~DEVICES_AND_SOCKETS & ~IOCTL_DEVICE)
     return rules
 
@@ -62,12 +67,6 @@ def readable_without(paths: list[str], hidden: list[str]) -> list[str]:
         else:
             shown.append(path)
     return shown
-
-
-def allow_listing(rules: int, paths: list[str]) -> None:
-    """Allow listing below these directories: the interpreter looks for modules that way."""
-    for path in paths:
-        _allow(rules, path, READ_DIR)
 
 
 def enforce(rules: int) -> None:

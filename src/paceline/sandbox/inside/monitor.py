@@ -63,8 +63,12 @@ def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: st
         finally:
             os._exit(status)
     control.close()
+
+    def raise_termination(*_: object) -> None:
+        raise TerminationError
+
     with contextlib.suppress(TerminationError):
-        signal.signal(signal.SIGTERM, _raise_termination)
+        signal.signal(signal.SIGTERM, raise_termination)
         select.select([parent, os.pidfd_open(pid)], [], [])
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the signal may also come just now
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -75,10 +79,6 @@ def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: st
 
 class TerminationError(Exception):
     """Request of the trainer to end and clean up."""
-
-
-def _raise_termination(*_: object) -> None:
-    raise TerminationError
 
 
 def say_failure(control: socket.socket, error: OSError | ImportError) -> None:

@@ -46,21 +46,17 @@ def new_module(name: str) -> types.ModuleType:
     sys.path.insert(0, directory)
     builtins.exit = Quitter("exit", "Ctrl-D (i.e. EOF)")
     builtins.quit = Quitter("quit", "Ctrl-D (i.e. EOF)")
-    _open_standard_streams()
-    return module
-
-
-def _open_standard_streams() -> None:
-    for number, (name, mode, errors) in enumerate(
-        [("stdin", "rb", "surrogateescape"), ("stdout", "wb", "surrogateescape"), ("stderr", "wb", "backslashreplace")]
-    ):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        mode = "rb" if name == "stdin" else "wb"
         raw = io.FileIO(number, mode, closefd=False)
         raw.name = f"<{name}>"
         buffer = io.BufferedReader(raw) if mode == "rb" else io.BufferedWriter(raw)
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
         stream = io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, line_buffering=name == "stderr")
         stream.mode = mode[0]  # type: ignore[misc]
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    return module
 
 
 def compiled(source: str, report: int) -> types.CodeType:
@@ -173,7 +169,10 @@ def call_function(source: str, name: str, arguments: str, report: int) -> NoRetu
     values = json.loads(arguments)
     module = new_module(MODULE)
     try:
-        module.__dict__["__builtins__"] = {**vars(builtins), **_given()}  # beneath the program's own names
+        names: dict[str, Any] = {given: import_module(given) for given in GIVEN}
+        for given, members in GIVEN.items():
+            names.update((member, getattr(names[given], member)) for member in members.split() if member != given)
+        module.__dict__["__builtins__"] = {**vars(builtins), **names}  # beneath the program's own names
         exec(compiled(source, report), module.__dict__)
         function = _find(module, name)
         if function is None:
@@ -185,15 +184,6 @@ def call_function(source: str, name: str, arguments: str, report: int) -> NoRetu
     except BaseException as error:  # noqa: BLE001
         leave(status_of(error, report) or 1)
     os._exit(0)
-
-
-def _given() -> dict[str, Any]:
-    names: dict[str, Any] = {}
-    for module in GIVEN:
-        names[module] = import_module(module)
-    for module, members in GIVEN.items():
-        names.update((member, getattr(names[module], member)) for member in members.split() if member != module)
-    return names
 
 
 def _find(module: types.ModuleType, name: str) -> Callable[..., Any] | None:

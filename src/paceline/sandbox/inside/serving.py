@@ -15,7 +15,7 @@ import time
 from typing import Any, NamedTuple
 
 from paceline.sandbox.inside import kernel
-from paceline.sandbox.inside.channel import ASLEEP, BrokenChannelError, receive_message, send_message
+from paceline.sandbox.inside.channel import ASLEEP, STDERR_BYTES, BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.confining import Confinement, Identity, confine
 from paceline.sandbox.inside.scratch import make_empty
 from paceline.sandbox.inside.starting import MOST_SAID, STARTED, Files, largest_file, start
@@ -30,7 +30,6 @@ USUAL_MODULES = (
 """Modules loaded once, and therefore free for every program."""
 
 ABANDONED = "abandoned"
-STDERR_BYTES = 4096  # Bytes kept from the end of standard error
 WATCH_SECONDS = 0.05
 SHORTEST_WAIT = 0.005
 NAP_SECONDS, NAP_SHARE = 0.25, 0.05
@@ -55,7 +54,12 @@ def serve(control: socket.socket, level: str, scratch: str, identity: Identity, 
     kernel.share_one_heap()
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     confinement = confine(level, scratch, identity)
-    _end_with(monitor)
+    # The kernel kills this process when its parent, the monitor, ends; here, if it already has.
+    kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if select.select([monitor], [], [], 0)[0]:
+        os._exit(0)
+    os.close(monitor)
+    kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process of a namespace is deaf to all but what it handles
     os.dup2(0, 1)
@@ -72,15 +76,6 @@ def serve(control: socket.socket, level: str, scratch: str, identity: Identity, 
             _run_job(control, receive_message(control), confinement, memory)
     except BrokenChannelError:
         return
-
-
-def _end_with(monitor: int) -> None:
-    """Let the kernel kill this process when its parent, the monitor, ends; also if it already has."""
-    kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if select.select([monitor], [], [], 0)[0]:
-        os._exit(0)
-    os.close(monitor)
-    kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)
 
 
 def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confinement, memory: int) -> None:
@@ -102,10 +97,7 @@ def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confin
     if not confinement.filter:
         end_children()
     _reply(control, end, files, limits["output_bytes"])
-    _clean(files, confinement)
-
-
-def _clean(files: Files, confinement: Confinement) -> None:
+    # Leave nothing of this program to the next one.
     if confinement.streams is None:
         for descriptor in (files.stdin, files.stdout, files.stderr):
             os.close(descriptor)
@@ -131,7 +123,11 @@ def _wait(pid: int, control: socket.socket, limits: dict[str, Any], confinement:
     stopped, is_asleep = None, False
     looked, used_then = time.monotonic(), 0.0
     while stopped is None:
-        now, used = time.monotonic(), _used(clock)
+        now = time.monotonic()
+        try:
+            used = time.clock_gettime(clock)
+        except OSError:  # it has just ended
+            used = 0.0
         left = min(limits["seconds"] - used, deadline - now)
         if left <= 0:
             stopped = "timeout"
@@ -154,13 +150,6 @@ def _wait(pid: int, control: socket.socket, limits: dict[str, Any], confinement:
     return _reap(pid, stopped, limits["seconds"])
 
 
-def _used(clock: int) -> float:
-    try:
-        return time.clock_gettime(clock)
-    except OSError:  # it has just ended
-        return 0.0
-
-
 def _reap(pid: int, stopped: str | None, seconds: float) -> End:
     if stopped is not None:
         os.kill(pid, signal.SIGKILL)
@@ -177,18 +166,17 @@ def _reap(pid: int, stopped: str | None, seconds: float) -> End:
 
 def end_children() -> None:
     """Kill and reap every child, including those inherited from a program that started some."""
-    while children := _children():
+    while True:
+        try:
+            with open("/proc/thread-self/children") as file:
+                children = [int(word) for word in file.read().split()]
+        except OSError:
+            return
+        if not children:
+            return
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-
-
-def _children() -> list[int]:
-    try:
-        with open("/proc/thread-self/children") as file:
-            return [int(word) for word in file.read().split()]
-    except OSError:
-        return []
 
 
 def _reply(control: socket.socket, end: End, files: Files, output_bytes: int) -> None:

@@ -107,32 +107,28 @@ def _open_again(files: Files, name: str, flags: int) -> int:
 
 def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> None:
     """Set the kernel's own limits; wall time and fractions of a second are the zygote's business."""
-    seconds = math.ceil(limits["seconds"]) + 1
-    _hold(resource.RLIMIT_CPU, seconds)
-    _hold(resource.RLIMIT_AS, memory + (limits["memory_mb"] << 20))
-    _hold(resource.RLIMIT_FSIZE, largest_file(limits["output_bytes"]))
-    _hold(resource.RLIMIT_NOFILE, OPEN_FILES)
     others = 0
     if not confinement.threads_counted:  # all threads of the machine count then, and no lower limit is safe
         with open("/proc/loadavg") as file:
             others = int(file.read().split()[3].partition("/")[2])
-    _hold(resource.RLIMIT_NPROC, THREADS + others)
-    _hold(resource.RLIMIT_SIGPENDING, PENDING_SIGNALS)
-    _hold(resource.RLIMIT_CORE, NO_CORE)
-    for kind in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE):
-        _hold(kind, 0)
-    _, most = resource.getrlimit(resource.RLIMIT_STACK)
-    room = STACK_BYTES if most == resource.RLIM_INFINITY else min(STACK_BYTES, most)
-    resource.setrlimit(resource.RLIMIT_STACK, (room, most))
+    wanted = {
+        resource.RLIMIT_CPU: math.ceil(limits["seconds"]) + 1,
+        resource.RLIMIT_AS: memory + (limits["memory_mb"] << 20),
+        resource.RLIMIT_FSIZE: largest_file(limits["output_bytes"]),
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_NPROC: THREADS + others,
+        resource.RLIMIT_SIGPENDING: PENDING_SIGNALS,
+        resource.RLIMIT_CORE: NO_CORE,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_STACK: STACK_BYTES,
+    }
+    for kind, value in wanted.items():  # as far as a process that may not raise them can
+        _, most = resource.getrlimit(kind)
+        value = value if most == resource.RLIM_INFINITY else min(value, most)
+        resource.setrlimit(kind, (value, most if kind == resource.RLIMIT_STACK else value))
 
 
 def largest_file(output_bytes: int) -> int:
     """Return the most bytes of a file, and of standard error: sixteen times the output, above 16 MiB twice."""
     return max(min(FILES_PER_OUTPUT * output_bytes, LARGE_FILE), 2 * output_bytes)
-
-
-def _hold(kind: int, value: int) -> None:
-    """Set both limits, as far as a process that may not raise them can."""
-    _, most = resource.getrlimit(kind)
-    value = value if most == resource.RLIM_INFINITY else min(value, most)
-    resource.setrlimit(kind, (value, value))

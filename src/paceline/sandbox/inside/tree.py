@@ -41,7 +41,10 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
     They were opened before, so that this process can write into /dev/stdin and nobody else can.
     """
     kernel.call("mount", b"none", b"/", None, kernel.MS_REC | kernel.MS_PRIVATE, None)
-    libraries = [(path, _source(path)) for path in readable()]
+    libraries = [
+        (path, os.readlink(path) if os.path.islink(path) and path.count("/") == 1 else kernel.tree_of(path))
+        for path in readable()
+    ]
     packages = hidden()
     devices = [(name, kernel.tree_of(f"/dev/{name}")) for name in DEVICES]
     kernel.mount("tmpfs", ASSEMBLY, kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,nr_inodes=4k,mode=755")
@@ -59,7 +62,17 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
     os.makedirs("dev", exist_ok=True)
     for name, tree in devices:
         _bind_file(tree, f"dev/{name}", READ_ONLY | kernel.ATTR_NOEXEC)
-    streams = _streams()
+    # The files behind /dev/stdin, stdout and stderr lie in a file system whose own place disappears.
+    os.mkdir("streams")
+    kernel.mount("tmpfs", f"{ASSEMBLY}/streams", RESTRICTED, "size=512m,nr_inodes=8,mode=700")
+    streams = {}
+    for name in STREAMS:
+        streams[name] = os.open(f"streams/{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        os.fchmod(streams[name], 0o444 if name == "stdin" else 0o666)
+        attributes = kernel.ATTR_RDONLY if name == "stdin" else kernel.ATTR_NOEXEC
+        _bind_file(kernel.tree_of(f"{ASSEMBLY}/streams/{name}"), f"dev/{name}", attributes)
+    kernel.call("umount2", f"{ASSEMBLY}/streams".encode(), kernel.MNT_DETACH)
+    os.rmdir("streams")
     os.mkdir(SCRATCH.lstrip("/"))
     options = f"size=64m,nr_inodes=16k,mode=700,uid={owner},gid={group}"
     kernel.mount("tmpfs", ASSEMBLY + SCRATCH, RESTRICTED, options)
@@ -71,10 +84,6 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
     os.chdir("/")
     kernel.set_attributes(kernel.AT_FDCWD, "/", READ_ONLY | kernel.ATTR_NODEV, recursive=False)
     return streams
-
-
-def _source(path: str) -> int | str:
-    return os.readlink(path) if os.path.islink(path) and path.count("/") == 1 else kernel.tree_of(path)
 
 
 def _place(path: str, source: int | str) -> None:
@@ -99,18 +108,3 @@ def _bind_file(tree: int, inner: str, attributes: int) -> None:
     kernel.set_attributes(tree, "", attributes, recursive=True)
     kernel.attach(tree, f"{ASSEMBLY}/{inner}")
     os.close(tree)
-
-
-def _streams() -> dict[str, int]:
-    """Make the files behind /dev/stdin, stdout and stderr, in a file system whose own place disappears."""
-    os.mkdir("streams")
-    kernel.mount("tmpfs", f"{ASSEMBLY}/streams", RESTRICTED, "size=512m,nr_inodes=8,mode=700")
-    opened = {}
-    for name in STREAMS:
-        opened[name] = os.open(f"streams/{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        os.fchmod(opened[name], 0o444 if name == "stdin" else 0o666)
-        attributes = kernel.ATTR_RDONLY if name == "stdin" else kernel.ATTR_NOEXEC
-        _bind_file(kernel.tree_of(f"{ASSEMBLY}/streams/{name}"), f"dev/{name}", attributes)
-    kernel.call("umount2", f"{ASSEMBLY}/streams".encode(), kernel.MNT_DETACH)
-    os.rmdir("streams")
-    return opened

@@ -28,26 +28,20 @@ def excess(pid: int, scratch: str, largest_file: int) -> str | None:
 
 def is_overfull(scratch: str, total: int) -> bool:
     """Return True if files take too much besides `total`, or lie out of sight: without rights, too deep, moved."""
-    entries = 0
+    entries, waiting = 0, [scratch]
     try:
-        for status in _everything_below(scratch):
-            entries, total = entries + 1, total + 512 * status.st_blocks
-            if total > MOST_BYTES or entries > MOST_ENTRIES:
-                return True
+        while waiting:
+            path = waiting.pop()
+            with contextlib.suppress(FileNotFoundError):  # removed in the meantime
+                for name, status in listed(path, scratch):
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append(f"{path}/{name}")
+                    entries, total = entries + 1, total + 512 * status.st_blocks
+                    if total > MOST_BYTES or entries > MOST_ENTRIES:
+                        return True
     except OSError:
         return True
     return total > MOST_BYTES
-
-
-def _everything_below(scratch: str) -> Iterator[os.stat_result]:
-    waiting = [scratch]
-    while waiting:
-        path = waiting.pop()
-        with contextlib.suppress(FileNotFoundError):  # removed in the meantime
-            for name, status in listed(path, scratch):
-                if stat.S_ISDIR(status.st_mode):
-                    waiting.append(f"{path}/{name}")
-                yield status
 
 
 def listed(path: str, scratch: str) -> Iterator[tuple[str, os.stat_result]]:
