@@ -61,19 +61,14 @@ def right_of(function: RewardFunction) -> float:
 
 def compares_group(function: RewardFunction) -> bool:
     """Return whether a function says that it needs whole groups."""
-    return _says(function, "needs_group")
+    return is_marked(function, "needs_group")
 
 
-def takes_nan_for_none(function: RewardFunction) -> bool:
-    """Return whether NaN from this function means what None does, as in TRL (attribute `nan_is_none`)."""
-    return _says(function, "nan_is_none")
-
-
-def _says(function: object, mark: str) -> bool:
-    """By its own attribute, or by that of what a `functools.partial` calls."""
+def is_marked(function: object, mark: str) -> bool:
+    """Return whether a function has this attribute, or what a `functools.partial` calls has it."""
     if getattr(function, mark, False) is True:
         return True
-    return isinstance(function, functools.partial) and _says(function.func, mark)
+    return isinstance(function, functools.partial) and is_marked(function.func, mark)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from paceline.rewards.builtin.answers import is_blank, unverifiable_answers
 from paceline.rewards.builtin.tools import has_calls, unreadable_calls
 from paceline.rewards.function import BuiltIn, RewardFunction, compares_group
 from paceline.rewards.programs.cases import has_cases
-from paceline.rewards.scoring.calling import check_arguments
+from paceline.rewards.scoring.calling import accepted, arguments_of
 from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import is_for
 from paceline.types import Completion, Task
@@ -115,7 +115,8 @@ def self_test(
             finds none at all, one asks for an argument that there is not, or one returns what is no list of numbers;
             it names function and tasks.
     """
-    check_arguments(functions, tasks)
+    for name, function in functions.items():
+        accepted(name, function, arguments_of(tasks[:1], ()))
     built_in = {name: function for name, function in functions.items() if isinstance(function, BuiltIn)}
     others = {name: function for name, function in functions.items() if name not in built_in}
     trial(

@@ -134,8 +134,8 @@ class Zygote:
         if not (known and is_bounded and isinstance(answer.get("code"), int) and has_time):
             raise BrokenChannelError("an answer that is none")
         parts = {name: receive_bytes(self._channel, answer[name]) for name in bounds}
-        ended = {name: answer[name] for name in ("how", "code", "exceeded")}
-        return Reply(seconds=float(answer["seconds"]), **ended, **parts)
+        how, code, exceeded = answer["how"], answer["code"], answer["exceeded"]
+        return Reply(how=how, code=code, seconds=float(answer["seconds"]), exceeded=exceeded, **parts)
 
     def interrupt(self) -> None:
         """End the process and all that it started; a caller waiting in `run` gets an error. Thread-safe."""

@@ -26,11 +26,27 @@ def print_audit(console: Console, audit: Audit) -> None:
     tasks = "1 task" if audit.tasks == 1 else f"{audit.tasks} tasks"
     _say(console, f"\n{audit.name}: {tasks}, {tried:,} completions. Full score: {full}.")
     if audit.cheats:
-        console.print(_attack_table(audit))
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("scores full", no_wrap=True, style="red")
+        table.add_column("tasks", justify="right", no_wrap=True)
+        table.add_column("in the form of")
+        for finding in sorted(audit.cheats, key=lambda one: -one.full / one.tasks):
+            table.add_row(escape(finding.attack), f"{finding.full} of {finding.tasks}", _forms(finding.forms))
+        console.print(table)
     for finding in audit.cheats:
-        _say(console, f"{finding.attack}: {_shown(finding.example)} scores {_number(finding.best)} on {finding.row}.")
-    if any(one.full or one.is_promised for one in audit.honest):
-        console.print(_honest_table(audit))
+        shown = repr(finding.example or "")
+        shown = shown if len(shown) <= EXAMPLE_WIDTH else f"{shown[:EXAMPLE_WIDTH]}..."
+        _say(console, f"{finding.attack}: {shown} scores {_number(finding.best)} on {finding.row}.")
+    honest = [one for one in audit.honest if one.full or one.is_promised]
+    if honest:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("gold answer as", no_wrap=True)
+        table.add_column("full", justify="right", no_wrap=True)
+        table.add_column("highest", justify="right")
+        for one in honest:
+            form = f"[red]{escape(one.form)}[/red]" if one.is_short else escape(one.form)
+            table.add_row(form, f"{one.full} of {one.tasks}", _number(one.best))
+        console.print(table)
     for sentence in (*_notes(audit), verdict(audit)):
         _say(console, sentence)
 
@@ -71,39 +87,12 @@ def verdict(audit: Audit) -> str:
     return f"{audit.name}: no known cheat scores full."
 
 
-def _attack_table(audit: Audit) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("scores full", no_wrap=True, style="red")
-    table.add_column("tasks", justify="right", no_wrap=True)
-    table.add_column("in the form of")
-    for finding in sorted(audit.cheats, key=lambda one: -one.full / one.tasks):
-        table.add_row(escape(finding.attack), f"{finding.full} of {finding.tasks}", _forms(finding.forms))
-    return table
-
-
-def _honest_table(audit: Audit) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("gold answer as", no_wrap=True)
-    table.add_column("full", justify="right", no_wrap=True)
-    table.add_column("highest", justify="right")
-    for one in audit.honest:
-        if one.full or one.is_promised:
-            name = f"[red]{escape(one.form)}[/red]" if one.is_short else escape(one.form)
-            table.add_row(name, f"{one.full} of {one.tasks}", _number(one.best))
-    return table
-
-
 def _forms(forms: Sequence[str]) -> str:
     if forms == ("whole",):
         return ""
     if len(forms) == len(WRAPPINGS):
         return "every form"
     return ", ".join(forms) if len(forms) <= NAMED_FORMS else f"{', '.join(forms[:NAMED_FORMS])}, and others"
-
-
-def _shown(example: str | None) -> str:
-    text = repr(example or "")
-    return text if len(text) <= EXAMPLE_WIDTH else f"{text[:EXAMPLE_WIDTH]}..."
 
 
 def _number(score: float | None) -> str:

@@ -1,14 +1,17 @@
-"""All attacks against one reward function."""
+"""All attacks against one reward function: what they earn, what its full score is, and which may score it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.rewards.audit.cheats import ANSWER_ATTACKS, COMPLETION_ATTACKS
-from paceline.rewards.audit.measuring import Grader, Measure, Scored, measuring
 from paceline.rewards.audit.programs import PROGRAM_ATTACKS, lookup_program
 from paceline.rewards.audit.subjects import WRAPPINGS, Attack, Attempt, Subject, attempts, continued, subjects
 from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.types import Task
+from paceline.rewards.scoring.scores import score
+from paceline.types import Completion, Task
+
+CHARACTERS = 4_000_000  # Limit on the total length of the completions of one call
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,11 +60,6 @@ class Finding:
     counts: bool
     """False: the function may give its full score here."""
 
-    @property
-    def is_cheated(self) -> bool:
-        """True if a cheat scored full that must not."""
-        return self.counts and self.full > 0
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
@@ -83,7 +81,7 @@ class Audit:
     @property
     def cheats(self) -> tuple[Finding, ...]:
         """The attacks that scored full and must not."""
-        return tuple(finding for finding in self.findings if finding.is_cheated)
+        return tuple(finding for finding in self.findings if finding.counts and finding.full)
 
     @property
     def failed(self) -> int:
@@ -129,9 +127,27 @@ HONEST_FORMS: Mapping[str, tuple[str, ...]] = {
 }
 """By the name of a built-in function, the forms in which it says that it finds the answer."""
 
-
 ATTACKS = (*COMPLETION_ATTACKS, *ANSWER_ATTACKS, *PROGRAM_ATTACKS)
 EXAMPLE_LENGTH = 200  # Characters of a completion that are shown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measure:
+    """What a score is worth."""
+
+    full: Mapping[str, float]
+    """By task, the full score, where tasks differ."""
+    default: float | None
+    """Full score of all other tasks, and none is higher; None: unknown."""
+    nothing: Mapping[str, float]
+    """By task, what an empty completion earns."""
+    origin: str
+    """Where the full score is known from, for a person."""
+
+    def is_full(self, one: Attempt) -> bool:
+        """Return whether it scored full."""
+        full = self.full.get(one.row, self.default)
+        return one.score is not None and full is not None and one.score >= full - ROUNDING
 
 
 def audit(
@@ -152,26 +168,37 @@ def audit(
     Raises:
         RewardError: the function asks for what the tasks do not have, or returns what is no list of numbers.
     """
-    grader = Grader(name=name, function=function, timeout=timeout)
     chosen = subjects(tasks)
     base = function.name if isinstance(function, BuiltIn) else ""
     exception, promised = EXCEPTIONS.get(base, ""), HONEST_FORMS.get(base, ())
-    honest, failure = grader.grade(_honest_attempts(function, chosen))
-    rounds: list[tuple[Attack, list[Scored]]] = []
+    honest, failure = _graded(name, function, _honest_attempts(function, chosen), timeout)
+    rounds: list[tuple[Attack, list[Attempt]]] = []
     for attack in attacks:
         say(attack.name)
-        scored, why = grader.grade(attempts(attack, chosen))
-        rounds.append((attack, scored))
+        tried, why = _graded(name, function, attempts(attack, chosen), timeout)
+        rounds.append((attack, tried))
         failure = failure or why
-    measure = measuring(function, honest, [one for _, scored in rounds for one in scored], promised)
+    measure = measuring(function, honest, [one for _, tried in rounds for one in tried], promised)
+    # The gold answer, by form. A row without gold answer or test cases is not the function's task: nothing is promised.
+    lines = []
+    for form in dict.fromkeys(one.wrapping for one in honest):
+        own = [one for one in honest if one.wrapping == form and (one.score is not None or one.failed)]
+        line = Honest(
+            form=form,
+            tasks=len(own),
+            full=sum(map(measure.is_full, own)),
+            best=max((one.score for one in own if one.score is not None), default=None),
+            is_promised=form in promised or form == "the function's own",
+        )
+        lines.append(line)
     return Audit(
         name=name,
         tasks=len(tasks),
-        threshold=measure.highest,
+        threshold=measure.default,
         threshold_from=measure.origin,
         exception=exception,
-        honest=_honest_lines(honest, measure, promised),
-        findings=tuple(_finding(attack, scored, measure, exception) for attack, scored in rounds),
+        honest=tuple(lines),
+        findings=tuple(_finding(attack, tried, measure, exception) for attack, tried in rounds),
         failure=failure,
     )
 
@@ -180,60 +207,107 @@ def _honest_attempts(function: RewardFunction, chosen: Sequence[Subject]) -> lis
     """The gold answer in every form, the built-in function's own gold completion, and the right program."""
     made = []
     for subject in chosen:
-        texts = (
-            {form: shape.format(subject.gold) for form, shape in WRAPPINGS.items()} if subject.gold is not None else {}
-        )
+        texts = {} if subject.gold is None else {form: one.format(subject.gold) for form, one in WRAPPINGS.items()}
         if subject.cases is not None:
             texts = {KNOWS_OUTPUTS: WRAPPINGS["code fence"].format(lookup_program(subject.cases))}
-        made += [
-            Attempt(subject=subject, text=continued(subject.task.prompt, text), wrapping=form)
-            for form, text in texts.items()
-        ]
+        texts = {form: continued(subject.task.prompt, text) for form, text in texts.items()}
         own = function.gold(subject.task) if isinstance(function, BuiltIn) and function.gold is not None else None
         if own is not None:
-            made.append(Attempt(subject=subject, text=own, wrapping="the function's own"))
+            texts["the function's own"] = own
+        made += [Attempt(subject=subject, text=text, wrapping=form) for form, text in texts.items()]
     return made
 
 
-def _honest_lines(honest: Sequence[Scored], measure: Measure, promised: Sequence[str]) -> tuple[Honest, ...]:
-    forms = dict.fromkeys(one.attempt.wrapping for one in honest)
-    lines = []
-    for form in forms:
-        # A row without gold answer or test cases is not the function's task: nothing is promised there.
-        own = [one for one in honest if one.attempt.wrapping == form and (one.score is not None or one.failed)]
-        lines.append(
-            Honest(
-                form=form,
-                tasks=len(own),
-                full=sum(map(measure.is_full, own)),
-                best=max((one.score for one in own if one.score is not None), default=None),
-                is_promised=form in promised or form == "the function's own",
+def _graded(
+    name: str, function: RewardFunction, tried: Sequence[Attempt], timeout: float
+) -> tuple[list[Attempt], str | None]:
+    """The attempts with their scores, and the first failure, where there is one."""
+    graded, failure, start = list[Attempt](), None, 0
+    while start < len(tried):
+        # In calls of a bounded size: a list of token ids takes eight times the room of its text.
+        end, length = start, 0
+        while end < len(tried) and (end == start or length + len(tried[end].text) <= CHARACTERS):
+            length += len(tried[end].text)
+            end += 1
+        part, start = tried[start:end], end
+        # Token ids are the bytes of a text, as those of the prompt are; reward functions see no logprobs.
+        completions = [
+            Completion(
+                token_ids=tuple(one.text.encode("utf-8", "surrogatepass")),
+                logprobs=(),
+                finish_reason="stop",
+                text=one.text,
+                policy_version=0,
             )
-        )
-    return tuple(lines)
+            for one in part
+        ]
+        scores = score({name: function}, [one.subject.task for one in part], completions, timeout=timeout)
+        failed = set(scores.failed[name])
+        for place, (one, value) in enumerate(zip(part, scores.values[name], strict=True)):
+            graded.append(replace(one, score=value, failed=place in failed))
+        failure = failure or scores.culprit
+    return graded, failure
 
 
-def _finding(attack: Attack, scored: Sequence[Scored], measure: Measure, exception: str) -> Finding:
-    full = [one for one in scored if measure.is_full(one)]
-    something = [one for one in scored if measure.is_something(one)]
+def measuring(
+    function: RewardFunction, honest: Sequence[Attempt], tried: Sequence[Attempt], promised: Sequence[str]
+) -> Measure:
+    """The measure of a function, from what the gold answers (`honest`) and the attacks (`tried`) earned.
+
+    The full score is a built-in function's maximum; where that depends on length, the least that the gold answer
+    earns in a form that the function promises to take. Of another function it is what the gold answer earns in the
+    form that earns most, or for rows with test cases a program that knows the outputs by heart; where neither earns
+    anything, the highest score that was seen.
+    """
+    nothing = _by_task([one for one in tried if not one.text], max)
+    if isinstance(function, BuiltIn) and (function.gold is not None or not promised):
+        return Measure(full={}, default=function.maximum, nothing=nothing, origin="the most that it gives")
+    # An honest completion earned something above 0, or above what an empty one gets.
+    earned = [one for one in honest if one.score is not None and one.score > min(0.0, nothing.get(one.row, 0.0))]
+    if isinstance(function, BuiltIn):
+        full = _by_task([one for one in earned if one.wrapping in promised], min)
+    else:
+        full = _by_task(earned, max)
+    if full:
+        return Measure(full=full, default=max(full.values()), nothing=nothing, origin="what the gold answer scores")
+    highest = max((one.score for one in tried if one.score is not None), default=None)
+    is_known = highest is not None and highest > max([0.0, *nothing.values()])
+    origin = "the highest score seen; the gold answer scored no more than nothing" if is_known else "unknown"
+    return Measure(full={}, default=highest if is_known else None, nothing=nothing, origin=origin)
+
+
+def _by_task(scored: Iterable[Attempt], choose: Callable[[float, float], float]) -> dict[str, float]:
+    """One score per task: the largest or the smallest."""
+    found: dict[str, float] = {}
+    for one in scored:
+        if one.score is not None:
+            found[one.row] = choose(one.score, found.get(one.row, one.score))
+    return found
+
+
+def _finding(attack: Attack, tried: Sequence[Attempt], measure: Measure, exception: str) -> Finding:
+    full = [one for one in tried if measure.is_full(one)]
+    # Above 0 and above what an empty completion earns.
+    something = [
+        one
+        for one in tried
+        if one.score is not None and one.score > max(0.0, measure.nothing.get(one.row, 0.0)) + ROUNDING
+    ]
     telling = full or something
-    best = max((one for one in scored if one.score is not None), key=lambda one: one.score or 0.0, default=None)
-    shown = max(telling, key=lambda one: (one.score or 0.0, -len(one.attempt.text)), default=None)
+    best = max((one for one in tried if one.score is not None), key=lambda one: one.score or 0.0, default=None)
+    shown = max(telling, key=lambda one: (one.score or 0.0, -len(one.text)), default=None)
+    full_rows = {one.row for one in full}
     return Finding(
         attack=attack.name,
         what=attack.what,
-        tasks=len(_rows(scored)),
-        completions=len(scored),
-        full=len(_rows(full)),
-        partial=len(_rows(something) - _rows(full)),
-        failed=sum(one.failed for one in scored),
+        tasks=len({one.row for one in tried}),
+        completions=len(tried),
+        full=len(full_rows),
+        partial=len({one.row for one in something} - full_rows),
+        failed=sum(one.failed for one in tried),
         best=None if best is None else best.score,
-        forms=tuple(dict.fromkeys(one.attempt.wrapping for one in telling)),
-        example=None if shown is None else shown.attempt.text[:EXAMPLE_LENGTH],
-        row=None if shown is None else shown.attempt.subject.task.task_id,
+        forms=tuple(dict.fromkeys(one.wrapping for one in telling)),
+        example=None if shown is None else shown.text[:EXAMPLE_LENGTH],
+        row=None if shown is None else shown.row,
         counts=not exception or (exception == _FORM and not attack.has_content),
     )
-
-
-def _rows(scored: Iterable[Scored]) -> set[str]:
-    return {one.attempt.subject.task.task_id for one in scored}

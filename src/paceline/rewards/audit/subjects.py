@@ -2,17 +2,17 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
 from paceline.config.sections import DataConfig
+from paceline.data.extraction.thinking import OPEN_THINK
 from paceline.data.formats import Message, Screened
 from paceline.data.prompts import system_prompt
 from paceline.errors import DataError
 from paceline.rewards.programs.cases import Cases, has_cases, parse_cases
 from paceline.types import Task
-
-OPEN_THINK = "<think>"
 
 WRAPPINGS: Mapping[str, str] = {
     "bare": "{}",
@@ -110,15 +110,18 @@ def subjects(tasks: Sequence[Task]) -> list[Subject]:
     made = []
     for place, task in enumerate(tasks):
         last = task.messages[-1]["content"] if task.messages else task.prompt
-        gold = (task.answer or "").strip()
+        gold, cases = (task.answer or "").strip(), None
         start = (place + 1) % max(1, len(golds))
         others = [other for other in golds[start:] + golds[:start] if not same_answer(other, gold)]
+        if has_cases(task.columns):
+            with suppress(DataError):
+                cases = parse_cases(task.columns, task.task_id)
         subject = Subject(
             task=task,
             gold=gold or None,
             question=last if isinstance(last, str) else task.prompt,
             others=tuple(others[:NUM_OTHERS]),
-            cases=_cases(task),
+            cases=cases,
         )
         made.append(subject)
     return made
@@ -152,15 +155,6 @@ def _bare(text: str) -> str:
     return re.sub(r"^[a-z]=(?=.)", "", plain)
 
 
-def _cases(task: Task) -> Cases | None:
-    if not has_cases(task.columns):
-        return None
-    try:
-        return parse_cases(task.columns, task.task_id)
-    except DataError:
-        return None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attack:
     """One way to earn a reward without the work."""
@@ -180,12 +174,20 @@ class Attack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One completion of one task."""
+    """One completion of one task, and what it earned."""
 
     subject: Subject
     text: str
     wrapping: str
     """`whole` for a completion that is no wrapped answer."""
+    score: float | None = None
+    """None: not graded yet, not this function's task, or it failed."""
+    failed: bool = False
+
+    @property
+    def row(self) -> str:
+        """Id of the task."""
+        return self.subject.task.task_id
 
 
 def attempts(attack: Attack, subjects: Iterable[Subject]) -> list[Attempt]:
@@ -199,7 +201,6 @@ def attempts(attack: Attack, subjects: Iterable[Subject]) -> list[Attempt]:
                 continue
             forms = [(name, WRAPPINGS[name].format(content)) for name in attack.wrappings] or [("whole", content)]
             for wrapping, text in forms:
-                completion = continued(subject.task.prompt, text)
-                attempt = Attempt(subject=subject, text=completion, wrapping=wrapping)
-                made.setdefault((subject.task.task_id, completion), attempt)
+                attempt = Attempt(subject=subject, text=continued(subject.task.prompt, text), wrapping=wrapping)
+                made.setdefault((attempt.row, attempt.text), attempt)
     return list(made.values())

@@ -19,6 +19,7 @@ _ONE_SIDED = re.compile(rf"({NAME}) ?({_BELOW}|{_ABOVE}|\\ne(?![a-zA-Z]))({_BOUN
 _ONE_SIDED_REVERSED = re.compile(rf"({_BOUND})({_BELOW}|{_ABOVE}|\\ne(?![a-zA-Z])) ?({NAME})")
 _VALUE_FIRST = re.compile(rf"({_BOUND})= ?({NAME})")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
+_OPEN, _CLOSE = {"<": "(", ">": "(", r"\le": "[", r"\ge": "["}, {"<": ")", ">": ")", r"\le": "]", r"\ge": "]"}
 _CONJUNCTION = re.compile(
     r"(?:\\q?quad|\s)*(?:\\(?:text|mathrm)\s*\{\s*(or|and)\s*\}|(?<![a-zA-Z\\])(or|and)(?![a-zA-Z])|\\(lor|vee)(?![a-zA-Z]))"
     r"(?:\\q?quad|\s)*"
@@ -99,7 +100,13 @@ def as_membership(text: str) -> str:
     Alternatives become one answer: `x<1 or x>3` a union, `x=1 or 2` the list `x=1,2`. `x>2 and x<5` is `2<x<5`, and
     `5=x` becomes `x=5`.
     """
-    parts, joins = _conjoined(text)
+    # The parts that `or` and `and` join, and the words used; words that join other words are left alone.
+    pieces = _CONJUNCTION.split(text)
+    parts, joins = pieces[::4], {word for word in pieces if word in ("or", "and")}
+    if len(parts) > 1 and all(part.strip() and not _PLAIN_WORD.search(part) for part in parts):
+        parts = [part.strip(" ,") for part in parts]
+    else:
+        parts, joins = [text], set()
     memberships = [_interval(part) for part in parts]
     named = [found for found in memberships if found]
     if len(parts) == 1:
@@ -112,15 +119,6 @@ def as_membership(text: str) -> str:
     return ",".join(map(_name_first, parts))
 
 
-def _conjoined(text: str) -> tuple[list[str], set[str]]:
-    """The parts that `or` and `and` join, and the words used; words that join other words are left alone."""
-    pieces = _CONJUNCTION.split(text)
-    parts, joins = pieces[::4], {word for word in pieces if word in ("or", "and")}
-    if len(parts) == 1 or not all(part.strip() and not _PLAIN_WORD.search(part) for part in parts):
-        return [text], set()
-    return [part.strip(" ,") for part in parts], joins
-
-
 def _interval(text: str) -> tuple[str, str] | None:
     """Name and interval of one inequality; None for anything else."""
     for pattern, is_rising in zip(_BETWEEN, (True, False), strict=True):
@@ -128,7 +126,7 @@ def _interval(text: str) -> tuple[str, str] | None:
             left, left_sign, name, right_sign, right = found.groups()
             if not is_rising:
                 left, left_sign, right_sign, right = right, right_sign, left_sign, left
-            return name.strip(), f"{_open(left_sign)}{left.strip()},{right.strip()}{_close(right_sign)}"
+            return name.strip(), f"{_OPEN[left_sign]}{left.strip()},{right.strip()}{_CLOSE[right_sign]}"
     if found := _ONE_SIDED.fullmatch(text):
         return found[1].strip(), _ray(found[2], found[3].strip())
     if found := _ONE_SIDED_REVERSED.fullmatch(text):
@@ -149,15 +147,7 @@ def _ray(sign: str, bound: str) -> str:
     """The numbers on one side of a bound, or all but the bound."""
     if sign == r"\ne":
         return rf"(-\infty,{bound})\cup ({bound},\infty)"
-    return rf"(-\infty,{bound}{_close(sign)}" if sign in ("<", r"\le") else rf"{_open(sign)}{bound},\infty)"
-
-
-def _open(sign: str) -> str:
-    return "(" if sign in "<>" else "["
-
-
-def _close(sign: str) -> str:
-    return ")" if sign in "<>" else "]"
+    return rf"(-\infty,{bound}{_CLOSE[sign]}" if sign in ("<", r"\le") else rf"{_OPEN[sign]}{bound},\infty)"
 
 
 def _name_first(text: str) -> str:
@@ -185,6 +175,5 @@ def _both_signs(element: str) -> tuple[str, ...]:
     if len(parts) != 2:
         return (element,)
     name, equals, before = parts[0].rpartition("=")
-    after = parts[1]
-    before, after = before.strip(), after.strip()
+    before, after = before.strip(), parts[1].strip()
     return tuple(f"{name}{equals}{before}{sign if before or sign == '-' else ''}{after}" for sign in "+-")

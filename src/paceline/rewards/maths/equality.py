@@ -229,7 +229,9 @@ def _is_set_undone(gold: str, answer: str) -> bool:
 
 def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number: bool) -> EqualityVerdict:
     """Equal as words or as algebra."""
-    if _are_words(gold, answer):
+    # One of them is language; `xy` beside `x*y` is a product, beside `yx` it is a word.
+    language = [text for text in (gold, answer) if _is_words(text)]
+    if len(language) == 2 or any(not _PRODUCT.fullmatch(text) for text in language):
         return EqualityVerdict(equal=_same_words(_words(gold), _words(answer)), rule="words")
     if _NOT_MATHS.search(gold) or _NOT_MATHS.search(answer):
         same = _bare(gold) == _bare(answer) and not re.search(r"[0-9] [0-9]", gold + answer)
@@ -261,13 +263,6 @@ def _differ_in_case(gold: str, answer: str) -> bool:
     used = [set(re.findall("[a-zA-Z]", _ENVIRONMENT.sub(" ", _CONSTANT.sub("", text)))) for text in (gold, answer)]
     shared = {one.lower() for one in used[0]} & {one.lower() for one in used[1]}
     return any({one, one.upper()} & used[0] != {one, one.upper()} & used[1] for one in shared)
-
-
-def _are_words(gold: str, answer: str) -> bool:
-    """Return whether one of the texts is language; `xy` beside `x*y` is a product, beside `yx` it is a word."""
-    if _is_words(gold) and _is_words(answer):
-        return True
-    return any(_is_words(text) and not _PRODUCT.fullmatch(text) for text in (gold, answer))
 
 
 def _is_words(text: str) -> bool:
@@ -338,19 +333,16 @@ def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
         return True
     if not gold_is_number:
         return False
-    body = _POWER_OF_TEN.sub("", answer).replace("^{-", "^{")
-    divides_integer = r"\frac" in answer and re.fullmatch(r"-?[0-9,]+", gold) is not None
-    return divides_integer or not _is_constant(body)
-
-
-def _is_constant(text: str) -> bool:
-    r"""Return whether the text is a number, root, power or logarithm, or a multiple of one: `3\sqrt{2}`, not `6(7)`."""
+    if r"\frac" in answer and re.fullmatch(r"-?[0-9,]+", gold) is not None:
+        return True
+    # A number, root, power or logarithm, or a multiple of one, is a constant: `3\sqrt{2}`, not `6(7)`.
+    text = _POWER_OF_TEN.sub("", answer).replace("^{-", "^{")
     text, before = _NUMERAL.sub("N", _INDEX.sub("", text)).replace(" ", ""), ""
     while text != before:
         before = text
         for pattern, made in _STEPS:
             text = pattern.sub(made, text)
-    return _CONSTANT_TERM.fullmatch(text) is not None
+    return _CONSTANT_TERM.fullmatch(text) is None
 
 
 def _recognises(gold: str, parse: Callable[[str], bool]) -> bool:

@@ -135,29 +135,22 @@ def normalise(answer: str) -> str:
     """
     if _PLAIN.fullmatch(answer):
         return answer
-    text = _in_ascii(answer).strip()
-    while True:
-        shorter = _unwrapped(text)
-        if shorter == text:
-            break
-        text = shorter
+    text = answer
+    if not text.isascii():
+        text = text.translate(_CHARACTERS)
+        text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
+        text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda found: f"_{{{found[0].translate(_SUBSCRIPTS)}}}", text)
+        # Decimal digits of any script.
+        text = _THIN_SPACE.sub(",", "".join(str(unicodedata.decimal(character, character)) for character in text))
+    text, before = text.strip(), ""
+    while text != before:
+        text, before = _unwrapped(text), text
     for sign, pattern, replacement in _REWRITES:
         if sign in text:
             text = pattern.sub(replacement, text)
     text = _SPACE.sub(" ", text).strip()
     single = _SINGLETON.fullmatch(text)  # again: its brackets may have been sized
     return single[1].strip() if single else text
-
-
-def _in_ascii(text: str) -> str:
-    """The characters of the module's table in ASCII and LaTeX; most texts are ASCII to begin with."""
-    if text.isascii():
-        return text
-    text = text.translate(_CHARACTERS)
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
-    text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda found: f"_{{{found[0].translate(_SUBSCRIPTS)}}}", text)
-    # Decimal digits of any script.
-    return _THIN_SPACE.sub(",", "".join(str(unicodedata.decimal(character, character)) for character in text))
 
 
 def _unwrapped(text: str) -> str:

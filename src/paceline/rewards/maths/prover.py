@@ -99,10 +99,7 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> int:
 
 
 def _judge(request: dict[str, Any]) -> dict[str, object]:
-    """The verdict on a pair, or whether a gold answer is one that can be recognised.
-
-    Where memory or the stack ends, the answer is not shown to be equal: its own computation took them.
-    """
+    """The verdict on a pair, or whether a gold answer is one that can be recognised."""
     from sympy.core.random import seed
 
     seed(0)  # sympy tries expressions at random points: the same ones for a pair, whatever was judged before it
@@ -111,7 +108,7 @@ def _judge(request: dict[str, Any]) -> dict[str, object]:
             verdict = decide(request["gold"], request["answer"], prove)
             return asdict(verdict) if verdict else {"equal": False, "rule": "symbolic"}
         return {"equal": bool(recognises(request["gold"], parses)), "rule": "symbolic"}
-    except (MemoryError, RecursionError):
+    except (MemoryError, RecursionError):  # the answer's own computation took them: it is not shown to be equal
         return {"equal": False, "rule": "symbolic"}
 
 

@@ -205,44 +205,35 @@ class ProofPool:
                 worker.is_ready = True
                 self._failed_starts = 0
             elif worker.job is not None and "equal" in message:
-                self._settle(worker.job, message)
-                worker.job = None
-
-    def _settle(self, job: _Job, message: ProverReply) -> None:
-        """Tell the result; a job whose first slice of time was too short goes behind all that have not had theirs."""
-        if message["rule"] != "timeout" or job.seconds >= PAIR_SECONDS:
-            job.future.set_result(message)
-            return
-        job.seconds = PAIR_SECONDS
-        with self._lock:
-            self._slow_jobs.append(job)
+                job, worker.job = worker.job, None
+                if message["rule"] != "timeout" or job.seconds >= PAIR_SECONDS:
+                    job.future.set_result(message)
+                    continue
+                # Its first slice of time was too short: it goes behind all that have not had theirs.
+                job.seconds = PAIR_SECONDS
+                with self._lock:
+                    self._slow_jobs.append(job)
 
     def _lose(self, worker: _Worker) -> None:
+        """Bury a worker; its job goes back to the queue, unless it has been there too often."""
         status = self._bury(worker)
-        if worker.is_ready:
-            self._try_again(worker, status)
-        elif self._failed_starts < MAX_ATTEMPTS - 1:
-            self._failed_starts += 1
-        else:
-            self._do_with_less(f"a worker process ended at its start with status {status}; {_REMEDY}")
-
-    def _try_again(self, worker: _Worker, status: int) -> None:
-        """Put the job of a worker that died back in the queue, unless it has been there too often."""
         job, worker.job = worker.job, None
-        if job is None:
-            return
-        job.attempts += 1
-        if job.attempts < MAX_ATTEMPTS:
-            with self._lock:
-                self._jobs.appendleft(job)
-            return
-        text = str(job.request)[:200]
-        job.future.set_exception(
-            RewardError(
-                f"{MAX_ATTEMPTS} worker processes died comparing {text} (status {status}), so nothing is known of "
-                f"this answer; if it happens to others too, check the memory of the machine"
+        if not worker.is_ready:
+            self._failed_starts += 1
+            if self._failed_starts == MAX_ATTEMPTS:
+                self._do_with_less(f"a worker process ended at its start with status {status}; {_REMEDY}")
+        elif job is not None:
+            job.attempts += 1
+            if job.attempts < MAX_ATTEMPTS:
+                with self._lock:
+                    self._jobs.appendleft(job)
+                return
+            job.future.set_exception(
+                RewardError(
+                    f"{MAX_ATTEMPTS} worker processes died comparing {str(job.request)[:200]} (status {status}), so "
+                    "nothing is known of this answer; if it happens to others too, check the memory of the machine"
+                )
             )
-        )
 
     def _bury(self, worker: _Worker) -> int:
         """Its exit status, once the process and its child are gone."""

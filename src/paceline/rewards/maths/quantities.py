@@ -129,14 +129,19 @@ def parse_quantity(text: str) -> Quantity | None:
     found = _NUMBER.fullmatch(text)
     if found is None:
         return None
-    unit = _unit(found)
-    value = _magnitude(found)
-    if unit is None or value is None:
+    scaled, value = scaled_unit(found["suffix"]), _magnitude(found)
+    if scaled is None or value is None:
         return None
+    tens, unit = scaled
+    if found["currency"]:
+        currency = CURRENCIES[found["currency"]]
+        if unit not in ("", currency):
+            return None
+        unit = currency
     negative = (found["sign"] == "-") + bool(found["late_sign"]) + bool(found["inner_sign"]) + bool(found["below_sign"])
     divided = found["above"] is not None or found["over"] is not None
-    value *= 10 ** unit[0]
-    return Quantity(value=-value if negative % 2 else value, unit=unit[1], divided=divided)
+    value *= 10**tens
+    return Quantity(value=-value if negative % 2 else value, unit=unit, divided=divided)
 
 
 def same_quantity(gold: Quantity, answer: Quantity) -> bool:
@@ -154,15 +159,6 @@ def same_quantity(gold: Quantity, answer: Quantity) -> bool:
         share, bare = (gold, answer) if gold.unit else (answer, gold)
         return share.value / 100 == bare.value or (abs(share.value) > 1 and share.value == bare.value)
     return gold.value == answer.value
-
-
-def _unit(found: re.Match[str]) -> tuple[int, str] | None:
-    """Power of ten and name of the unit; None where what follows the number is no unit that we know."""
-    scaled = scaled_unit(found["suffix"])
-    if scaled is None or not found["currency"]:
-        return scaled
-    currency = CURRENCIES[found["currency"]]
-    return (scaled[0], currency) if scaled[1] in ("", currency) else None
 
 
 def _magnitude(found: re.Match[str]) -> Fraction | None:

@@ -30,38 +30,30 @@ _VARIABLE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]")
 
 def is_bounded(text: str) -> bool:
     """Return whether the text is LaTeX with closed braces, with no number too large to write down: no `9^{9^{9}}`."""
-    if not _braces_close(text) or len(_FUNCTION.findall(text)) > MAX_FUNCTIONS:
-        return False
-    if any(len(found[1]) > 4 or int(found[1]) > MAX_FACTORIAL for found in _FACTORIAL.finditer(text)):
-        return False
-    if _BINOMIAL.search(text) or (_FACTORIAL_OF_NUMBERS.search(text) and not _VARIABLE.search(text)):
-        return False
-    return not _has_tower(text)
-
-
-def _has_tower(text: str) -> bool:
-    """Return whether powers of integers, computed from the inside out, pass `MAX_DIGITS` digits."""
-    for _ in range(_MAX_POWERS):
-        text = _GROUPED.sub(r"\1", text)
-        found = _POWER.search(text)
-        if found is None:
-            return False
-        base, power = int(found[1][:400]), abs(int(found[2][:20]))
-        digits = power * math.log10(max(base, 1))
-        if digits > MAX_DIGITS:
-            return True
-        text = f"{text[: found.start()]}{base**power if digits < 300 else 10**300}{text[found.end() :]}"
-    return True
-
-
-def _braces_close(text: str) -> bool:
-    """Return whether every brace has its partner, so that the text stays inside the box that it is parsed in."""
+    # Every brace has its partner, so that the text stays inside the box that it is parsed in.
     depth = 0
     for brace in re.findall(r"\\.|[{}]", text, re.DOTALL):
         depth += {"{": 1, "}": -1}.get(brace, 0)
         if depth < 0:
             return False
-    return depth == 0
+    if depth or len(_FUNCTION.findall(text)) > MAX_FUNCTIONS:
+        return False
+    if any(len(found[1]) > 4 or int(found[1]) > MAX_FACTORIAL for found in _FACTORIAL.finditer(text)):
+        return False
+    if _BINOMIAL.search(text) or (_FACTORIAL_OF_NUMBERS.search(text) and not _VARIABLE.search(text)):
+        return False
+    # No power of integers, computed from the inside out, passes `MAX_DIGITS` digits.
+    for _ in range(_MAX_POWERS):
+        text = _GROUPED.sub(r"\1", text)
+        found = _POWER.search(text)
+        if found is None:
+            return True
+        base, power = int(found[1][:400]), abs(int(found[2][:20]))
+        digits = power * math.log10(max(base, 1))
+        if digits > MAX_DIGITS:
+            return False
+        text = f"{text[: found.start()]}{base**power if digits < 300 else 10**300}{text[found.end() :]}"
+    return False
 
 
 def prove(gold: str, answer: str) -> bool:
@@ -75,8 +67,14 @@ def prove(gold: str, answer: str) -> bool:
         expected, given = _parsed(gold), _parsed(answer)
         if len(expected) != 1 or len(given) != 1:
             return False
-        aligned = _in_the_symbols_of(expected[0], given[0])
-        if _values_differ(expected[0], aligned):
+        from sympy import Basic
+
+        gold_value, aligned = expected[0], given[0]
+        if isinstance(gold_value, Basic) and isinstance(aligned, Basic):
+            # With the symbols of the gold answer: an `x` beside an `i` is read as complex, any other as real.
+            known = {str(symbol): symbol for symbol in gold_value.free_symbols}
+            aligned = aligned.xreplace({symbol: known.get(str(symbol), symbol) for symbol in aligned.free_symbols})
+        if _values_differ(gold_value, aligned):
             return False
         return bool(_math_verify().verify(expected, [aligned], float_rounding=12, timeout_seconds=None))
     except _sympy_errors():
@@ -128,16 +126,6 @@ def _parsed(text: str) -> list[Any]:
         one.xreplace({symbol: I for symbol in one.free_symbols if str(symbol) == "i"}) if isinstance(one, Expr) else one
         for one in found
     ]
-
-
-def _in_the_symbols_of(gold: Any, answer: Any) -> Any:
-    """The answer with the symbols of the gold answer: an `x` beside an `i` is read as complex, any other as real."""
-    from sympy import Basic
-
-    if not isinstance(gold, Basic) or not isinstance(answer, Basic):
-        return answer
-    known = {str(symbol): symbol for symbol in gold.free_symbols}
-    return answer.xreplace({symbol: known.get(str(symbol), symbol) for symbol in answer.free_symbols})
 
 
 def _values_differ(gold: Any, answer: Any) -> bool:

@@ -51,16 +51,6 @@ class CallOutcome:
     """Wall time; calls that wait at the same time count it each."""
 
 
-def check_arguments(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> None:
-    """Refuse, before the first step, a function that asks for what the tasks of a dataset do not have.
-
-    Raises:
-        RewardError: it names function and argument, and the arguments that there are.
-    """
-    for name, function in functions.items():
-        accepted(name, function, arguments_of(tasks[:1], ()))
-
-
 def arguments_of(tasks: Sequence[Task], completions: Sequence[Completion]) -> Arguments:
     """What every reward function may ask for; a column that not every task has is None where it is missing."""
     columns = dict.fromkeys(name for task in tasks for name in task.columns)
@@ -93,7 +83,11 @@ def _own(value: object) -> object:
 
 
 def accepted(name: str, function: RewardFunction, arguments: Arguments) -> Arguments:
-    """The arguments that the function's signature takes."""
+    """The arguments that the function's signature takes.
+
+    Raises:
+        RewardError: it asks for one that there is not; the sentence names function, argument, and those that there are.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:

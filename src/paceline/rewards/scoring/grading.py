@@ -3,17 +3,35 @@
 import math
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from numbers import Complex, Real
 from types import NoneType, UnionType
 
 from paceline.errors import RewardError
-from paceline.rewards.function import Grade, RewardFunction, compares_group, takes_nan_for_none
+from paceline.rewards.function import Grade, RewardFunction, compares_group, is_marked
 from paceline.rewards.scoring.calling import Arguments, CallOutcome, TooSlow, accepted, arguments_of, outcomes
 from paceline.rewards.selecting import is_for
 from paceline.types import Completion, Task
 
 RowGrade = float | Grade | BaseException | None
+
+# What to do about a result of these types, and about an item of one.
+_Remedies = tuple[tuple[type | UnionType, str], ...]
+_REMEDIES: _Remedies = (
+    (NoneType, "let it end with a return statement"),
+    (Mapping, "return its values as a list in the order of the completions"),
+    (set | frozenset, "a set has no order and drops what is equal: build a list"),
+    (Real, "return one number for each completion, not one for all"),
+    (str, "return numbers, not text"),
+    (Iterable, "wrap it in list(...)"),
+    (object, "build a list"),
+)
+_ITEM_REMEDIES: _Remedies = (
+    (list | tuple, "return one number for each completion, not a list for each"),
+    (str, "return a number, such as float(text), or None"),
+    (Complex, "return its real part"),
+    (object, "return a number or None"),
+)
 
 
 def checked(name: str, result: object, expected: int) -> list[RowGrade]:
@@ -27,7 +45,7 @@ def checked(name: str, result: object, expected: int) -> list[RowGrade]:
     """
     items = _listed(result)
     if not isinstance(items, list | tuple):
-        raise _refusal(name, _short(result), expected, _remedy(result))
+        raise _refusal(name, _short(result), expected, _remedy(result, _REMEDIES))
     if len(items) != expected:
         raise _refusal(name, f"{len(items)} items", expected, "return one for each completion, None where it has none")
     return [_item(name, item, place, expected) for place, item in enumerate(items)]
@@ -47,7 +65,7 @@ def _number(name: str, item: object, place: int, expected: int) -> float | None:
     if plain is None:
         return None
     if not isinstance(plain, Real):
-        raise _refusal(name, f"{_short(item)} at {place}", expected, _item_remedy(plain))
+        raise _refusal(name, f"{_short(item)} at {place}", expected, _remedy(plain, _ITEM_REMEDIES))
     try:
         return float(plain)
     except OverflowError:  # a whole number of more than 308 digits
@@ -66,24 +84,8 @@ def _refusal(name: str, got: str, expected: int, remedy: str) -> RewardError:
     )
 
 
-def _remedy(result: object) -> str:
-    remedies: tuple[tuple[type | UnionType, str], ...] = (
-        (NoneType, "let it end with a return statement"),
-        (Mapping, "return its values as a list in the order of the completions"),
-        (set | frozenset, "a set has no order and drops what is equal: build a list"),
-        (Real, "return one number for each completion, not one for all"),
-        (str, "return numbers, not text"),
-        (Iterable, "wrap it in list(...)"),
-    )
-    return next((remedy for kind, remedy in remedies if isinstance(result, kind)), "build a list")
-
-
-def _item_remedy(item: object) -> str:
-    if isinstance(item, list | tuple):
-        return "return one number for each completion, not a list for each"
-    if isinstance(item, str):
-        return "return a number, such as float(text), or None"
-    return "return its real part" if isinstance(item, Complex) else "return a number or None"
+def _remedy(value: object, remedies: _Remedies) -> str:
+    return next(remedy for kind, remedy in remedies if isinstance(value, kind))
 
 
 def _short(value: object) -> str:
@@ -103,6 +105,8 @@ class Batch:
     tasks: Sequence[Task]
     rows: Sequence[int]
     """Their places in the batch that is scored."""
+    size: int
+    """Completions of that batch."""
     arguments: Arguments
 
 
@@ -116,35 +120,25 @@ class Tally:
     """Completions with a number that the function gave to each alone, after it had raised twice on all of them together
     and then on none: such a function may compare completions, and its numbers may mean something else."""
     nans: int = 0
-    """Results that were NaN and count as None (`takes_nan_for_none`)."""
+    """Results that were NaN and count as None, as in TRL: the function is marked `nan_is_none`."""
     cut_short: int = 0
     """Completions that were graded in part, as the batch had used up its time: see `Grade.cut_short`."""
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
-            failed_calls=self.failed_calls + other.failed_calls,
-            doubtful=self.doubtful + other.doubtful,
-            nans=self.nans + other.nans,
-            cut_short=self.cut_short + other.cut_short,
-        )
+        return Tally(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graded:
-    """One function's rows: the value, or the reason why there is none."""
+    """What one function gave to a batch: the values, or the reasons why there is none."""
 
     values: tuple[float | None, ...]
-    failures: Mapping[int, str]
     notes: tuple[str | None, ...]
-    seconds: float
-    tally: Tally
-    batch_failure: str | None = None
-    """Set where the call on the whole batch failed, though its repetition or every row alone may have passed."""
-
-    @property
-    def first_failure(self) -> str | None:
-        """Traceback of a row's failure, else of the batch's."""
-        return next(iter(self.failures.values()), self.batch_failure)
+    failures: Mapping[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    tally: Tally = Tally()
+    first_failure: str | None = None
+    """A row's, else that of the call on all rows, though its repetition or every row alone may have passed."""
 
 
 def batch_of(name: str, function: RewardFunction, tasks: Sequence[Task], completions: Sequence[Completion]) -> Batch:
@@ -152,7 +146,7 @@ def batch_of(name: str, function: RewardFunction, tasks: Sequence[Task], complet
     rows = [row for row, task in enumerate(tasks) if is_for(task, name)]
     chosen = [tasks[row] for row in rows]
     arguments = accepted(name, function, arguments_of(chosen, [completions[row] for row in rows]))
-    return Batch(name=name, function=function, tasks=chosen, rows=rows, arguments=arguments)
+    return Batch(name=name, function=function, tasks=chosen, rows=rows, size=len(tasks), arguments=arguments)
 
 
 def grade(batch: Batch, outcome: CallOutcome, timeout: float) -> Graded:
@@ -164,15 +158,14 @@ def grade(batch: Batch, outcome: CallOutcome, timeout: float) -> Graded:
     tried = [outcome]
     if outcome.error is not None and not isinstance(outcome.error, TooSlow):
         tried += outcomes([(batch.function, batch.arguments)], timeout=timeout)
-    error, size = tried[-1].error, len(batch.rows)
-    is_last = isinstance(error, TooSlow) or compares_group(batch.function) or size == 1
+    error, size, doubtful = tried[-1].error, len(batch.rows), 0
     if error is None:
         items = checked(batch.name, tried[-1].result, size)
-    elif is_last:
+    elif isinstance(error, TooSlow) or compares_group(batch.function) or size == 1:
         items = [error] * size
     else:
         # Up to the first row that takes too long: what is left would be waited for row by row.
-        items = []
+        items, doubtful = [], size
         for row in range(size):
             alone = {key: values[row : row + 1] for key, values in batch.arguments.items()}
             tried += outcomes([(batch.function, alone)], timeout=timeout)
@@ -181,53 +174,43 @@ def grade(batch: Batch, outcome: CallOutcome, timeout: float) -> Graded:
             if isinstance(one.error, TooSlow):
                 items += [one.error] * (size - len(items))
                 break
-    graded = _graded(batch, items)
-    tally = Tally(
-        failed_calls=sum(one.error is not None for one in tried),
-        doubtful=0 if error is None or is_last or graded.failures else size,
-        nans=graded.tally.nans,
-        cut_short=graded.tally.cut_short,
-    )
-    failure = None if outcome.error is None else _failure(batch.name, "the whole batch", outcome.error)
-    return replace(graded, tally=tally, seconds=sum(one.seconds for one in tried), batch_failure=failure)
+    return _graded(batch, items, tried, doubtful)
 
 
-def _graded(batch: Batch, items: Sequence[RowGrade]) -> Graded:
-    """The numbers among the items, and for each other item that is not None why it is a failure."""
-    failures, values, notes, nans = dict[int, str](), list[float | None](), list[str | None](), 0
-    for row, item in enumerate(items):
-        value = item.value if isinstance(item, Grade) else item
-        said = item.note if isinstance(item, Grade) else None
-        task_id = batch.tasks[row].task_id
-        if isinstance(value, float) and math.isnan(value) and takes_nan_for_none(batch.function):
+def _graded(batch: Batch, items: Sequence[RowGrade], tried: Sequence[CallOutcome], doubtful: int) -> Graded:
+    """The numbers among the items, and for each other item that is not None why it is a failure.
+
+    `tried`: the calls that gave them; `doubtful`: see `Tally`, where no row failed.
+    """
+    values: list[float | None] = [None] * batch.size
+    notes: list[str | None] = [None] * batch.size
+    failures, nans = dict[int, str](), 0
+    for row, task, item in zip(batch.rows, batch.tasks, items, strict=True):
+        value, said = (item.value, item.note) if isinstance(item, Grade) else (item, None)
+        if isinstance(value, float) and math.isnan(value) and is_marked(batch.function, "nan_is_none"):
             value, said, nans = None, said or "NaN, which counts as None", nans + 1
         if isinstance(value, BaseException):
-            failures[row] = _failure(batch.name, f"row {task_id}", value)
+            failures[row] = _failure(batch.name, f"row {task.task_id}", value)
         elif value is not None and not abs(value) <= LARGEST:
             finite = " in float32" if math.isfinite(value) else ""
-            failures[row] = f"{batch.name!r} returned {value} on row {task_id}, which is not finite{finite}"
-        values.append(value if isinstance(value, float) and row not in failures else None)
-        notes.append(f"failed: {failures[row].splitlines()[0]}" if row in failures else said)
-    cut_short = sum(isinstance(item, Grade) and item.cut_short for item in items)
-    tally = Tally(nans=nans, cut_short=cut_short)
-    return Graded(values=tuple(values), failures=failures, notes=tuple(notes), seconds=0.0, tally=tally)
-
-
-def ungraded(size: int) -> Graded:
-    """Return the grades of a function that applies to no row of the batch."""
-    return Graded(values=(None,) * size, failures={}, notes=(None,) * size, seconds=0.0, tally=Tally())
-
-
-def spread(graded: Graded, rows: Sequence[int], size: int) -> Graded:
-    """What was graded of some rows, in its place among all of them."""
-    if len(rows) == size:
-        return graded
-    values: list[float | None] = [None] * size
-    notes: list[str | None] = [None] * size
-    for row, value, note in zip(rows, graded.values, graded.notes, strict=True):
-        values[row], notes[row] = value, note
-    failures = {rows[row]: why for row, why in graded.failures.items()}
-    return replace(graded, values=tuple(values), failures=failures, notes=tuple(notes))
+            failures[row] = f"{batch.name!r} returned {value} on row {task.task_id}, which is not finite{finite}"
+        values[row] = value if isinstance(value, float) and row not in failures else None
+        notes[row] = f"failed: {failures[row].splitlines()[0]}" if row in failures else said
+    error = tried[0].error
+    batch_failure = None if error is None else _failure(batch.name, "the whole batch", error)
+    return Graded(
+        values=tuple(values),
+        notes=tuple(notes),
+        failures=failures,
+        seconds=sum(one.seconds for one in tried),
+        tally=Tally(
+            failed_calls=sum(one.error is not None for one in tried),
+            doubtful=0 if failures else doubtful,
+            nans=nans,
+            cut_short=sum(isinstance(item, Grade) and item.cut_short for item in items),
+        ),
+        first_failure=next(iter(failures.values()), batch_failure),
+    )
 
 
 def _failure(name: str, where: str, error: BaseException) -> str:

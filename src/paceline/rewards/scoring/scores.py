@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from paceline.errors import TrainingError
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.calling import outcomes
-from paceline.rewards.scoring.grading import Tally, batch_of, grade, spread, ungraded
+from paceline.rewards.scoring.grading import Graded, Tally, batch_of, grade
 from paceline.rewards.selecting import has_format
 from paceline.types import Completion, Task
 
@@ -72,14 +72,15 @@ def score(
     batches = [batch for batch in batches if batch.rows]
     calls = [(batch.function, batch.arguments) for batch in batches]
     results = outcomes(calls, timeout=timeout) if tasks else []
-    graded = dict.fromkeys(functions, ungraded(len(tasks)))
+    nothing = (None,) * len(tasks)
+    graded = dict.fromkeys(functions, Graded(values=nothing, notes=nothing))
     for batch, outcome in zip(batches, results, strict=True):
-        graded[batch.name] = spread(grade(batch, outcome, timeout), batch.rows, len(tasks))
+        graded[batch.name] = grade(batch, outcome, timeout)
     return Scores(
         values={name: one.values for name, one in graded.items()},
         failed={name: tuple(one.failures) for name, one in graded.items()},
         seconds={name: one.seconds for name, one in graded.items()},
-        first_failures={name: why for name, one in graded.items() if (why := one.first_failure) is not None},
+        first_failures={name: one.first_failure for name, one in graded.items() if one.first_failure is not None},
         notes={name: one.notes for name, one in graded.items()},
         tallies={name: one.tally for name, one in graded.items()},
         formed=tuple(has_format(functions, task, one.text) for task, one in zip(tasks, completions, strict=True)),
