@@ -43,17 +43,20 @@ class RewardModel:
                 "load it with num_labels=1, or wrap it in a reward function that picks one"
             )
         model.train(False)
-        self._model, self._tokenizer, self._padded_tokens = model, tokenizer, padded_tokens
+        self._model, self.tokenizer, self._padded_tokens = model, tokenizer, padded_tokens
         self._num_embeddings = int(_embedding(model).shape[0])
-        self._max_length: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-        self._pad_id = _pad_id(model, tokenizer, self._num_embeddings)
+        text_config = config.get_text_config()
+        self._max_length: int | None = getattr(text_config, "max_position_embeddings", None)
+        # The model's own padding token, else the tokenizer's, else the end token.
+        candidates = (text_config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
+        pad_ids = [int(one) for one in candidates if one is not None and 0 <= one < self._num_embeddings]
+        if not pad_ids:
+            raise RewardError(
+                f"reward model {_name(model)} has no token to pad with: neither a padding nor an end token; "
+                "set pad_token in its tokenizer_config.json"
+            )
         # The model finds the last token of a row as the last one that is not this.
-        config.get_text_config().pad_token_id = self._pad_id
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer and the template that the model reads its text by."""
-        return self._tokenizer
+        self._pad_id = text_config.pad_token_id = pad_ids[0]
 
     def __call__(
         self, *, prompts: list[str], completions: list[str], prompt_messages: list[Messages | None]
@@ -69,15 +72,15 @@ class RewardModel:
 
     def _token_ids(self, prompt: str, completion: str, messages: Messages | None) -> list[int]:
         opened = prefill(prompt)
-        if messages is not None and self._tokenizer.chat_template is not None:
+        if messages is not None and self.tokenizer.chat_template is not None:
             conversation: list[Any] = [*map(dict, messages), {"role": "assistant", "content": opened + completion}]
-            text = self._tokenizer.apply_chat_template(conversation, tokenize=False)
+            text = self.tokenizer.apply_chat_template(conversation, tokenize=False)
             add_special_tokens = False
         else:
             text = prompt + completion
-            bos = self._tokenizer.bos_token
+            bos = self.tokenizer.bos_token
             add_special_tokens = not (bos and text.startswith(bos))
-        return list(self._tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
+        return list(self.tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
 
     def _refusal(self, ids: list[int]) -> RewardError | None:
         if self._max_length is not None and len(ids) > self._max_length:
@@ -161,21 +164,8 @@ def load_reward_model(
 
 
 def _first(keys: object) -> str:
-    """The first weight that is named; of a mismatch, without its two shapes."""
     first = sorted(keys, key=str)[0]  # type: ignore[call-overload]
     return first if isinstance(first, str) else str(first[0])
-
-
-def _pad_id(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, num_embeddings: int) -> int:
-    """The model's own padding token, else the tokenizer's, else the end token."""
-    configured = model.config.get_text_config().pad_token_id
-    for candidate in (configured, tokenizer.pad_token_id, tokenizer.eos_token_id):
-        if candidate is not None and 0 <= candidate < num_embeddings:
-            return int(candidate)
-    raise RewardError(
-        f"reward model {_name(model)} has no token to pad with: neither a padding nor an end token; "
-        "set pad_token in its tokenizer_config.json"
-    )
 
 
 def _embedding(model: PreTrainedModel) -> Tensor:

@@ -20,8 +20,11 @@ def check_reward_model(name: str) -> None:
     if not is_path and not ("/" in name and os.path.isdir(name.partition("/")[0])):
         return
     if not name.strip() or not path.is_dir():
+        others = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
+        close = get_close_matches(path.name, others, n=1)
+        nearest = f"did you mean {str(path.parent / close[0])!r}? Else " if close else ""
         raise RewardError(
-            f"--reward-funcs model:{name.strip() or repr(name)} is not a directory; {_nearest(path)}name a model "
+            f"--reward-funcs model:{name.strip() or repr(name)} is not a directory; {nearest}name a model "
             "directory or a Hub name such as Skywork/Skywork-Reward-V2-Qwen3-0.6B"
         )
     if not (path / "config.json").is_file():
@@ -68,9 +71,3 @@ def _check_config(name: str, path: Path) -> None:
             f"--reward-funcs model:{name} has {len(labels)} labels, but a reward is one number; "
             "name a model with one label, or wrap it in a reward function that picks one"
         )
-
-
-def _nearest(path: Path) -> str:
-    others = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
-    close = get_close_matches(path.name, others, n=1)
-    return f"did you mean {str(path.parent / close[0])!r}? Else " if close else ""

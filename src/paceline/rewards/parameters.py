@@ -8,6 +8,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 
 from paceline.config.reading import suggest
 from paceline.errors import RewardError
@@ -61,24 +62,18 @@ def _read(name: str, parameter: str, annotation: object, text: str) -> object:
     kind = annotation
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         kind = next(one for one in typing.get_args(annotation) if one is not type(None))
+    value: object = None
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
-        if text not in choices:
-            raise _refusal(name, parameter, f"one of {', '.join(choices)}", text)
-        return text
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise _refusal(name, parameter, "true or false", text)
-        return text.lower() == "true"
-    assert kind in (int, float), f"{parameter}: a maker's parameters are numbers, booleans or literals"
-    try:
-        value = int(text) if kind is int else float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise _refusal(name, parameter, "a whole number" if kind is int else "a number", text)
+        rule, value = f"one of {', '.join(choices)}", text if text in choices else None
+    elif kind is bool:
+        rule, value = "true or false", {"true": True, "false": False}.get(text.lower())
+    else:
+        assert kind in (int, float), f"{parameter}: a maker's parameters are numbers, booleans or literals"
+        rule = "a whole number" if kind is int else "a number"
+        with suppress(ValueError):
+            number = int(text) if kind is int else float(text)
+            value = number if math.isfinite(number) else None
+    if value is None:
+        raise RewardError(f"--reward-funcs {name}: {parameter} must be {rule}, got {text!r}; correct the value")
     return value
-
-
-def _refusal(name: str, parameter: str, rule: str, text: str) -> RewardError:
-    return RewardError(f"--reward-funcs {name}: {parameter} must be {rule}, got {text!r}; correct the value")

@@ -129,15 +129,27 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
             f"{', '.join(BUILT_IN)}, or give your own as file.py:function or module:function"
         )
     if where.endswith(".py"):
-        return _function(name, _load_file(name, Path(where).expanduser()), attribute)
-    try:
-        module = importlib.import_module(where)
-    except _LOADING_ERRORS as error:
+        module = _load_file(name, Path(where).expanduser())
+    else:
+        try:
+            module = importlib.import_module(where)
+        except _LOADING_ERRORS as error:
+            raise RewardError(
+                f"--reward-funcs {name}: the module cannot be imported ({_describe(error)}); "
+                "check PYTHONPATH, or name the file as path/to/file.py:function"
+            ) from error
+    if not hasattr(module, attribute):
+        functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
         raise RewardError(
-            f"--reward-funcs {name}: the module cannot be imported ({_describe(error)}); "
-            "check PYTHONPATH, or name the file as path/to/file.py:function"
-        ) from error
-    return _function(name, module, attribute)
+            f"--reward-funcs {name}: there is no {attribute!r} in it{_nearest(attribute, functions)}; "
+            f"it defines {', '.join(functions) or 'no function'}"
+        )
+    function: RewardFunction = getattr(module, attribute)
+    if not callable(function):
+        raise RewardError(
+            f"--reward-funcs {name}: {attribute!r} is of type {type(function).__name__}, but must be a function"
+        )
+    return function
 
 
 def source_file(name: str) -> Path | None:
@@ -158,21 +170,6 @@ def right_from(name: str) -> float:
     if base_name(name) not in BUILT_IN:
         return RIGHT
     return right_of(resolve(name, RewardContext(max_completion_length=1)))  # no threshold depends on a length
-
-
-def _function(name: str, module: ModuleType, attribute: str) -> RewardFunction:
-    if not hasattr(module, attribute):
-        functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
-        raise RewardError(
-            f"--reward-funcs {name}: there is no {attribute!r} in it{_nearest(attribute, functions)}; "
-            f"it defines {', '.join(functions) or 'no function'}"
-        )
-    function: RewardFunction = getattr(module, attribute)
-    if not callable(function):
-        raise RewardError(
-            f"--reward-funcs {name}: {attribute!r} is of type {type(function).__name__}, but must be a function"
-        )
-    return function
 
 
 def _load_file(name: str, path: Path) -> ModuleType:

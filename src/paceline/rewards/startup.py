@@ -140,7 +140,15 @@ def self_test(
                 )
         offenders += _misgraded(name, function, able, need)
         if need is not None:
-            offenders += _doubtful(name, able, need)
+            # Tasks whose gold answer no completion could state so that it is recognised.
+            failing = [able[place].task_id for place in need.doubtful(able)]
+            if len(failing) > MAX_OFFENDERS * len(able):
+                raise RewardError(
+                    f"reward function {name!r} cannot recognise the gold answer of {len(failing)} of {len(able)} tasks "
+                    f"({_some(failing)}) in any other spelling",
+                    remedies=need.repairs,
+                )
+            offenders += failing
     return tuple(dict.fromkeys(offenders))
 
 
@@ -172,18 +180,6 @@ def _misgraded(name: str, function: BuiltIn, tasks: Sequence[Task], need: Need |
             f"reward function {name!r} does not give full marks to the gold answer of {len(failing)} of {len(sample)} "
             f"sampled tasks ({_some(failing)}), or gives them to junk",
             remedies=[*repairs, f"{last}{culprit}"],
-        )
-    return failing
-
-
-def _doubtful(name: str, tasks: Sequence[Task], need: Need) -> list[str]:
-    """Ids of all tasks whose gold answer no completion could state so that it is recognised."""
-    failing = [tasks[place].task_id for place in need.doubtful(tasks)]
-    if len(failing) > MAX_OFFENDERS * len(tasks):
-        raise RewardError(
-            f"reward function {name!r} cannot recognise the gold answer of {len(failing)} of {len(tasks)} tasks "
-            f"({_some(failing)}) in any other spelling",
-            remedies=need.repairs,
         )
     return failing
 

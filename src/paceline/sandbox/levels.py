@@ -195,7 +195,6 @@ def probe_levels() -> tuple[LevelReport, ...]:
 
 
 def _opened(level: str, slots: int) -> tuple[LocalSandbox | None, str]:
-    """Open a sandbox that held against the probes, or return the reason why there is none."""
     if sys.platform != "linux":
         return None, "local sandboxes need Linux"
     sandbox = LocalSandbox(level, slots)

@@ -277,7 +277,6 @@ def _execution(answer: bytes, job: Job) -> Execution:
 
 
 def _called(run: Execution, mark: str) -> Execution:
-    """Interpret the outcome of `CALLER` as the outcome of the call."""
     if run.status not in ("finished", "runtime_error"):
         return run
     if run.status == "runtime_error":

@@ -100,7 +100,7 @@ def test_a_row_above_the_models_positions_is_a_counted_failure_and_the_others_ar
 
 def test_a_token_that_the_model_does_not_know_is_a_failure_of_its_row():
     function = RewardModel(tiny_reward_model(), tiny_tokenizer())
-    function._tokenizer.add_tokens(["<|new|>"])
+    function.tokenizer.add_tokens(["<|new|>"])
     first, second = scores_of(function, ["a", "<|new|>"], ["b", "b"])
     assert isinstance(first, float)
     assert "gives token 260, but the reward model has 260 embeddings" in str(second)

@@ -94,7 +94,6 @@ def _huge_completions(subject: Subject) -> Iterable[str]:
 
 
 def _near(subject: Subject) -> Iterable[str]:
-    """Wrong, but with the gold answer's characters in it."""
     gold = subject.gold
     if gold is None:
         return
@@ -118,7 +117,6 @@ def _unfinished(subject: Subject) -> Iterable[str]:
 
 
 def _sprays(subject: Subject) -> Iterable[str]:
-    """The gold answer among guesses, neither the first nor the last one."""
     guesses = ["7777", *map(str, range(101)), "7777"]
     if subject.gold is not None:
         guesses.insert(len(guesses) // 2, subject.gold)
@@ -158,7 +156,6 @@ def _latex(subject: Subject) -> Iterable[str]:
 
 
 def _look_alikes(subject: Subject) -> Iterable[str]:
-    """Characters that only look like the gold answer's, or like another answer's."""
     if subject.gold is not None and subject.gold.translate(LOOK_ALIKES) != subject.gold:
         yield subject.gold.translate(LOOK_ALIKES)
     for other in subject.others[:1]:

@@ -28,7 +28,6 @@ def _shown(cases: Cases, value: str) -> str:
 
 
 def _value(cases: Cases, output: str) -> str:
-    """An expected output as an expression of Python."""
     return repr(output) if cases.function is None else f"__import__('json').loads({output!r})"
 
 

@@ -277,7 +277,6 @@ def measuring(
 
 
 def _by_task(scored: Iterable[Attempt], choose: Callable[[float, float], float]) -> dict[str, float]:
-    """One score per task: the largest or the smallest."""
     found: dict[str, float] = {}
     for one in scored:
         if one.score is not None:

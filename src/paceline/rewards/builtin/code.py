@@ -71,8 +71,6 @@ def code(context: RewardContext, *, score: Score = "all", timeout: float = 10.0,
 
 
 class _Grader:
-    """Keeps the judges and the tests of the last rows between two calls."""
-
     def __init__(self, context: RewardContext, *, limits: Limits, score: Score) -> None:
         self._judges = Judges(context.open_sandbox or _no_sandbox, limits=limits, stop_at_first=score == "all")
         self._score = score
@@ -94,25 +92,21 @@ class _Grader:
     def _start(
         self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
     ) -> list[Program | Grade | PacelineError | None]:
-        rows = [
-            {name: columns[name][place] for name in CASES_COLUMNS if name in columns} for place in range(len(prompts))
-        ]
-        return [self._started(*one) for one in zip(prompts, completions, rows, strict=True)]
-
-    def _started(
-        self, prompt: str, completion: str, row: Mapping[str, object]
-    ) -> Program | Grade | PacelineError | None:
-        if not has_cases(row):
-            return None
-        program = _program(prompt, completion)
-        if program is None:
-            return NO_PROGRAM
-        if any("\ud800" <= character <= "\udfff" for character in program):
-            return Grade(value=0.0, note="the program holds half a surrogate pair, which no file can")
-        try:
-            return self._judges.start(program, self._cases(row))
-        except DataError as error:
-            return error
+        started = list[Program | Grade | PacelineError | None]()
+        for place, pair in enumerate(zip(prompts, completions, strict=True)):
+            row = {name: columns[name][place] for name in CASES_COLUMNS if name in columns}
+            if not has_cases(row):
+                started.append(None)
+            elif (program := _program(*pair)) is None:
+                started.append(NO_PROGRAM)
+            elif any("\ud800" <= character <= "\udfff" for character in program):
+                started.append(Grade(value=0.0, note="the program holds half a surrogate pair, which no file can"))
+            else:
+                try:
+                    started.append(self._judges.start(program, self._cases(row)))
+                except DataError as error:
+                    started.append(error)
+        return started
 
     def _cases(self, row: Mapping[str, object]) -> Cases:
         """The tests of a row, read once for all of its completions: these bring the very same objects."""

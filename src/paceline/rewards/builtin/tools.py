@@ -66,13 +66,11 @@ def speaks_of_calls(text: str | None) -> bool:
 
 
 def _read(text: str) -> object:
-    """The value of a JSON text; None for any other text."""
     spelling = _json(text)
     return None if spelling is None else json.loads(spelling)
 
 
 def _call(value: object) -> Call | None:
-    """A call from its JSON value; None where it is none."""
     if isinstance(value, Mapping) and isinstance(value.get("function"), Mapping):
         value = value["function"]
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "arguments" not in value:
@@ -194,7 +192,7 @@ def tool_call(context: RewardContext) -> BuiltIn:
 
 def has_calls(task: Task) -> bool:
     """Return whether a row says which tools are to be called, readable or not."""
-    return speaks_of_calls(task.answer) or _column(task) is not None
+    return speaks_of_calls(task.answer) or task.columns.get(COLUMN) is not None
 
 
 def unreadable_calls(tasks: Sequence[Task]) -> list[int]:
@@ -224,7 +222,7 @@ def _graded(prompt: str, completion: str, answer: str | None, tool_calls: object
 
 def _gold(task: Task) -> str | None:
     try:
-        calls = gold_calls(task.answer, _column(task))
+        calls = gold_calls(task.answer, task.columns.get(COLUMN))
     except RewardError:
         return None
     if calls is None:
@@ -236,7 +234,3 @@ def _gold(task: Task) -> str | None:
         for name, arguments in calls
     ]
     return after_thought(task, "\n" + "\n".join(stated))
-
-
-def _column(task: Task) -> object:
-    return task.columns.get(COLUMN)

@@ -120,7 +120,6 @@ def as_membership(text: str) -> str:
 
 
 def _interval(text: str) -> tuple[str, str] | None:
-    """Name and interval of one inequality; None for anything else."""
     for pattern, is_rising in zip(_BETWEEN, (True, False), strict=True):
         if found := pattern.fullmatch(text):
             left, left_sign, name, right_sign, right = found.groups()
@@ -144,7 +143,6 @@ def _between(rays: list[str]) -> str | None:
 
 
 def _ray(sign: str, bound: str) -> str:
-    """The numbers on one side of a bound, or all but the bound."""
     if sign == r"\ne":
         return rf"(-\infty,{bound})\cup ({bound},\infty)"
     return rf"(-\infty,{bound}{_CLOSE[sign]}" if sign in ("<", r"\le") else rf"{_OPEN[sign]}{bound},\infty)"

@@ -141,7 +141,6 @@ def _defer(*_: str) -> bool:
 
 
 def _verdict(gold: str, answer: str, prove: Prove) -> EqualityVerdict:
-    """`decide` for two normalised texts."""
     if not gold or not answer or gold == answer:
         return EqualityVerdict(equal=bool(gold) and gold == answer, rule="same text")
     gold_number, answer_number = parse_quantity(gold), parse_quantity(answer)
@@ -228,7 +227,6 @@ def _is_set_undone(gold: str, answer: str) -> bool:
 
 
 def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number: bool) -> EqualityVerdict:
-    """Equal as words or as algebra."""
     # One of them is language; `xy` beside `x*y` is a product, beside `yx` it is a word.
     language = [text for text in (gold, answer) if _is_words(text)]
     if len(language) == 2 or any(not _PRODUCT.fullmatch(text) for text in language):
@@ -346,7 +344,6 @@ def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
 
 
 def _recognises(gold: str, parse: Callable[[str], bool]) -> bool:
-    """`recognises` for a normalised text."""
     if not gold or _PLACEHOLDER.fullmatch(_words(gold).casefold()):
         return False
     if parse_quantity(gold) or _CHOICE.fullmatch(gold) or _TIME.fullmatch(gold) or _SPELLED.fullmatch(gold):

@@ -82,7 +82,6 @@ def _outlive_a_child(requests: BinaryIO, replies: BinaryIO) -> bool:
 
 
 def _serve(requests: BinaryIO, replies: BinaryIO) -> int:
-    """Answer lines, to their end or until another child should go on."""
     limit = _resident_bytes() + GROWTH_BYTES
     for _ in range(PAIRS_PER_CHILD):
         line = requests.readline(MAX_LINE)
@@ -99,7 +98,6 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> int:
 
 
 def _judge(request: dict[str, Any]) -> dict[str, object]:
-    """The verdict on a pair, or whether a gold answer is one that can be recognised."""
     from sympy.core.random import seed
 
     seed(0)  # sympy tries expressions at random points: the same ones for a pair, whatever was judged before it
@@ -125,6 +123,5 @@ def _end_with(parent: int) -> None:
 
 
 def _resident_bytes() -> int:
-    """The most memory that the process has had so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -45,8 +45,6 @@ ProverReply = dict[str, Any]
 
 @dataclass(slots=True)
 class _Job:
-    """One request, and whoever waits for its reply."""
-
     request: dict[str, str]
     future: "Future[ProverReply]" = field(default_factory=Future)
     attempts: int = 0
@@ -61,8 +59,6 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """One process, and what it is doing."""
-
     process: "subprocess.Popen[bytes]"
     pipes: tuple[IO[bytes], IO[bytes]]
     """Its standard input and output."""
@@ -150,7 +146,6 @@ class ProofPool:
             self._fail_waiting("the workers were ended")
 
     def _hand_out(self) -> None:
-        """Give jobs to idle workers, and start workers for those that remain."""
         idle = [worker for worker in self._workers if worker.is_ready and worker.job is None and not _is_dead(worker)]
         with self._lock:
             queues = (self._jobs, self._slow_jobs)

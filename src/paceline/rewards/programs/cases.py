@@ -90,8 +90,6 @@ def code_row_check(columns: Mapping[str, object], row_id: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reader:
-    """Reads one cell; every refusal names its row and place."""
-
     row_id: str
     place: str
     is_apps: bool
@@ -154,7 +152,9 @@ class _Reader:
             return self._text(given, f"input {number}"), self._text(expected, f"output {number}")
         if isinstance(given, str):
             value = self._value(expected, f"output {number}") if isinstance(expected, str) else expected
-            return self._arguments(given, f"input {number}"), self._returned(value, f"output {number}")
+            lines = given.strip().split("\n") if given.strip() else []
+            arguments = [self._value(line, f"input {number}") for line in lines]
+            return self._json(arguments, f"input {number}"), self._returned(value, f"output {number}")
         if not isinstance(given, list | tuple):
             remedy = "give a list of arguments, or text with one JSON value per line"
             self._refuse(f"has {_kind(given)} as input {number} of a function", remedy)
@@ -167,10 +167,6 @@ class _Reader:
             remedy = "give text, or the name of the function to call as fn_name"
             self._refuse(f"has {_kind(value)} as {what} of a program that reads and prints", remedy)
         return self._encodable(value, what)
-
-    def _arguments(self, text: str, what: str) -> str:
-        lines = text.strip().split("\n") if text.strip() else []
-        return self._json([self._value(line, what) for line in lines], what)
 
     def _value(self, text: object, what: str) -> object:
         try:
@@ -244,5 +240,4 @@ def _size(value: object) -> int:
 
 
 def _kind(value: object) -> str:
-    """What a cell holds instead, in words for a person."""
     return "nothing" if value is None else f"a {type(value).__name__}"

@@ -67,7 +67,12 @@ class Judges:
 
         What the sandbox failed on is judged anew, since nothing is known of it.
         """
-        key = _fingerprint(source, cases)
+        # A fingerprint of the program and its tests: remembering a verdict must not keep megabytes of tests.
+        digest = blake2b(digest_size=16)
+        for text in (source, cases.function or "", str(cases.in_list), *cases.inputs, *cases.outputs):
+            part = text.encode("utf-8", "surrogatepass")
+            digest.update(len(part).to_bytes(8, "big") + part)
+        key = digest.digest()
         with self._lock:
             known = self._known.get(key)
             if known is not None and not known.is_broken:
@@ -121,7 +126,6 @@ class Judges:
         return time.monotonic() + START_SECONDS + TRIES * self._limits.wall_seconds * -(-tests // slots)
 
     def _wait(self, program: Program, work: Future[None], until: float, failures: dict[Program, SandboxError]) -> None:
-        """Wait for a program's work; where there is no result, note why."""
         while not work.done() and (left := until - time.monotonic()) > 0:
             wait([work], timeout=min(SLICE_SECONDS, left))
         if not work.done():
@@ -174,12 +178,3 @@ def _once(action: Callable[[], None]) -> Callable[[], None]:
     """The action, which further calls do not repeat."""
     left = [action]
     return lambda: left.pop()() if left else None
-
-
-def _fingerprint(source: str, cases: Cases) -> bytes:
-    """Stands for a program and its tests, so that remembering a verdict does not keep megabytes of tests."""
-    digest = blake2b(digest_size=16)
-    for text in (source, cases.function or "", str(cases.in_list), *cases.inputs, *cases.outputs):
-        part = text.encode("utf-8", "surrogatepass")
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.digest()

@@ -75,7 +75,6 @@ def _argument(index: int, *, high: bool = False) -> Instruction:
 
 
 def _one_of(index: int, values: tuple[int, ...]) -> list[Instruction]:
-    """Build instructions that allow if the argument is one of these."""
     code = [_argument(index)]
     code += [(EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     return [*code, _fail(errno.EPERM), (RETURN, 0, 0, ALLOW)]

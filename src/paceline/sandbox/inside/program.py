@@ -187,7 +187,6 @@ def call_function(source: str, name: str, arguments: str, report: int) -> NoRetu
 
 
 def _find(module: types.ModuleType, name: str) -> Callable[..., Any] | None:
-    """Return the method of a class `Solution`, or the function of that name."""
     solution = module.__dict__.get("Solution")
     if isinstance(solution, type) and callable(getattr(solution, name, None)):
         return getattr(solution(), name)  # type: ignore[no-any-return]

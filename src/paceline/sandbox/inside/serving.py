@@ -113,7 +113,6 @@ def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confin
 
 
 def _wait(pid: int, control: socket.socket, limits: dict[str, Any], confinement: Confinement) -> End:
-    """Wait for a child, at most as long as it may run, and kill it with all its threads."""
     child = os.pidfd_open(pid)
     events = select.poll()
     events.register(child, select.POLLIN)

@@ -82,7 +82,6 @@ def _deleted_and_mapped(maps: str, scratch: str) -> set[int] | None:
 
 
 def _deleted_and_open(descriptors: str) -> dict[int, int]:
-    """Return bytes on disk by inode of deleted files that are open."""
     sizes = {}
     for descriptor in os.listdir(descriptors):
         with contextlib.suppress(OSError):  # closed in the meantime
