@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 from paceline.data.rows import spread
 from paceline.errors import RewardError
-from paceline.rewards.builtin.answers import is_blank, unverifiable_answers
+from paceline.rewards.builtin.answers import is_blank
 from paceline.rewards.builtin.tools import has_calls, unreadable_calls
 from paceline.rewards.function import BuiltIn, RewardFunction, compares_group
+from paceline.rewards.maths.verdicts import unverifiable
 from paceline.rewards.programs.cases import has_cases
-from paceline.rewards.scoring.calling import accepted, arguments_of
+from paceline.rewards.scoring.calling import accepted, arguments_of, made_up
 from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import is_for
-from paceline.types import Completion, Task
+from paceline.types import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +38,7 @@ ANSWERS = Need(
     remedies=("name their column with --answer-column", CHOOSE),
     repairs=("correct these answers", "name the right column with --answer-column", CHOOSE),
     is_met=lambda task: not is_blank(task.answer),
-    doubtful=lambda tasks: unverifiable_answers([task.answer for task in tasks]),
+    doubtful=lambda tasks: unverifiable([task.answer or "" for task in tasks]),
 )
 CALLS = Need(
     does="compares with tool calls",
@@ -59,11 +60,7 @@ CASES = Need(
 
 # By the name of the function; one that is not here can grade any row.
 NEEDS: Mapping[str, Need] = {
-    "accuracy": ANSWERS,
-    "think_answer_tags": ANSWERS,
-    "boxed": ANSWERS,
-    "gsm8k": ANSWERS,
-    "cosine": ANSWERS,
+    **dict.fromkeys(("accuracy", "think_answer_tags", "boxed", "gsm8k", "cosine"), ANSWERS),
     "tool_call": CALLS,
     "code": CASES,
 }
@@ -162,10 +159,8 @@ def _misgraded(name: str, function: BuiltIn, tasks: Sequence[Task], need: Need |
         sample = spread([pair for pair in golds if pair[1] is not None] or golds, SAMPLE_SIZE)
     rows = [(task, gold, True) for task, gold in sample if gold is not None]
     rows += [(task, junk, False) for task, _ in sample for junk in function.junk(task)]
-    texts = [
-        Completion(token_ids=(), logprobs=(), finish_reason="stop", text=text, policy_version=0) for _, text, _ in rows
-    ]
-    scores = score({name: function}, [task for task, _, _ in rows], texts, timeout=SELF_TEST_SECONDS)
+    completions = [made_up(text) for _, text, _ in rows]
+    scores = score({name: function}, [task for task, _, _ in rows], completions, timeout=SELF_TEST_SECONDS)
     wrong = {
         task.task_id
         for place, ((task, _, is_gold), value) in enumerate(zip(rows, scores.values[name], strict=True))
@@ -210,16 +205,7 @@ def trial(
     repeated = num_generations if any(map(compares_group, functions.values())) else 1
     sample = [task for task in spread(tasks, TRIAL_SIZE) for _ in range(repeated)]
     # Token ids are the prompt's, which the tokenizer knows; the text does not belong to them.
-    completions = [
-        Completion(
-            token_ids=task.prompt_ids,
-            logprobs=(0.0,) * len(task.prompt_ids),
-            finish_reason="stop",
-            text=task.answer or "I am not sure.",
-            policy_version=0,
-        )
-        for task in sample
-    ]
+    completions = [made_up(task.answer or "I am not sure.", task.prompt_ids) for task in sample]
     scores = score(functions, sample, completions, timeout=timeout)
     for name, failed in scores.failed.items():
         if len(failed) == len(scores.values[name]) and scores.seconds[name] >= timeout:

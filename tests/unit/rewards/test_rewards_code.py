@@ -167,7 +167,7 @@ def test_beginning_raises_nothing_whatever_the_row():
 
 
 def test_a_verdict_that_does_not_come_in_time_is_no_score(monkeypatch):
-    monkeypatch.setattr("paceline.rewards.programs.judges.START_SECONDS", -1e6)
+    monkeypatch.setattr("paceline.rewards.programs.judging.START_SECONDS", -1e6)
     may_end = threading.Event()
     function, _ = made(lambda job: "2" if may_end.wait(timeout=20) else "")
     (got,) = grades(function, [fenced("double")])

@@ -7,8 +7,9 @@ from paceline.rewards.audit.cheats import ANSWER_ATTACKS, COMPLETION_ATTACKS
 from paceline.rewards.audit.programs import PROGRAM_ATTACKS, lookup_program
 from paceline.rewards.audit.subjects import WRAPPINGS, Attack, Attempt, Subject, attempts, continued, subjects
 from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.scoring.calling import made_up
 from paceline.rewards.scoring.scores import score
-from paceline.types import Completion, Task
+from paceline.types import Task
 
 CHARACTERS = 4_000_000  # Limit on the total length of the completions of one call
 ROUNDING = 1e-9
@@ -230,17 +231,8 @@ def _graded(
             length += len(tried[end].text)
             end += 1
         part, start = tried[start:end], end
-        # Token ids are the bytes of a text, as those of the prompt are; reward functions see no logprobs.
-        completions = [
-            Completion(
-                token_ids=tuple(one.text.encode("utf-8", "surrogatepass")),
-                logprobs=(),
-                finish_reason="stop",
-                text=one.text,
-                policy_version=0,
-            )
-            for one in part
-        ]
+        # Token ids are the bytes of a text, as those of the prompt are.
+        completions = [made_up(one.text, tuple(one.text.encode("utf-8", "surrogatepass"))) for one in part]
         scores = score({name: function}, [one.subject.task for one in part], completions, timeout=timeout)
         failed = set(scores.failed[name])
         for place, (one, value) in enumerate(zip(part, scores.values[name], strict=True)):

@@ -5,6 +5,7 @@ What makes a format valid stands in one table for all styles, in `docs/rewards.m
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from paceline.data.extraction.answers import (
@@ -27,7 +28,7 @@ from paceline.data.extraction.thinking import (
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardContext
 from paceline.rewards.maths.equality import EqualityVerdict
-from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes, unverifiable
+from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes
 from paceline.types import Task
 
 Find = Callable[[str, str], str | None]
@@ -45,10 +46,9 @@ def said(prompt: str, completion: str) -> str:
     return visible_text(completion, prefilled=prefills_think(prompt))
 
 
-def unverifiable_answers(answers: Sequence[str | None]) -> list[int]:
-    """Positions of gold answers that nothing but the same text would equal."""
-    places = [place for place, answer in enumerate(answers) if not is_blank(answer)]
-    return [places[one] for one in unverifiable([answers[place] or "" for place in places])]
+def find_answer(prompt: str, completion: str, *, plain: bool = False) -> str | None:
+    """The answer that a completion states, in any style; `plain`: see `accuracy`."""
+    return final_answer(said(prompt, completion), plain=plain)
 
 
 def is_blank(answer: str | None) -> bool:
@@ -125,10 +125,7 @@ def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
     it they score 0.0 throughout, and nothing is learned.
     """
 
-    def find(prompt: str, completion: str) -> str | None:
-        return final_answer(said(prompt, completion), plain=plain)
-
-    return judging("accuracy", find, **stating(_in_tags))
+    return judging("accuracy", partial(find_answer, plain=plain), **stating(_in_tags))
 
 
 def boxed(context: RewardContext) -> BuiltIn:

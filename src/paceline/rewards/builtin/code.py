@@ -9,7 +9,7 @@ at a time; what it prints or returns is compared outside (`judging`, `comparing`
 | a program that fails one of four tests                         | 0.0         | 0.75                 |
 | no closed fence, no valid program, no function of that name    | 0.0         | 0.0                  |
 | it ends with an error, or needs too much time, memory, output  | 0.0         | the tests it passed  |
-| it is slow, and the batch has used up its time (`judges`)      | 0.0         | the tests it passed  |
+| it is slow, and the batch has used up its time (`judging`)     | 0.0         | the tests it passed  |
 | the row has no test cases                                      | None        | None                 |
 | the sandbox fails                                              | failure     | failure, never 0     |
 """
@@ -27,8 +27,7 @@ from paceline.rewards.builtin.answers import after_thought
 from paceline.rewards.function import BuiltIn, Grade, RewardContext
 from paceline.rewards.programs.cases import Cases, code_row_check, has_cases, parse_cases
 from paceline.rewards.programs.comparing import same_output
-from paceline.rewards.programs.judges import Judges, Program
-from paceline.rewards.programs.judging import Judgement
+from paceline.rewards.programs.judging import Judgement, Judges, Program
 from paceline.sandbox.programs import Limits, Sandbox
 from paceline.types import Task
 
@@ -127,7 +126,7 @@ class _Grader:
         return Grade(
             value=float(share == 1) if self._score == "all" else share,
             note=judgement.note,
-            cut_short=judgement.is_cut_short,
+            cut_short="cut_short" in judgement.verdicts,
         )
 
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from paceline.data.extraction.answers import final_answer
 from paceline.errors import RewardError
 from paceline.objective.advantages import overlong_penalty
-from paceline.rewards.builtin.answers import JUNK, judging, said
+from paceline.rewards.builtin.answers import JUNK, find_answer, judging
 from paceline.rewards.function import BuiltIn, RewardContext
 
 CACHE_SHARE = 5  # DAPO penalises within the last 4096 of 20480 tokens, a fifth
@@ -45,15 +44,12 @@ def cosine(
             f"{min_correct:g} to {max_correct:g} and {min_wrong:g} to {max_wrong:g}; swap them"
         )
 
-    def find(prompt: str, completion: str) -> str | None:
-        return final_answer(said(prompt, completion))
-
     def score(right: float, prompt: str, completion: str, gold: str, length: int) -> float:
         start, end = (max_correct, min_correct) if right else (min_wrong, max_wrong)
         return cosine_between(start, end, length / longest)
 
     return judging(
-        "cosine", find, score=score, gold=None, junk=lambda task: JUNK, maximum=max_correct, right=min_correct
+        "cosine", find_answer, score=score, gold=None, junk=lambda task: JUNK, maximum=max_correct, right=min_correct
     )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from paceline.rewards.maths.elements import NAME, as_membership, collection, is_matrix, split
 from paceline.rewards.maths.notation import normalise
-from paceline.rewards.maths.quantities import Quantity, parse_quantity, same_quantity, same_unit, scaled_unit
+from paceline.rewards.maths.quantities import parse_quantity, same_quantity, same_unit, scaled_unit
 from paceline.rewards.maths.symbolic import is_bounded
 
 MAX_LENGTH = 4096  # Characters; nothing longer is compared but as text
@@ -151,14 +151,21 @@ def _verdict(gold: str, answer: str, prove: Prove) -> EqualityVerdict:
     if (time := _TIME.fullmatch(gold)) and (given := _TIME.fullmatch(answer)):
         return EqualityVerdict(equal=_same_time(time, given), rule="time")
     if gold_number and (calculated := _CALCULATED.fullmatch(answer)):
-        return EqualityVerdict(equal=_equal_calculated(gold_number, calculated, prove), rule="assignment")
+        # The result is the gold number and its calculation is right; `41 = 42` calculates nothing.
+        left, result = calculated[1].strip(), calculated[2].strip()
+        given_number = None if parse_quantity(left) else parse_quantity(result)
+        is_gold = given_number is not None and same_quantity(gold_number, given_number)
+        return EqualityVerdict(equal=is_gold and is_bounded(left) and prove(result, left), rule="assignment")
     gold, answer = as_membership(gold), as_membership(answer)
     if _assigned(gold) or _assigned(answer):
         return EqualityVerdict(equal=_equal_assigned(gold, answer, prove), rule="assignment")
     gold_elements, answer_elements = collection(gold), collection(answer)
     if gold_elements or answer_elements:
         same = gold_elements and answer_elements and gold_elements.matches(answer_elements, partial(_equal, prove))
-        if same or not _is_computed(gold, answer):
+        # A set or matrix that is the result of an operation takes algebra.
+        is_joined = any(mark in text for text in (gold, answer) for mark in (r"\cup", r"\cap", r"\setminus"))
+        are_matrices = r"\begin" in gold and r"\begin" in answer
+        if same or not (is_joined or (are_matrices and not (is_matrix(gold) and is_matrix(answer)))):
             return EqualityVerdict(equal=bool(same), rule="collection")
         if _is_set_undone(gold, answer):
             return EqualityVerdict(equal=False, rule="unfinished")
@@ -196,22 +203,6 @@ def _equal_assigned(gold: str, answer: str, prove: Prove) -> bool:
     if named_gold and not re.search(r"(?<![a-zA-Z\\])[a-zA-Z]", named_gold[2]):
         return False
     return _compare_expressions(gold, answer, prove, gold_is_number=False).equal
-
-
-def _equal_calculated(gold: Quantity, calculated: re.Match[str], prove: Prove) -> bool:
-    """Return whether the result is the gold number and its calculation is right; `41 = 42` calculates nothing."""
-    left, result = calculated[1].strip(), calculated[2].strip()
-    given = parse_quantity(result)
-    if given is None or parse_quantity(left) or not same_quantity(gold, given):
-        return False
-    return is_bounded(left) and prove(result, left)
-
-
-def _is_computed(gold: str, answer: str) -> bool:
-    """Return whether a set or matrix on either side is the result of an operation, which takes algebra."""
-    if any(mark in text for text in (gold, answer) for mark in (r"\cup", r"\cap", r"\setminus")):
-        return True
-    return r"\begin" in gold and r"\begin" in answer and not (is_matrix(gold) and is_matrix(answer))
 
 
 def _is_set_undone(gold: str, answer: str) -> bool:

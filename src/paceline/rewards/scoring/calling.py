@@ -51,6 +51,11 @@ class CallOutcome:
     """Wall time; calls that wait at the same time count it each."""
 
 
+def made_up(text: str, token_ids: tuple[int, ...] = ()) -> Completion:
+    """A completion of this text that no model has sampled; reward functions see no logprobs."""
+    return Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
+
+
 def arguments_of(tasks: Sequence[Task], completions: Sequence[Completion]) -> Arguments:
     """What every reward function may ask for; a column that not every task has is None where it is missing."""
     columns = dict.fromkeys(name for task in tasks for name in task.columns)
@@ -210,10 +215,9 @@ def early_start(
 
     def start(request: int, token_ids: tuple[int, ...], text: str) -> None:
         task = tasks[request]
-        sampled = Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
         for name, function in starting.items():
             if function.begin is not None and is_for(task, name):
-                function.begin(**arguments_of([task], [sampled]))
+                function.begin(**arguments_of([task], [made_up(text, token_ids)]))
 
     return start
 
