@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
@@ -63,18 +63,14 @@ in `_SYSTEM_PROMPTS`."""
 
 def reward_context(rewards: RewardConfig, sampling: SamplingConfig) -> RewardContext:
     """The context of every reward function of a run; the sandbox opens when the first program has to run."""
-    return RewardContext(
-        max_completion_length=sampling.max_completion_length,
-        open_sandbox=lambda: _shared_sandbox(rewards.sandbox),
-    )
+    shared = partial(_shared_sandbox, rewards.sandbox)
+    return RewardContext(max_completion_length=sampling.max_completion_length, open_sandbox=shared)
 
 
 @lru_cache(maxsize=4)
 def _shared_sandbox(given: str) -> Sandbox:
     """One for training and evaluation; it closes when the process ends."""
-    if "://" in given:
-        return open_sandbox(url=given)
-    return open_sandbox(cast(Level, given))
+    return open_sandbox(url=given) if "://" in given else open_sandbox(cast(Level, given))
 
 
 _THINK_ANSWER = (
@@ -154,7 +150,7 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
 
 def source_file(name: str) -> Path | None:
     """The file that the reward function `name` was loaded from; None: it is built in, or its module has no file."""
-    where, _, _ = name.rpartition(":")
+    where = name.rpartition(":")[0]
     if base_name(name) in BUILT_IN or not where:
         return None
     file = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)

@@ -25,18 +25,12 @@ def is_for(task: Task, name: str) -> bool:
 
 
 def check_selections(names: Iterable[str], tasks: Sequence[Task]) -> None:
-    """Refuse rows that name a function which the run does not have, or none at all.
-
-    Raises:
-        DataError: it names row, value and the functions there are.
-    """
+    """Raise DataError for a row that names a function which the run does not have, or none at all."""
     known = {spelling for name in names for spelling in (name, base_name(name))}
     for task in tasks:
         chosen = _chosen(task)
-        if chosen is None:
-            continue
-        unknown = [name for name in chosen if name not in known]
-        if unknown or not chosen:
+        unknown = [name for name in chosen or () if name not in known]
+        if unknown or chosen == ():
             raise DataError(
                 f"row {task.task_id}: column {COLUMN!r} must name functions of --reward-funcs "
                 f"({', '.join(sorted(known))}), got {unknown[0] if unknown else 'none'!r}; correct the row, leave the "
@@ -47,13 +41,11 @@ def check_selections(names: Iterable[str], tasks: Sequence[Task]) -> None:
 def _chosen(task: Task) -> tuple[str, ...] | None:
     """The names that the row gives; text is split at commas and spaces."""
     value = task.columns.get(COLUMN)
-    if value is None:
-        return None
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
     if isinstance(value, list | tuple):
-        return tuple(str(one) for one in value)
-    return (str(value),)
+        return tuple(map(str, value))
+    return None if value is None else (str(value),)
 
 
 def row_check(functions: Mapping[str, RewardFunction]) -> RowCheck | None:

@@ -84,11 +84,7 @@ threading.Event().wait(2)
 
 
 def breaches(sandbox: Sandbox, *, isolating: bool) -> list[str]:
-    """List the breaches of a level, empty if all is well; `isolating`: also try to break out.
-
-    Raises:
-        SandboxError: the sandbox failed.
-    """
+    """List the breaches of a level, empty if all is well; `isolating`: also try to break out. Raises SandboxError."""
     source = "name = input()\nprint(sum(range(10)), name)\n"
     plain = sandbox.execute(Job(source=source, stdin="pace\n", limits=LIMITS))
     if plain.status != "finished" or plain.output != "45 pace\n":

@@ -120,11 +120,7 @@ class RemoteSandbox:
         self._opener = _opener(self._url)
 
     def check(self) -> None:
-        """Check the service with one small program.
-
-        Raises:
-            SandboxError: it cannot be reached, or its answer is not what the program prints.
-        """
+        """Run one small program on the service; raises SandboxError if it cannot be reached, or answers otherwise."""
         execution = self.execute(Job(source="print(input()[::-1])", stdin="decaf\n"))
         if execution.status != "finished" or execution.output.strip() != "faced":
             self._give_up(f"a program that reads and prints came to {execution.status!r}: {_short(execution.error)}")

@@ -57,7 +57,6 @@ class Finding:
     example: str | None
     """The completion that scored most, where it scored anything."""
     row: str | None
-    """Its row."""
     counts: bool
     """False: the function may give its full score here."""
 
@@ -71,7 +70,6 @@ class Audit:
     threshold: float | None
     """The full score; None: nothing scored above an empty completion, so what a full one is stays unknown."""
     threshold_from: str
-    """Where that is known from."""
     exception: str
     """Why some attacks do not count against this function; empty: all do."""
     honest: tuple[Honest, ...]

@@ -161,7 +161,7 @@ class Attack:
 
     name: str
     what: str
-    """For a person: what is handed in."""
+    """What is handed in, for a person."""
     make: Callable[[Subject], Iterable[str]]
     """What to try on a task; nothing where the task gives nothing to make it of."""
     wrappings: tuple[str, ...] = ()

@@ -109,6 +109,15 @@ def stating(statement: Callable[[Task, str], str]) -> dict[str, Any]:
     }
 
 
+def form_alone(name: str, is_formed: Callable[[str, str], bool], **described: Any) -> BuiltIn:
+    """The function that gives 1.0 for a completion of this form, whatever stands in it; `described` as in `judging`."""
+
+    def call(*, prompts: list[str], completions: list[str], **columns: object) -> list[float]:
+        return [float(is_formed(*pair)) for pair in zip(prompts, completions, strict=True)]
+
+    return BuiltIn(name=name, call=call, is_formed=is_formed, **described)
+
+
 def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
     r"""Is the final answer right? The last complete `<answer>`, else the last complete box, else the last `####`.
 
@@ -159,15 +168,11 @@ def think_answer_format(context: RewardContext) -> BuiltIn:
     Where the prompt ends with `<think>`, the completion must not open it again.
     """
 
-    def call(*, prompts: list[str], completions: list[str], **columns: object) -> list[float]:
-        return [float(is_think_answer(*pair)) for pair in zip(prompts, completions, strict=True)]
-
-    return BuiltIn(
-        name="format",
-        call=call,
+    return form_alone(
+        "format",
+        is_think_answer,
         gold=lambda task: _in_tags(task, task.answer or "42"),
         junk=lambda task: JUNK,
-        is_formed=is_think_answer,
     )
 
 

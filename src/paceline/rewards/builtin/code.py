@@ -86,7 +86,15 @@ class _Grader:
         """The score of each completion; None: no test cases; an error: the grader failed on it."""
         started = self._start(prompts, completions, columns)
         judged = iter(self._judges.results([one for one in started if isinstance(one, Program)]))
-        return [self._graded(next(judged)) if isinstance(one, Program) else one for one in started]
+        grades = list[Grade | PacelineError | None]()
+        for one in started:
+            outcome = next(judged) if isinstance(one, Program) else one
+            if isinstance(outcome, Judgement):
+                share = outcome.passed / len(outcome.verdicts)
+                value = float(share == 1) if self._score == "all" else share
+                outcome = Grade(value=value, note=outcome.note, cut_short="cut_short" in outcome.verdicts)
+            grades.append(outcome)
+        return grades
 
     def _start(
         self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
@@ -118,16 +126,6 @@ class _Grader:
                 if len(self._rows) > ROWS_KEPT:
                     self._rows.popitem(last=False)
             return self._rows[key][1]
-
-    def _graded(self, judgement: Judgement | SandboxError) -> Grade | SandboxError:
-        if isinstance(judgement, SandboxError):
-            return judgement
-        share = judgement.passed / len(judgement.verdicts)
-        return Grade(
-            value=float(share == 1) if self._score == "all" else share,
-            note=judgement.note,
-            cut_short="cut_short" in judgement.verdicts,
-        )
 
 
 def _program(prompt: str, completion: str) -> str | None:

@@ -12,7 +12,7 @@ from paceline.data.extraction.actions import CLOSE_CALL, OPEN_CALL, labels, last
 from paceline.data.extraction.answers import stand_once_in_order
 from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill
 from paceline.errors import DataError, RewardError
-from paceline.rewards.builtin.answers import JUNK, after_thought, said
+from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, said
 from paceline.rewards.function import BuiltIn, RewardContext
 from paceline.types import Task
 
@@ -130,15 +130,11 @@ def react_format(context: RewardContext) -> BuiltIn:
     Source: ms-swift's function of this name, which accepts repeated tags and empty actions.
     """
 
-    def call(*, prompts: list[str], completions: list[str], **columns: object) -> list[float]:
-        return [float(is_react(*pair)) for pair in zip(prompts, completions, strict=True)]
-
-    return BuiltIn(
-        name="react_format",
-        call=call,
+    return form_alone(
+        "react_format",
+        is_react,
         gold=lambda task: after_thought(task, "\nAction: search\nAction Input: {}"),
         junk=lambda task: (*JUNK, "Action: search\nAction Input: {}", after_thought(task, "\nAction:\nAction Input:")),
-        is_formed=is_react,
     )
 
 

@@ -51,11 +51,6 @@ class _Job:
     seconds: float = FIRST_SECONDS
     """Processor time that it may use."""
 
-    def line(self) -> bytes:
-        """What the worker is sent; it fits into an empty pipe."""
-        text = json.dumps({"seconds": self.seconds, **self.request}, ensure_ascii=False)
-        return text.encode("utf-8", "surrogatepass") + b"\n"
-
 
 @dataclass(slots=True, eq=False)
 class _Worker:
@@ -155,8 +150,9 @@ class ProofPool:
         for worker in idle:
             if worker.job is not None:
                 worker.silent_until = time.monotonic() + self._wall_seconds
+                line = json.dumps({"seconds": worker.job.seconds, **worker.job.request}, ensure_ascii=False)
                 with suppress(BrokenPipeError):  # to a dead worker nothing is sent: its end is about to be read
-                    worker.pipes[0].write(worker.job.line())
+                    worker.pipes[0].write(line.encode("utf-8", "surrogatepass") + b"\n")  # fits into an empty pipe
         starting = sum(not worker.is_ready for worker in self._workers)
         for _ in range(min(self._size - len(self._workers), waiting - starting)):
             self._start()
@@ -193,7 +189,11 @@ class ProofPool:
             return
         *lines, worker.heard = worker.heard.split(b"\n")
         for line in lines:
-            message = _message(line)
+            message = None
+            with suppress(ValueError):
+                message = json.loads(line)
+            if not isinstance(message, dict):  # the worker will be given up for its silence
+                continue
             if "failed" in message:
                 self._do_with_less(f"a worker process does not start ({message['failed']}); {_REMEDY}")
             elif "ready" in message:
@@ -257,15 +257,6 @@ class ProofPool:
             self._slow_jobs.clear()
         for job in jobs:
             job.future.set_exception(RewardError(f"math answers cannot be compared: {reason}"))
-
-
-def _message(line: bytes) -> ProverReply:
-    """What a worker said; empty where that is no JSON object, and the worker will be given up for its silence."""
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return {}
-    return message if isinstance(message, dict) else {}
 
 
 def _is_dead(worker: _Worker) -> bool:

@@ -79,11 +79,7 @@ def has_cases(columns: Mapping[str, object]) -> bool:
 
 
 def code_row_check(columns: Mapping[str, object], row_id: str) -> None:
-    """Refuse a row whose test cases cannot be used; one without any is for other reward functions.
-
-    Raises:
-        DataError: as `parse_cases`.
-    """
+    """Refuse, by DataError, a row whose test cases cannot be used; one without any is for other reward functions."""
     if has_cases(columns):
         parse_cases(columns, row_id)
 

@@ -116,11 +116,7 @@ class Trial:
         return len(self._tests)
 
     def run_first(self, sandbox: Sandbox, on_sleep: Callable[[], None]) -> None:
-        """Run its tests until all is known, or the program turns out to be slow; `on_sleep`: see `Sandbox.execute`.
-
-        Raises:
-            SandboxError: nothing is known of the program.
-        """
+        """Run its tests until all is known, or the program turns out to be slow; SandboxError: nothing is known."""
         limits = replace(self._limits, seconds=min(FIRST_SECONDS, self._limits.seconds))
         while self._tests:
             execution = self._execute(sandbox, limits, on_sleep)
@@ -134,11 +130,7 @@ class Trial:
                     return
 
     def run_rest(self, sandbox: Sandbox, on_sleep: Callable[[], None], *, may_go_on: Callable[[], bool]) -> None:
-        """Run the tests that are left of a slow program, each within its whole limits, as long as it `may_go_on`.
-
-        Raises:
-            SandboxError: nothing is known of the program.
-        """
+        """Run the tests left of a slow program, within its whole limits, while it `may_go_on`; raises SandboxError."""
         while self._tests and may_go_on():
             execution = self._execute(sandbox, self._limits, on_sleep)
             if self._note(execution) != "pass":

@@ -98,11 +98,7 @@ def combine(rewards: Mapping[str, float | None], weights: Mapping[str, float]) -
 
 
 def check_failure_rate(scores: Scores, *, limit: float) -> None:
-    """Refuse to go on when a reward function failed on more than the share `limit` of the batch, or is doubtful there.
-
-    Raises:
-        TrainingError: it names function, rate, limit and the first failure.
-    """
+    """Raise TrainingError where a reward function failed on more than the share `limit` of a batch, or is doubtful."""
     if not scores.failed:
         return
     name = max(scores.failed, key=scores.against)
@@ -123,11 +119,7 @@ def check_failure_rate(scores: Scores, *, limit: float) -> None:
 
 
 def check_any_reward(scores: Scores) -> None:
-    """Refuse to go on when not one completion of the step got a reward: there is nothing to learn from.
-
-    Raises:
-        TrainingError: it names every function, how often it failed, and the first failure where there is one.
-    """
+    """Raise TrainingError when not one completion of the step got a reward: there is nothing to learn from."""
     total = max(map(len, scores.values.values()), default=0)
     if not total or any(value is not None for values in scores.values.values() for value in values):
         return

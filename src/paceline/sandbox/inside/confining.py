@@ -83,11 +83,7 @@ def _unused_owner() -> int | None:
 
 
 def confine(level: str, scratch: str, identity: Identity) -> Confinement:
-    """Take on the level's confinement, permanently.
-
-    Raises:
-        OSError: the host does not allow it.
-    """
+    """Take on the level's confinement, permanently; raises OSError where the host does not allow it."""
     if level == "none":
         return Confinement(scratch, None, None, None, threads_counted=False, watched=True, description="no isolation")
     if level == "landlock":

@@ -101,11 +101,7 @@ _LIBC.syscall.restype = ctypes.c_long
 
 
 def machine_column() -> int:
-    """Return the column of the tables with this machine's numbers.
-
-    Raises:
-        OSError: neither does.
-    """
+    """Return the column of the tables with this machine's numbers; raises OSError if there is none."""
     machine = platform.machine()
     if machine not in MACHINES:
         raise OSError(f"system calls are known for {' and '.join(MACHINES)}, this machine is {machine or 'unknown'}")

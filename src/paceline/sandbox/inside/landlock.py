@@ -23,11 +23,7 @@ CREATE_RULESET_VERSION = 1
 
 
 def version() -> int:
-    """Return the kernel's version of the interface.
-
-    Raises:
-        OSError: it has none, or refuses it.
-    """
+    """Return the kernel's version of the interface; raises OSError if it has none, or refuses it."""
     return kernel.call("landlock_create_ruleset", None, 0, CREATE_RULESET_VERSION)
 
 

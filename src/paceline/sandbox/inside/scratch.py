@@ -50,11 +50,7 @@ PREFIX = "paceline-scratch-held-"
 
 
 def hold_new(directory: str) -> str:
-    """Make a new directory in `directory`, locked until this process and all its forks have ended.
-
-    Raises:
-        OSError: it cannot be made.
-    """
+    """Make a new directory in `directory`, locked until this process and all its forks have ended; or raise OSError."""
     while True:
         path = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX, dir=directory))
         try:
@@ -91,11 +87,7 @@ def _remove_if_left(path: str) -> None:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Try to lock a descriptor; return True if this process has the lock.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
+    """Try to lock a descriptor: True if this process has the lock; OSError if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -46,11 +46,7 @@ class End(NamedTuple):
 
 
 def serve(control: socket.socket, level: str, scratch: str, identity: Identity, monitor: int) -> None:
-    """Take on the confinement, report it, and run jobs until the other end is closed.
-
-    Raises:
-        OSError: the level's confinement cannot be taken on.
-    """
+    """Take on the confinement, report it, and run jobs until the other end is closed; raises OSError if it cannot."""
     kernel.share_one_heap()
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     confinement = confine(level, scratch, identity)

@@ -12,6 +12,7 @@ from paceline.sandbox.inside import filtering, kernel, landlock
 from paceline.sandbox.inside.channel import PREFIX, receive_bytes
 from paceline.sandbox.inside.confining import Confinement
 from paceline.sandbox.inside.program import PROGRAM_FILE, call_function, run_main
+from paceline.sandbox.inside.watching import MOST_THREADS
 
 STARTED = b"s"  # Written when everything is in place, into a pipe the program does not have: it cannot claim otherwise
 MOST_SAID = 500  # Most bytes of a reason written there instead, if something could not be put in place
@@ -19,7 +20,6 @@ REPORT = 3  # Descriptor of the private file for the program's result
 BEFORE_REPORT, RULES, LAST = 61, 62, 63  # Temporary places of descriptors; the zygote has far fewer open
 ALL_DESCRIPTORS = 1 << 20
 OPEN_FILES = 64
-THREADS = 256
 PENDING_SIGNALS = 64
 """Limit of pending signals: the kernel counts them by user, and timers of the user's other processes need some."""
 NO_CORE = 1  # Limit of core dumps in bytes: at 0 the kernel still starts the host's dump program, at 1 it makes no dump
@@ -116,7 +116,7 @@ def _limit(limits: dict[str, Any], confinement: Confinement, memory: int) -> Non
         resource.RLIMIT_AS: memory + (limits["memory_mb"] << 20),
         resource.RLIMIT_FSIZE: largest_file(limits["output_bytes"]),
         resource.RLIMIT_NOFILE: OPEN_FILES,
-        resource.RLIMIT_NPROC: THREADS + others,
+        resource.RLIMIT_NPROC: MOST_THREADS + others,
         resource.RLIMIT_SIGPENDING: PENDING_SIGNALS,
         resource.RLIMIT_CORE: NO_CORE,
         resource.RLIMIT_MEMLOCK: 0,
