@@ -27,7 +27,7 @@ from paceline.rewards.builtin.answers import after_thought
 from paceline.rewards.function import BuiltIn, Grade, RewardContext
 from paceline.rewards.programs.cases import Cases, code_row_check, has_cases, parse_cases
 from paceline.rewards.programs.comparing import same_output
-from paceline.rewards.programs.judging import Judgement, Judges, Program
+from paceline.rewards.programs.judging import Judgement, Judges, Trial
 from paceline.sandbox.programs import Limits, Sandbox
 from paceline.types import Task
 
@@ -85,10 +85,10 @@ class _Grader:
     ) -> list[Grade | PacelineError | None]:
         """The score of each completion; None: no test cases; an error: the grader failed on it."""
         started = self._start(prompts, completions, columns)
-        judged = iter(self._judges.results([one for one in started if isinstance(one, Program)]))
+        judged = iter(self._judges.results([one for one in started if isinstance(one, Trial)]))
         grades = list[Grade | PacelineError | None]()
         for one in started:
-            outcome = next(judged) if isinstance(one, Program) else one
+            outcome = next(judged) if isinstance(one, Trial) else one
             if isinstance(outcome, Judgement):
                 share = outcome.passed / len(outcome.verdicts)
                 value = float(share == 1) if self._score == "all" else share
@@ -98,8 +98,8 @@ class _Grader:
 
     def _start(
         self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
-    ) -> list[Program | Grade | PacelineError | None]:
-        started = list[Program | Grade | PacelineError | None]()
+    ) -> list[Trial | Grade | PacelineError | None]:
+        started = list[Trial | Grade | PacelineError | None]()
         for place, pair in enumerate(zip(prompts, completions, strict=True)):
             row = {name: columns[name][place] for name in CASES_COLUMNS if name in columns}
             if not has_cases(row):

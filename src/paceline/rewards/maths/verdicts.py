@@ -67,18 +67,17 @@ class VerdictMemory:
         with self._lock:
             if pair in self._known:
                 self._known.move_to_end(pair)
-                return self._known[pair]
-            if pair in self._pending:
-                return self._pending[pair]
+            found = self._known.get(pair) or self._pending.get(pair)
+            if found is not None:
+                return found
         verdict = decide(*pair)
         if verdict is not None:
             self._keep(pair, verdict)
             return verdict
         with self._lock:
-            if pair in self._known:
-                return self._known[pair]
-            if pair in self._pending:
-                return self._pending[pair]
+            found = self._known.get(pair) or self._pending.get(pair)
+            if found is not None:
+                return found
             future = self._pending[pair] = self._pool().submit({"gold": pair[0], "answer": pair[1]})
         future.add_done_callback(partial(self._land, pair))
         return future

@@ -105,6 +105,16 @@ class Trial:
         """Processor time of tests that it did not pass, beyond the first slice; a timeout counts as a whole limit,
         also where the program slept."""
 
+        self.first: Future[None] = Future()
+        """Done once the first slice has run."""
+        self.rest: Future[None] | None = None
+        """Done once the other tests of a slow program have run."""
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the sandbox has failed on it, so that nothing is known of it."""
+        return any(one is not None and one.done() and one.exception() is not None for one in (self.first, self.rest))
+
     @property
     def is_slow(self) -> bool:
         """True if the first slice was not enough."""
@@ -194,19 +204,6 @@ def _last_line(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in last)
 
 
-class Program:
-    """A program that is being judged for some tests."""
-
-    def __init__(self, key: bytes, trial: Trial, first: Future[None]) -> None:
-        self.key, self.trial, self.first = key, trial, first
-        self.rest: Future[None] | None = None
-
-    @property
-    def is_broken(self) -> bool:
-        """True if the sandbox has failed on it, so that nothing is known of it."""
-        return any(one is not None and one.done() and one.exception() is not None for one in (self.first, self.rest))
-
-
 class Judges:
     """Threads that judge. They are daemons: a verdict that nobody waits for must not keep the process alive."""
 
@@ -215,14 +212,14 @@ class Judges:
         self._limits = limits
         self._stop_at_first = stop_at_first
         self._lock = threading.RLock()
-        self._known: OrderedDict[bytes, Program] = OrderedDict()
+        self._known: OrderedDict[bytes, Trial] = OrderedDict()
         self._queue: PriorityQueue[tuple[int, int, Future[None], Work]] = PriorityQueue()
         self._numbers = count()
         self._sandbox: Sandbox | SandboxError | None = None
         self._threads = 0
         self._seats = threading.Semaphore(1)
 
-    def start(self, source: str, cases: Cases) -> Program:
+    def start(self, source: str, cases: Cases) -> Trial:
         """Have a program's first slice run; returns at once, with the same object for the same program and tests.
 
         What the sandbox failed on is judged anew, since nothing is known of it.
@@ -239,53 +236,52 @@ class Judges:
                 self._known.move_to_end(key)
                 return known
             trial = Trial(source, cases, limits=self._limits, stop_at_first=self._stop_at_first)
-            self._known[key] = program = Program(key, trial, self._put(FIRST, trial.run_first))
+            self._put(FIRST, trial.first, trial.run_first)
+            self._known[key] = trial
             if len(self._known) > KEPT:
                 self._known.popitem(last=False)
-        return program
+        return trial
 
-    def results(self, batch: Sequence[Program]) -> list[Judgement | SandboxError]:
+    def results(self, batch: Sequence[Trial]) -> list[Judgement | SandboxError]:
         """The verdicts on the programs of a batch, in its order; an error where the sandbox failed or was too slow."""
         programs = list(dict.fromkeys(batch))
-        failures = dict[Program, SandboxError]()
-        until = self._deadline(sum(program.trial.tests_left for program in programs))
+        failures = dict[Trial, SandboxError]()
+        until = self._deadline(sum(program.tests_left for program in programs))
         for program in programs:
             self._wait(program, program.first, until, failures)
-        slow = [program for program in programs if program not in failures and program.trial.is_slow]
+        slow = [program for program in programs if program not in failures and program.is_slow]
         allowance = self._limits.seconds * max(LEAST_ALLOWANCE, len(batch) / PROGRAMS_PER_LIMIT)
 
         def may_go_on(place: int) -> bool:
-            return sum(one.trial.lost_seconds for one in slow[:place]) < allowance
+            return sum(one.lost_seconds for one in slow[:place]) < allowance
 
         for place, program in enumerate(slow):
             if program.rest is None or program.rest.done():
-                program.rest = self._put(REST, partial(program.trial.run_rest, may_go_on=partial(may_go_on, place)))
-        until = self._deadline(sum(program.trial.tests_left for program in slow))
+                program.rest = Future()
+                self._put(REST, program.rest, partial(program.run_rest, may_go_on=partial(may_go_on, place)))
+        until = self._deadline(sum(program.tests_left for program in slow))
         for program in slow:
             assert program.rest is not None
             self._wait(program, program.rest, until, failures)
         cut = {program for place, program in enumerate(slow) if not may_go_on(place)}
-        known = {one: one.trial.judgement(cut_short=one in cut) for one in programs if one not in failures}
-        with self._lock:
-            for program in cut:  # what is not known of it must not be remembered, nor its tests be kept
-                if self._known.get(program.key) is program:
-                    del self._known[program.key]
+        known = {one: one.judgement(cut_short=one in cut) for one in programs if one not in failures}
+        if cut:
+            with self._lock:  # what is not known of them must not be remembered, nor their tests be kept
+                self._known = OrderedDict((key, one) for key, one in self._known.items() if one not in cut)
         return [failures[program] if program in failures else known[program] for program in batch]
 
-    def _put(self, order: int, work: Work) -> Future[None]:
-        future = Future[None]()
+    def _put(self, order: int, future: Future[None], work: Work) -> None:
         self._queue.put((order, next(self._numbers), future, work))
         with self._lock:
             if self._threads == 0:
                 self._add_thread()
-        return future
 
     def _deadline(self, tests: int) -> float:
         """By when, in the time of `time.monotonic`, so many tests have a verdict at the latest."""
         slots = 1 if self._sandbox is None or isinstance(self._sandbox, SandboxError) else self._sandbox.slots
         return time.monotonic() + START_SECONDS + TRIES * self._limits.wall_seconds * -(-tests // slots)
 
-    def _wait(self, program: Program, work: Future[None], until: float, failures: dict[Program, SandboxError]) -> None:
+    def _wait(self, program: Trial, work: Future[None], until: float, failures: dict[Trial, SandboxError]) -> None:
         while not work.done() and (left := until - time.monotonic()) > 0:
             wait([work], timeout=min(SLICE_SECONDS, left))
         if not work.done():
