@@ -19,6 +19,7 @@ from paceline.checkpoints.finding import (
     set_damaged_aside,
 )
 from paceline.checkpoints.free_space import refuse_small_disk, room_of_run
+from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir, copy_later
 from paceline.config.building import build_config
 from paceline.config.changing import plain_options
@@ -176,15 +177,7 @@ class Session:
             saved_step=None if checkpoint is None else checkpoint.state.step,
         )
         observer.start(self.run, trackers)
-        sentences = [*self._sentences, *committed.faults]
-        if committed.entries:
-            count, first = len(committed.entries), committed.entries[0]["step"]
-            whose = "1 step's" if count == 1 else f"{count} steps'"
-            sentences.append(f"{whose} rollouts used again, from step {first} on")
-        if run_dir.torn_lines:
-            sentences.append(f"{run_dir.torn_lines} unfinished lines cut from the run's records")
-        if run_dir.replaced:
-            sentences.append(f"{run_dir.path} held a run without a finished step; this one takes its place")
+        sentences = [*self._sentences, *_recovery_sentences(run_dir, committed)]
         sentences += [*opening, *run_sentences(config, inputs, backend.sentences, checkpoint)]
         sentences += [] if self._change is None else [f"from here on {what}" for what in self._change.describe()]
         notify(self.run, sentences)
@@ -232,6 +225,20 @@ class Session:
             f"`paceline explain {self.output_dir}` what was optimised",
             soft_wrap=True,
         )
+
+
+def _recovery_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
+    """Say what an earlier attempt left, what of it is used again, and what is not."""
+    sentences = list(committed.faults)
+    if committed.entries:
+        count, first = len(committed.entries), committed.entries[0]["step"]
+        whose = "1 step's" if count == 1 else f"{count} steps'"
+        sentences.append(f"{whose} rollouts used again, from step {first} on")
+    if run_dir.torn_lines:
+        sentences.append(f"{run_dir.torn_lines} unfinished lines cut from the run's records")
+    if run_dir.replaced:
+        sentences.append(f"{run_dir.path} held a run without a finished step; this one takes its place")
+    return sentences
 
 
 def _gets_signals() -> bool:

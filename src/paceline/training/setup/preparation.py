@@ -30,7 +30,7 @@ from paceline.runtime.devices import choose_device
 from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
 from paceline.training.setup.checks import Checked, resolved
-from paceline.training.setup.evaluators import RewardEvaluator
+from paceline.training.setup.evaluators import Evaluator, RewardEvaluator
 from paceline.training.setup.held_out import check_prompts_fit, make_evaluators
 from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.setup.samplers import with_reward_models
@@ -51,6 +51,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         checked = Checked(functions=overrides.functions)
     checked = checked or resolved(config)
     functions, data = dict(checked.functions), config.data
+    # what needs the model's configuration alone
     check_memory_options(config, choose_device(config.model))
     check_quantisation(config, overrides)
     how = changed_logits(read_config(config.model) if overrides.model is None else overrides.model.config)
@@ -58,6 +59,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         raise ModelError(f"--model {config.model.model} {other_logits(how)}")
     limit, completion = _positions(config, overrides), config.sampling.max_completion_length
     check_completion_fits(completion, limit=limit)
+    # the tasks, and what they must be
     tokenizer = overrides.tokenizer or load_tokenizer(config.model)
     tasks = overrides.tasks
     if tasks is None:
@@ -78,36 +80,28 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     )
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
+    # a program's own tasks say that its options name no held-out set
     is_evaluated = overrides.tasks is None and (
         data.eval_dataset is not None or any(has_split(one, data.eval_split) for one in data.datasets)
     )
-    evaluators = make_evaluators(config, tokenizer, checked) if is_evaluated else ()
+    evaluators: tuple[Evaluator, ...] = make_evaluators(config, tokenizer, checked) if is_evaluated else ()
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )
+    generations, held_out = config.evaluation.eval_generations, overrides.held_out or {}
+    evaluators = evaluators or tuple(
+        RewardEvaluator(config=config, name=name, tasks=some, functions=functions, generations=generations)
+        for name, some in held_out.items()
+    )
+    has_adapter = overrides.adapter is not None or hasattr(overrides.model, "peft_config")
     return RunInputs(
         tokenizer=tokenizer,
         functions=functions,
         tasks=tasks,
         unverified=unverified,
         unmet=unmet_needs(functions, tasks.looked_at),
-        evaluators=evaluators
-        or tuple(
-            RewardEvaluator(
-                config=config,
-                name=name,
-                tasks=some,
-                functions=functions,
-                generations=config.evaluation.eval_generations,
-            )
-            for name, some in (overrides.held_out or {}).items()
-        ),
-        model_digests=model_digests(
-            config,
-            tokenizer,
-            overrides.model,
-            has_adapter=overrides.adapter is not None or hasattr(overrides.model, "peft_config"),
-        ),
+        evaluators=evaluators,
+        model_digests=model_digests(config, tokenizer, overrides.model, has_adapter=has_adapter),
         plan=plan,
         total_steps=plan.steps,
     )
