@@ -560,9 +560,12 @@ def test_when_to_log_and_save_may_change_until_training_starts_and_nothing_else(
         made.train()
     made.args.max_steps = 4
     made.args.eval_strategy = "steps"
-    with pytest.raises(ConfigError, match="eval_strategy must be 'no' without eval_dataset"):
+    with pytest.raises(ConfigError, match="eval_strategy must be 'no' without eval_dataset, got 'steps'"):
         made.train()
-    made.args.eval_strategy = "no"
+    made.args.eval_strategy, made.args.eval_on_start = "no", True
+    with pytest.raises(ConfigError, match="eval_on_start must be False without eval_dataset, got True"):
+        made.train()
+    made.args.eval_on_start = False
     made.train()
     assert [line["step"] for line in made.state.log_history if "loss" in line] == [2, 4]
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())

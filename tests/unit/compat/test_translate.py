@@ -483,6 +483,9 @@ def test_the_tutorials_iterations_are_one_run():
     assert "train_with_grpo has no num_step; did you mean num_steps" in refusal(
         "python a.py", a_py="train_with_grpo(num_step=5)"
     )
+    assert "num_steps must be written out as a number, got count()" in refusal(
+        "python a.py", a_py="train_with_grpo(num_steps=count())"
+    )
 
 
 def test_the_model_of_the_tutorial_is_the_one_that_the_script_loads():

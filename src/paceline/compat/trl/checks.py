@@ -254,8 +254,13 @@ def refuse_changes(args: GRPOConfig, built: Mapping[str, Any], *, evaluates: boo
             f"args must stay as they were when the trainer was made, got {changes} changed since; make a new "
             "GRPOTrainer from the changed arguments"
         )
-    if not evaluates and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
-        raise ConfigError(
-            f"eval_strategy must be 'no' without eval_dataset, got {args.eval_strategy!r}; make a new GRPOTrainer "
-            "with eval_dataset"
-        )
+    given = (
+        ("eval_strategy", IntervalStrategy(args.eval_strategy).value, "no"),
+        ("eval_on_start", args.eval_on_start, False),
+    )
+    for name, value, without in given:
+        if not evaluates and value != without:
+            raise ConfigError(
+                f"{name} must be {without!r} without eval_dataset, got {value!r}; make a new GRPOTrainer with "
+                "eval_dataset"
+            )

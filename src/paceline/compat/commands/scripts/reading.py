@@ -43,6 +43,13 @@ class Made:
 Argument = Written | Made
 
 
+def source_of(argument: Argument | None) -> str:
+    """The argument as a script writes it."""
+    if argument is None:
+        return "none"
+    return argument.source if isinstance(argument, Made) else repr(argument.value)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptCall:
     """One call."""

@@ -5,7 +5,16 @@ from collections.abc import Mapping, Sequence
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.flags import FlagWords, GivenFlags
 from paceline.compat.commands.launching import Started
-from paceline.compat.commands.scripts.reading import Argument, Made, Script, ScriptCall, ScriptRows, Written, rows_of
+from paceline.compat.commands.scripts.reading import (
+    Argument,
+    Made,
+    Script,
+    ScriptCall,
+    ScriptRows,
+    Written,
+    rows_of,
+    source_of,
+)
 from paceline.compat.commands.translation import Translation
 from paceline.compat.commands.trl import translate_flags
 from paceline.compat.commands.trl.reading import flag_words
@@ -91,12 +100,6 @@ def _arguments(function: str, call: ScriptCall, positions: Sequence[str]) -> dic
     return {name: one for name, one in found.items() if not (isinstance(one, Written) and one.value is None)}
 
 
-def _source(argument: Argument | None) -> str:
-    if argument is None:
-        return "none"
-    return argument.source if isinstance(argument, Made) else repr(argument.value)
-
-
 def _made_by(argument: Argument | None, function: str) -> ScriptCall | None:
     call = argument.call if isinstance(argument, Made) else None
     return call if call is not None and call.name == function else None
@@ -108,7 +111,7 @@ def _config(argument: Argument | None, about: Translation) -> GivenFlags:
     call = _made_by(argument, "GRPOConfig")
     if call is None:
         raise ConfigError(
-            f"GRPOTrainer's args must be GRPOConfig(...), written out, to be translated, got {_source(argument)}; "
+            f"GRPOTrainer's args must be GRPOConfig(...), written out, to be translated, got {source_of(argument)}; "
             f"{RUN_IT}"
         )
     known, given = field_names(), GivenFlags()
@@ -141,23 +144,23 @@ def _model(argument: Argument | None, script: Script, about: Translation) -> Giv
     name, given = _loaded(argument)
     if not (isinstance(name, Written) and isinstance(name.value, str)):
         raise ConfigError(
-            f"GRPOTrainer's model must be written out as a text to be translated, got {_source(argument)}; write its "
+            f"GRPOTrainer's model must be written out as a text to be translated, got {source_of(argument)}; write its "
             f"name, or {RUN_IT}"
         )
     found: GivenFlags = {"model_name_or_path": (name.value,)}
     for key, one in given.items():
         if key == "quantization_config":
             raise ConfigError(
-                f"from_pretrained's quantization_config must be left out, got {_source(one)}: weights are not "
+                f"from_pretrained's quantization_config must be left out, got {source_of(one)}: weights are not "
                 "quantised; --optimizer adamw_8bit, --zero-stage and --lora-rank save memory"
             )
-        dtype = _source(one).strip("'").removeprefix("torch.")
+        dtype = source_of(one).strip("'").removeprefix("torch.")
         if key in ("torch_dtype", "dtype") and dtype.isidentifier():
             found["dtype"] = (dtype,)
         elif key in ("revision", "trust_remote_code", "load_in_8bit", "load_in_4bit") and isinstance(one, Written):
             found["model_revision" if key == "revision" else key] = flag_words(one.value)
         else:
-            _note_part(about, f"from_pretrained {key}", key, f"{_source(one)} is not looked at")
+            _note_part(about, f"from_pretrained {key}", key, f"{source_of(one)} is not looked at")
     return found
 
 
@@ -175,7 +178,7 @@ def _datasets(argument: Argument | None, held_out: Argument | None, script: Scri
     if rows is None:
         raise ConfigError(
             "GRPOTrainer's train_dataset must come from load_dataset(NAME), one file or a Hub name, with nothing but "
-            f"[SPLIT] and .select(range(N)) behind it, to be translated, got {_source(argument)}; {RUN_IT}"
+            f"[SPLIT] and .select(range(N)) behind it, to be translated, got {source_of(argument)}; {RUN_IT}"
         )
     _note_others(rows, about)
     texts = {"dataset_name": rows.place, "dataset_config": rows.config, "dataset_train_split": rows.split}
@@ -190,7 +193,7 @@ def _datasets(argument: Argument | None, held_out: Argument | None, script: Scri
             about.decide(eval_dataset=(address,))
     elif held_out is not None:
         text = "the split `test` of the dataset is measured, unless --eval-dataset names another"
-        about.note("missing", "eval_dataset", f"is computed ({_source(held_out)}); {text}")
+        about.note("missing", "eval_dataset", f"is computed ({source_of(held_out)}); {text}")
     if rows.count is not None:
         about.decide(dataset_size=rows.count)
     return {name: (text,) for name, text in texts.items() if text is not None}
@@ -200,7 +203,7 @@ def _note_others(rows: ScriptRows, about: Translation) -> None:
     """Note the arguments of load_dataset that are not looked at."""
     for name, one in rows.others.items():
         if not (isinstance(one, Written) and one.value in (None, "main")):
-            _note_part(about, f"load_dataset {name}", name, f"{_source(one)} is not looked at")
+            _note_part(about, f"load_dataset {name}", name, f"{source_of(one)} is not looked at")
 
 
 def _rewards(arguments: Mapping[str, Argument], script: Script, about: Translation) -> GivenFlags:
@@ -235,7 +238,7 @@ def _adapter(argument: Argument | None) -> GivenFlags:
     if call is None:
         raise ConfigError(
             "GRPOTrainer's peft_config must be LoraConfig(...), written out, to be translated, got "
-            f"{_source(argument)}; without it all weights would be trained; {RUN_IT}"
+            f"{source_of(argument)}; without it all weights would be trained; {RUN_IT}"
         )
     given: GivenFlags = {"use_peft": ("true",), **PEFT}
     for name, one in _arguments("LoraConfig", call, ()).items():
@@ -254,10 +257,10 @@ def _note_tokenizer(argument: Argument | None, model: str, script: Script, about
         return
     name, given = _loaded(argument)
     if not (isinstance(name, Written) and name.value == model):
-        text = f"the tokenizer is the one that lies with {model}, and not {_source(name or argument)}"
+        text = f"the tokenizer is the one that lies with {model}, and not {source_of(name or argument)}"
         about.note("missing", "processing_class", f"{text}; {RUN_IT}")
     for key, one in given.items():
-        _note_part(about, f"processing_class {key}", key, f"{_source(one)} is not looked at")
+        _note_part(about, f"processing_class {key}", key, f"{source_of(one)} is not looked at")
     for change in script.changes_behind(argument):
         _note_part(about, change.source, change.attribute, "the tokenizer is as it lies with the model")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from paceline.compat.commands.scripts.reading import Argument, Script, Written
+from paceline.compat.commands.scripts.reading import Argument, Script, Written, source_of
 from paceline.compat.commands.translation import Note, Translation
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -101,7 +101,7 @@ def _number(name: str, argument: Argument) -> int | float:
         near = suggest(name, DEFAULTS, otherwise="leave it out")
         raise ConfigError(f"train_with_grpo has no {name}; {near}")
     if not isinstance(argument, Written) or not isinstance(argument.value, int | float):
-        raise ConfigError(f"train_with_grpo's {name} must be written out as a number, got {argument}")
+        raise ConfigError(f"train_with_grpo's {name} must be written out as a number, got {source_of(argument)}")
     return argument.value
 
 
