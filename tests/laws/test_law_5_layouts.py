@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from paceline.config.sections import ModelConfig
 from paceline.models.exporting import export_model
 from paceline.models.loading import load_model, restore_weights
-from paceline.models.parallel.piece_files import files_of, open_stored
+from paceline.models.parallel.pieces import files_of, open_stored
 from paceline.models.parallel.ranks import ONE_RANK
 from tests.laws.checkpoints import CASES, READERS, WRITERS, fresh, go_on, merging, resumed, save, work
 from tests.laws.layouts import file_name, llama_with_one_embedding

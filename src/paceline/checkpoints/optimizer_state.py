@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.errors import CheckpointError
-from paceline.models.parallel.piece_files import Part, Stored, files_of, open_stored, part_of
-from paceline.models.parallel.pieces import like, saved_tensors
+from paceline.models.parallel.pieces import Part, Stored, files_of, like, open_stored, part_of, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 OTHER_OPTIMIZER = ("use another optimiser", "--save-steps 0")

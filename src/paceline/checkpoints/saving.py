@@ -22,8 +22,7 @@ from paceline.checkpoints.finding import Checkpoint, TrainingState, numbered, re
 from paceline.checkpoints.free_space import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoints.optimizer_state import optimizer_part
 from paceline.errors import StorageError
-from paceline.models.parallel.piece_files import Writer, part_of
-from paceline.models.parallel.pieces import saved_tensors
+from paceline.models.parallel.pieces import Writer, part_of, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks, TextGroup
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.runtime.background_writes import BackgroundWrite

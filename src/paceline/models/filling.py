@@ -13,8 +13,7 @@ from transformers.utils.hub import cached_file
 
 from paceline.errors import ModelError, first_line
 from paceline.models.model_files import PIECES
-from paceline.models.parallel.piece_files import files_of, open_stored
-from paceline.models.parallel.pieces import saved_tensors
+from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.weight_headers import INDEX, WHOLE, shard_names
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)

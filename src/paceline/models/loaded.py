@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.models.model_files import adapter_writer, model_writer
-from paceline.models.parallel.piece_files import Writer
+from paceline.models.parallel.pieces import Writer
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 if TYPE_CHECKING:

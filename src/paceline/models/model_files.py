@@ -20,8 +20,7 @@ from typing_extensions import override
 
 from paceline.errors import ModelError
 from paceline.models.parallel.gathering import full_parameters
-from paceline.models.parallel.piece_files import NOTHING, Part, Writer, part_of
-from paceline.models.parallel.pieces import piece_of, saved_tensors
+from paceline.models.parallel.pieces import NOTHING, Part, Writer, part_of, piece_of, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.staging import StagingBuffers, copies
 from paceline.models.places import ADAPTER_CONFIG, ADAPTER_WEIGHTS

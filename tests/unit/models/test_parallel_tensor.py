@@ -8,8 +8,8 @@ from transformers import Gemma3nTextConfig, GPT2Config, LlamaConfig, Phi3Config,
 
 from paceline.errors import ModelError
 from paceline.kernels.logprobs import row_sums
+from paceline.models.parallel.tensor import SharedHeads, check_tensor_size, tensor_sizes
 from paceline.models.parallel.tensor_layers import HeadLinear, add_row_sums
-from paceline.models.parallel.tensor_plan import SharedHeads, check_tensor_size, tensor_sizes
 from tests.unit.models.tensor_ranks import LAYERS, MODELS, work
 
 EXACT, FLOAT32 = 1e-12, 1e-5

@@ -5,15 +5,13 @@ ranks.py          what they need of each other, which tokens each computes, and 
 process_group.py  where they meet
 mesh.py           their places: which of them hold the same, which hold parts of it
 sharding.py       slices of weights, gradients and optimiser state (ZeRO)
-tensor_plan.py    what of a model can be split over the tensor axis, and over how many ranks
 tensor_layers.py  layers of which a rank has some rows or columns, and logprobs where it has some logits
-tensor.py         heads, widths and tokens to the ranks of the tensor axis
+tensor.py         heads, widths and tokens to the ranks of the tensor axis, and over how many a model can be split
 mesh_layout.py    how a model lies on the ranks of a mesh
 stages.py         a model's layers to the stages of a pipeline
 context.py        tokens to ranks in turn, and heads in their place for attention
 mesh_ranks.py     gradients, numbers and text of all ranks, over a mesh
-pieces.py         what of whole tensors lies on a rank
+pieces.py         what of whole tensors lies on a rank; files of it, written in one layout and read in any other
 staging.py        host-memory snapshots of tensors, in buffers that are reused
-piece_files.py    tensors in files, written in one layout and read in any other
 gathering.py      whole weights, one at a time
 """

@@ -1,12 +1,10 @@
 """Host-memory snapshots of tensors, in buffers that are reused from one checkpoint to the next."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from paceline.models.parallel.pieces import Piece
 
 BUFFER_BYTES = 64 << 20
 """Smallest size of a buffer. Sizes are powers of two, as torch pins memory; untouched pages take nothing."""
@@ -16,10 +14,9 @@ ALIGNMENT = 64
 
 @dataclass(kw_only=True, slots=True)
 class _Buffer:
-    """A block of memory that copies fill from the front."""
-
     memory: Tensor
     used: int = 0
+    """Bytes at the front that copies fill."""
 
 
 class StagingBuffers:
@@ -73,9 +70,3 @@ def copies(tensors: Mapping[str, Tensor], staging: StagingBuffers) -> dict[str, 
     for device in {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}:
         torch.cuda.synchronize(device)
     return {name: found[id(tensor)] for name, tensor in tensors.items()}
-
-
-def copied_pieces(pieces: Mapping[str, Piece], staging: StagingBuffers) -> dict[str, Piece]:
-    """Copy the tensors of the pieces."""
-    own = copies({name: piece.tensor for name, piece in pieces.items()}, staging)
-    return {name: replace(piece, tensor=own[name]) for name, piece in pieces.items()}
