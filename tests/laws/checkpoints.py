@@ -24,8 +24,7 @@ from paceline.models.exporting import export_model
 from paceline.models.loading import restore_weights
 from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.mesh import make_mesh
-from paceline.models.parallel.mesh_layout import MeshLayout
-from paceline.models.parallel.mesh_ranks import MeshRanks
+from paceline.models.parallel.mesh_ranks import MeshLayout, MeshRanks
 from paceline.models.parallel.pieces import files_of, open_stored, part_of
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import Ranks

@@ -18,8 +18,7 @@ from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, make_lora_config
 from paceline.models.parallel.mesh import make_mesh
-from paceline.models.parallel.mesh_layout import MeshLayout
-from paceline.models.parallel.mesh_ranks import MeshRanks
+from paceline.models.parallel.mesh_ranks import MeshLayout, MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding

@@ -18,7 +18,7 @@ from paceline.models.filling import UNREADABLE, fill, give_memory, has_all, skel
 from paceline.models.forward import PolicyForward, choose_forward, compute_alike
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model, prepared, ready
-from paceline.models.parallel.mesh_layout import MeshLayout
+from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.stages import mark_both_ends
 from paceline.models.places import ADAPTER_CONFIG, model_place
 from paceline.models.plain_forward import without_noise

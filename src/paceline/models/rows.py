@@ -20,9 +20,15 @@ def on_device(record: TensorRecord, device: torch.device) -> TensorRecord:
     if device.type == "cpu":
         return record
     values = {field.name: getattr(record, field.name) for field in fields(record)}
-    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+    moved: dict[str, Any] = {
+        name: value.to(device, non_blocking=True) for name, value in values.items() if isinstance(value, Tensor)
+    }
     return replace(record, **moved)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy from pinned memory: from any other, a copy waits for all that the device has been given to do."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def take_rows(states: Float[Tensor, "M ..."], rows: Int[Tensor, "..."]) -> Float[Tensor, "..."]:

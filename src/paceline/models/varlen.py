@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from paceline.kernels.flash_attention import AttentionKernel, Spans, merged
+from paceline.models.rows import to_device
 from paceline.objective.micro_batches import MicroBatch
 
 TokenRows = slice | Tensor
@@ -60,8 +61,8 @@ def varlen_layout(batch: MicroBatch, device: torch.device) -> VarlenLayout:
 def _spans(queries: list[int], keys: list[int], device: torch.device, *, causal: bool) -> Spans:
     starts = [torch.tensor([0, *accumulate(lengths)], dtype=torch.int32) for lengths in (queries, keys)]
     return Spans(
-        queries=_to(starts[0], device),
-        keys=_to(starts[1], device),
+        queries=to_device(starts[0], device),
+        keys=to_device(starts[1], device),
         # for one query per sequence the kernel takes a path of its own, made for decoding
         most_queries=max(2, *queries),
         most_keys=max(keys),
@@ -69,15 +70,10 @@ def _spans(queries: list[int], keys: list[int], device: torch.device, *, causal:
     )
 
 
-def _to(tensor: Tensor, device: torch.device) -> Tensor:
-    """From pinned memory: a copy from any other memory waits for all that the device has been given to do."""
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
-
-
 def _rows(tokens: list[int], device: torch.device) -> TokenRows:
     first = tokens[0] if tokens else 0
     run = range(first, first + len(tokens))
-    return slice(run.start, run.stop) if tokens == list(run) else _to(torch.tensor(tokens), device)
+    return slice(run.start, run.stop) if tokens == list(run) else to_device(torch.tensor(tokens), device)
 
 
 def varlen_attention(

@@ -23,7 +23,7 @@ from paceline.models.exporting import export_model
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
-from paceline.models.parallel.mesh_layout import MeshLayout
+from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.pieces import piece_of, saved_tensors, written_here
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.staging import StagingBuffers

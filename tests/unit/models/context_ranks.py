@@ -14,7 +14,7 @@ from paceline.models.fused_layers import is_fused
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.context import Exchange
 from paceline.models.parallel.mesh import make_mesh
-from paceline.models.parallel.mesh_layout import MeshLayout
+from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.models.parallel.sharding import Sharding

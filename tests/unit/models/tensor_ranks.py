@@ -37,8 +37,7 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, make_lora_config
 from paceline.models.parallel.mesh import Mesh, make_mesh
-from paceline.models.parallel.mesh_layout import MeshLayout
-from paceline.models.parallel.mesh_ranks import MeshRanks
+from paceline.models.parallel.mesh_ranks import MeshLayout, MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankLost
 from paceline.models.parallel.sharding import Sharding

@@ -15,8 +15,7 @@ from paceline.models.activations import recompute
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.mesh import make_mesh
-from paceline.models.parallel.mesh_layout import MeshLayout
-from paceline.models.parallel.mesh_ranks import MeshRanks
+from paceline.models.parallel.mesh_ranks import MeshLayout, MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding

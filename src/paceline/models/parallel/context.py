@@ -26,6 +26,7 @@ from typing_extensions import override
 from paceline.errors import ModelError
 from paceline.models.parallel.process_group import lost
 from paceline.models.parallel.ranks import HeadExchange, Tokens
+from paceline.models.rows import to_device
 from paceline.objective.micro_batches import MicroBatch
 
 
@@ -145,8 +146,8 @@ def some_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> SomeTokens:
         return pad(tokens, (0, -len(tokens) % ranks))[place::ranks]
 
     mine, places, longest = deal(sources, ranks, place)
-    own = _to(torch.tensor([sources[target] // ranks for target in mine], dtype=torch.int64), device)
-    targets = _to(torch.tensor(mine, dtype=torch.int64), device)
+    own = to_device(torch.tensor([sources[target] // ranks for target in mine], dtype=torch.int64), device)
+    targets = to_device(torch.tensor(mine, dtype=torch.int64), device)
     return SomeTokens(
         batch=replace(
             batch,
@@ -157,7 +158,7 @@ def some_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> SomeTokens:
         ),
         exchange=Exchange(group=group, tokens=len(batch.input_ids)),
         mine=targets,
-        places=_to(torch.tensor(places), device),
+        places=to_device(torch.tensor(places), device),
         longest=longest,
     )
 
@@ -188,11 +189,6 @@ def deal(sources: Sequence[int], ranks: int, place: int) -> tuple[list[int], lis
     longest = max(map(len, dealt))
     places = [source % ranks * longest + number for source, number in zip(sources, numbers, strict=True)]
     return dealt[place], places, longest
-
-
-def _to(tensor: Tensor, device: torch.device) -> Tensor:
-    """From pinned memory: a copy from any other memory waits for all that the device has been given to do."""
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def context_sizes(config: PreTrainedConfig, *, tensor: int = 1) -> list[int]:

@@ -1,28 +1,103 @@
-"""`Ranks` over a mesh: sums gradients over copies, clips a sharded gradient, gathers numbers and text."""
+"""How a model lies on the ranks of a mesh; `Ranks` over one: sums and clips gradients, gathers numbers and text."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 from typing_extensions import override
 
 from paceline.config.layout import ParallelConfig, layout
+from paceline.kernels.logprobs import LogitPasses
+from paceline.models.parallel.context import check_context_size, some_tokens
 from paceline.models.parallel.mesh import Mesh, make_mesh
-from paceline.models.parallel.mesh_layout import MeshLayout
 from paceline.models.parallel.process_group import lost
-from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankNumbers, Ranks, TextGroup
-from paceline.models.parallel.sharding import Sharding, is_sharded
-from paceline.models.parallel.stages import is_at_both_ends
-from paceline.models.parallel.tensor_layers import PartialGradients
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankNumbers, Ranks, ReturnT, TextGroup, Tokens
+from paceline.models.parallel.sharding import Sharding, is_sharded, shard, sharded_modules
+from paceline.models.parallel.stages import Stages, is_at_both_ends, keep_stages, mark_both_ends, own_layers
+from paceline.models.parallel.tensor import split_over_tensor
+from paceline.models.parallel.tensor_layers import PartialGradients, is_part, shared, vocabulary_passes
+from paceline.objective.micro_batches import MicroBatch
 
 BUCKET_BYTES = 1 << 25
 """Bytes of one message, unless a single gradient is larger: many small messages cost a round trip each."""
 SIDE_GROUP_SECONDS = 1800.0
 """Timeout of the side group: a rank may have much to write before it answers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeshLayout(ParallelLayout):
+    """How a model lies on the axes of a mesh."""
+
+    mesh: Mesh
+    sharding: Sharding
+
+    @property
+    @override
+    def stages(self) -> Stages | None:
+        if self.mesh.sizes.pipeline == 1:
+            return None
+        place, group = self.mesh.place("pipeline"), self.mesh.group("pipeline")
+        return Stages(ranks=self.mesh.sizes.pipeline, place=place, group=group)
+
+    def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
+        """Leave this rank its part of a whole model in training mode, with its adapter if it has one.
+
+        Raises:
+            ModelError: the model cannot be split over the mesh.
+        """
+        sizes = self.mesh.sizes
+        if sizes.context > 1:
+            check_context_size(model.config, sizes.context, tensor=sizes.tensor)
+        if self.stages is not None:
+            keep_stages(model, self.stages)
+        if sizes.tensor > 1:
+            split_over_tensor(model, self.mesh)
+        if sizes.shard > 1:
+            shard(model, own_layers(model), self.mesh, self.sharding, compute_dtype)
+        mark_both_ends(model)  # last, as what comes before may put another parameter in its place
+
+    @override
+    def tokens(self, batch: MicroBatch) -> Tokens:
+        return Tokens(batch=batch) if self.mesh.context is None else some_tokens(batch, self.mesh.context)
+
+    @override
+    def run(self, model: nn.Module, call: Callable[[], ReturnT]) -> ReturnT:
+        if not isinstance(model, FSDPModule):
+            return call()
+        run_sharded = cast(Callable[[Callable[[], ReturnT]], ReturnT], model.run_sharded)
+        return run_sharded(call)
+
+    @override
+    def begin_pass(self, model: nn.Module, *, last: bool) -> None:
+        for module in sharded_modules(model):
+            module.set_requires_gradient_sync(last or self.sharding.stage > 1, recurse=False)
+            module.set_reshard_after_backward(last or self.sharding.stage > 2, recurse=False)
+
+    @override
+    def rest(self, model: nn.Module) -> None:
+        # a pass without a gradient keeps what it has fetched of the outermost module
+        for module in sharded_modules(model):
+            module.reshard()
+
+    @override
+    def local(self, weight: Tensor) -> Tensor:
+        return weight.to_local() if isinstance(weight, DTensor) else weight
+
+    @override
+    def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
+        return shared(hidden, self.mesh.group("tensor")) if is_part(head) else hidden
+
+    @override
+    def logit_passes(self, head: Tensor) -> LogitPasses | None:
+        return vocabulary_passes(self.mesh.group("tensor")) if is_part(head) else None
 
 
 def make_ranks(options: ParallelConfig, device: torch.device, *, offload: bool) -> "MeshRanks":
@@ -68,9 +143,7 @@ class MeshRanks(Ranks):
         # what every rank of the tensor axis has whole, and uses for its own heads or columns
         modules = (module for module in model.modules() if isinstance(module, PartialGradients))
         partial = [one for module in modules for one in module.parameters() if one.requires_grad]
-        with lost(f"rank {self.rank} was adding up gradients"):
-            for bucket in _buckets([_local(one.grad) for one in partial if one.grad is not None]):
-                _add_up(bucket, self.mesh.group("tensor"))
+        self._add_up(partial, self.mesh.group("tensor"))
         for parameter in trained:
             if is_at_both_ends(parameter):
                 self._add_other_end(parameter)
@@ -86,9 +159,26 @@ class MeshRanks(Ranks):
         for parameter, is_there in zip(copies, here.tolist(), strict=True):
             if is_there and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+        self._add_up(copies, self.mesh.data)
+
+    def _add_up(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
+        """Sum gradients over a group; neighbours of one precision share a message of at most `BUCKET_BYTES`."""
+        buckets, size = list[list[Tensor]](), BUCKET_BYTES
+        for one in (_local(parameter.grad) for parameter in parameters if parameter.grad is not None):
+            if size + one.nbytes > BUCKET_BYTES or buckets[-1][0].dtype != one.dtype:
+                buckets.append([])
+                size = 0
+            buckets[-1].append(one)
+            size += one.nbytes
         with lost(f"rank {self.rank} was adding up gradients"):
-            for bucket in _buckets([_local(one.grad) for one in copies if one.grad is not None]):
-                _add_up(bucket, self.mesh.data)
+            for bucket in buckets:
+                if len(bucket) == 1 and bucket[0].is_contiguous():
+                    dist.all_reduce(bucket[0], group=group)
+                    continue
+                flat = torch.cat([one.flatten() for one in bucket])
+                dist.all_reduce(flat, group=group)
+                for one, total in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+                    one.copy_(total.view_as(one))
 
     def _add_other_end(self, parameter: nn.Parameter) -> None:
         """Sum the gradient of a tied embedding over the first and the last stage of a pipeline."""
@@ -111,7 +201,7 @@ class MeshRanks(Ranks):
         moved = [one for one in parameters if one.grad is not None]
         if self.mesh.sizes.ranks == self.mesh.sizes.replicate:
             return torch.nn.utils.clip_grad_norm_(moved, limit)
-        gradients = [_local(one.grad) for one in moved]
+        gradients = [_local(one.grad) for one in moved if one.grad is not None]
         norms = torch.stack(torch._foreach_norm(gradients)).double()
         # ranks that hold the same part of each parameter
         copies = list[int]()
@@ -185,28 +275,5 @@ def _all_gather_text(
     return [bytes(one[:length].tolist()).decode() for one, length in zip(texts, lengths, strict=True)]
 
 
-def _local(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
+def _local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _add_up(bucket: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    if len(bucket) == 1 and bucket[0].is_contiguous():
-        dist.all_reduce(bucket[0], group=group)
-        return
-    flat = torch.cat([one.flatten() for one in bucket])
-    dist.all_reduce(flat, group=group)
-    for one, total in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
-        one.copy_(total.view_as(one))
-
-
-def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Group neighbours of one precision into lists of at most `BUCKET_BYTES`."""
-    buckets, size = list[list[Tensor]](), BUCKET_BYTES
-    for one in tensors:
-        if size + one.nbytes > BUCKET_BYTES or buckets[-1][0].dtype != one.dtype:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(one)
-        size += one.nbytes
-    return buckets

@@ -89,11 +89,15 @@ def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
 
     Raises:
         ConfigError: the model has fewer layers than there are stages.
-        ModelError: stage by stage the model computes something else than as a whole.
+        ModelError: the model is made of other parts, or computes something else stage by stage than as a whole.
     """
-    _check_plan(model)
     base: Any = model.base_model
     head, embedding = model.get_output_embeddings(), cast(nn.Embedding, model.get_input_embeddings())
+    if not isinstance(getattr(base, "layers", None), nn.ModuleList) or head is None or len(_norms(base)) != 1:
+        raise ModelError(
+            f"{type(model).__name__} is not an embedding, layers, a norm and a head, which is what pipeline stages are "
+            "made of; train it without a pipeline"
+        )
     parts = divide(len(base.layers), stages.ranks)
     if embedding.weight.device.type != "meta":
         _check_stage_by_stage(model, parts)
@@ -141,17 +145,8 @@ def _norms(base: Any) -> list[nn.Module]:
     return [child for child in others if next(child.parameters(), None) is not None]
 
 
-def _check_plan(model: PreTrainedModel) -> None:
-    base, head = model.base_model, model.get_output_embeddings()
-    if not isinstance(getattr(base, "layers", None), nn.ModuleList) or head is None or len(_norms(base)) != 1:
-        raise ModelError(
-            f"{type(model).__name__} is not an embedding, layers, a norm and a head, which is what pipeline stages are "
-            "made of; train it without a pipeline"
-        )
-
-
 def _check_stage_by_stage(model: PreTrainedModel, parts: Sequence[range]) -> None:
-    """Such as a model that scales whatever enters its first layer, or whose layers read what earlier ones left."""
+    """Refuse a model that scales whatever enters its first layer, or whose layers read what earlier ones left."""
     ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
     entering = {"input_ids": ids}
     with torch.no_grad():

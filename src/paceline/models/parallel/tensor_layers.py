@@ -155,21 +155,24 @@ def _group(parameter: Tensor) -> dist.ProcessGroup:
 
 def vocabulary_passes(group: dist.ProcessGroup) -> LogitPasses:
     """Passes over the logits of a rank's tokens, V / S tokens in the order of ranks; all ranks find the same bits."""
-    return LogitPasses(
-        statistics=functools.partial(_statistics, group), to_gradients=functools.partial(_to_gradients, group)
-    )
+    place = dist.get_rank(group)
 
+    def statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        index, _ = own_rows(targets, logits.shape[1], place)
+        own = torch.stack(row_sums(logits, index, temperature))
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        with lost(f"rank {dist.get_rank()} was adding up probabilities"):
+            dist.all_gather(parts, own, group=group)
+        owners = targets // logits.shape[1]
+        return from_row_sums(*add_row_sums(torch.stack(parts), owners, temperature), temperature)
 
-def _statistics(
-    group: dist.ProcessGroup, logits: Tensor, targets: Tensor, temperature: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    index, _ = own_rows(targets, logits.shape[1], dist.get_rank(group))
-    own = torch.stack(row_sums(logits, index, temperature))
-    parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
-    with lost(f"rank {dist.get_rank()} was adding up probabilities"):
-        dist.all_gather(parts, own, group=group)
-    owners = targets // logits.shape[1]
-    return from_row_sums(*add_row_sums(torch.stack(parts), owners, temperature), temperature)
+    def own_gradients(
+        logits: Tensor, targets: Tensor, normalisers: Tensor, entropy: Tensor, given: Gradients, temperature: float
+    ) -> None:
+        index, is_here = own_rows(targets, logits.shape[1], place)
+        to_gradients(logits, index, normalisers, entropy, given, temperature, is_here=is_here)
+
+    return LogitPasses(statistics=statistics, to_gradients=own_gradients)
 
 
 def add_row_sums(parts: Tensor, owners: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -184,16 +187,3 @@ def add_row_sums(parts: Tensor, owners: Tensor, temperature: float) -> tuple[Ten
         ((weighted + below * totals) * factors).sum(0),
         (chosen + below).gather(0, owners[None])[0],
     )
-
-
-def _to_gradients(
-    group: dist.ProcessGroup,
-    logits: Tensor,
-    targets: Tensor,
-    normalisers: Tensor,
-    entropy: Tensor,
-    gradients: Gradients,
-    temperature: float,
-) -> None:
-    index, is_here = own_rows(targets, logits.shape[1], dist.get_rank(group))
-    to_gradients(logits, index, normalisers, entropy, gradients, temperature, is_here=is_here)
