@@ -3,10 +3,9 @@
 places.py           where a model's files are, without any library; embedded/ holds those that ship with the package
 weight_headers.py   what the files say of the weights, and what that alone refuses; without torch
 pretrained.py       tokenizer and configuration by transformers
-loading.py          a model from a name or from a user's object
+loading.py          a model from a name or from a user's object; weights from files in any layout, each rank its own
 policy_and_reference.py  a policy of which each rank reads its own part, and the reference of `beta`
 loaded.py           a model that is ready to train
-filling.py          weights from files in any layout, each rank its own
 lora.py             adapters in a model's layers
 model_files.py      directories of a model or an adapter, or the pieces of one that ranks hold
 exporting.py        directories that transformers or peft load

@@ -63,28 +63,27 @@ def layers_of(model: nn.Module) -> list[GradientCheckpointingLayer]:
 
 
 def measure_activations(model: PreTrainedModel, forward: Forward, compute_dtype: torch.dtype) -> Activations:
-    """What this model's forward pass keeps, by two short passes: their difference leaves out what is kept once.
+    """Measure what a forward pass keeps by two short ones, whose difference leaves out what is kept once.
 
-    Such are the weights' copies in `compute_dtype`. Attention over longer sequences keeps no more per token, but for
+    These are the weights' copies in `compute_dtype`. Attention over longer sequences keeps no more per token, but for
     the keys and values of a prompt, which every one of its completions copies.
     """
-    small, large = (_made_up(model, prompts) for prompts in (1, 2))
-    more = _saved_bytes(model, forward, large, compute_dtype) - _saved_bytes(model, forward, small, compute_dtype)
+    nbytes, tokens = list[int](), list[int]()
+    for prompts in (2, 1):  # of 8 tokens each, with four completions of 8 inputs to each
+        samples = [
+            Sample(
+                group=n // 4, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, rollout_logprobs=(0.0,) * 9, advantage=0.0
+            )
+            for n in range(4 * prompts)
+        ]
+        batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)
+        nbytes.append(_saved_bytes(model, forward, on_device(batch, model.device), compute_dtype))
+        tokens.append(batch.num_forwarded(forward.kind))
     return Activations(
-        all_layers=more / (large.num_forwarded(forward.kind) - small.num_forwarded(forward.kind)),
+        all_layers=(nbytes[0] - nbytes[1]) / (tokens[0] - tokens[1]),
         layer_input=model.config.get_text_config().hidden_size * model.dtype.itemsize,
         layers=len(layers_of(model)),
     )
-
-
-def _made_up(model: PreTrainedModel, prompts: int) -> MicroBatch:
-    """8 tokens in each prompt, four completions of 8 inputs to each."""
-    samples = [
-        Sample(group=group, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, rollout_logprobs=(0.0,) * 9, advantage=0.0)
-        for group in range(prompts)
-        for _ in range(4)
-    ]
-    return on_device(pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype), model.device)
 
 
 def _saved_bytes(model: PreTrainedModel, forward: Forward, batch: MicroBatch, compute_dtype: torch.dtype) -> int:

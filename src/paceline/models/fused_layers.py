@@ -4,7 +4,6 @@ A layer keeps its modules, parameters and names, and its matrix products stay ca
 included. Everything but packed micro-batches in float32 or bfloat16 on a CPU takes the layer's own forward pass.
 """
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from paceline.kernels.cpu.attention import attention_serves, packed_attention
 from paceline.kernels.cpu.training import add_rms_norm, gated_product
 from paceline.models.attention import PackedLayout, attend
+from paceline.models.parallel.tensor_layers import combined
 
 FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 """Families of transformers whose layers are all of one plan, by module and prefix of the classes."""
@@ -31,14 +31,19 @@ class FusedLayer(_Base):  # type: ignore[misc]  # nn.Module where types are chec
         if layout is None or others or not _serves(self, hidden_states, dtype):
             result: Tensor = super().forward(hidden_states, *others, **options)
             return result
-        return _fused(self, hidden_states, options["position_embeddings"], layout, dtype)
+        layer: Any = self
+        x, normed = _normed(layer.input_layernorm, hidden_states, None, dtype)
+        mixed = layer.self_attn.o_proj(_attended(layer.self_attn, normed, options["position_embeddings"], layout))
+        x, normed = _normed(layer.post_attention_layernorm, x, mixed, dtype)
+        output: Tensor = x + layer.mlp.down_proj(gated_product(layer.mlp.gate_proj(normed), layer.mlp.up_proj(normed)))
+        return output
 
 
 def fuse_layers(model: nn.Module) -> bool:
-    """Let the model's layers use the kernels; whether there is one that can. Layers of other classes are left alone."""
-    layers = [module for module in model.modules() if _family(module, "DecoderLayer") is not None]
+    """Let the model's layers use the kernels; return whether any can. Layers of other classes are left alone."""
+    layers = [module for module in model.modules() if _is_known(module, "DecoderLayer")]
     for layer in layers:
-        layer.__class__ = _fused_class(type(layer))  # type: ignore[arg-type]  # mypy takes a class for unhashable
+        layer.__class__ = combined(FusedLayer, type(layer))  # type: ignore[arg-type]  # mypy takes a class for unhashable
     return bool(layers)
 
 
@@ -54,20 +59,11 @@ def restore_layers(model: nn.Module) -> None:
             module.__class__ = type(module).__bases__[1]
 
 
-@functools.cache
-def _fused_class(layer: type[nn.Module]) -> type[nn.Module]:
-    return type(f"Fused{layer.__name__}", (FusedLayer, layer), {})
-
-
-def _family(module: nn.Module, part: str) -> str | None:
-    """The family whose `part` this is by its exact class; None for any other class, so also for a subclass."""
-    for name, prefix in FAMILIES.items():
-        if (type(module).__module__, type(module).__name__) == (
-            f"transformers.models.{name}.modeling_{name}",
-            prefix + part,
-        ):
-            return name
-    return None
+def _is_known(module: nn.Module, part: str) -> bool:
+    """Return whether a module is this part of a family by its exact class, which a subclass is not."""
+    found = type(module).__module__, type(module).__name__
+    families = FAMILIES.items()
+    return any(found == (f"transformers.models.{name}.modeling_{name}", prefix + part) for name, prefix in families)
 
 
 def _serves(layer: Any, x: Tensor, dtype: torch.dtype) -> bool:
@@ -85,18 +81,8 @@ def _serves(layer: Any, x: Tensor, dtype: torch.dtype) -> bool:
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [norm for name in ("q_norm", "k_norm") if (norm := getattr(attention, name, None)) is not None]
     parts = [(norm, "RMSNorm") for norm in norms] + [(attention, "Attention"), (mlp, "MLP")]
-    return all(_family(module, part) is not None for module, part in parts) and all(
-        norm.weight.dtype == torch.float32 for norm in norms
-    )
-
-
-def _fused(layer: Any, x: Tensor, rotation: tuple[Tensor, Tensor], layout: PackedLayout, dtype: torch.dtype) -> Tensor:
-    x, normed = _normed(layer.input_layernorm, x, None, dtype)
-    mixed = layer.self_attn.o_proj(_attended(layer.self_attn, normed, rotation, layout))
-    x, normed = _normed(layer.post_attention_layernorm, x, mixed, dtype)
-    mlp = layer.mlp
-    output: Tensor = x + mlp.down_proj(gated_product(mlp.gate_proj(normed), mlp.up_proj(normed)))
-    return output
+    is_float32 = all(norm.weight.dtype == torch.float32 for norm in norms)
+    return is_float32 and all(_is_known(module, part) for module, part in parts)
 
 
 def _attended(attention: Any, x: Tensor, rotation: tuple[Tensor, Tensor], layout: PackedLayout) -> Tensor:

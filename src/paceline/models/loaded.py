@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,10 +39,6 @@ class Loaded:
             yield
         finally:
             layers.enable_adapter_layers()
-
-    def save_weights(self, directory: Path) -> None:
-        """What training changes, exactly as it is: the adapter in peft's format, or the whole model in float32."""
-        self.weights_writer().write(directory)
 
     def weights_writer(self, ranks: Ranks = ONE_RANK) -> Writer:
         """Agree with all ranks on who writes what of the weights that training changes, exactly as they are.

@@ -1,13 +1,19 @@
-"""Models ready to train: from a directory or a Hub name, or from a user's own object."""
+"""Models ready to train, from a directory, a Hub name or a user's own object; and their weights from files.
 
+Files may be in any layout. Of a model that lies on several ranks each reads its own part and no more.
+"""
+
+import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
 
 from paceline.config.sections import LoraConfig, ModelConfig
@@ -15,19 +21,23 @@ from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.linear import speed_up_linear_layers
 from paceline.models.activations import is_recomputing, recompute
-from paceline.models.filling import assembled, fill, has_all, is_in_pieces, weight_files
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
-from paceline.models.model_files import check_peft, fill_adapter, import_peft, read_adapter_config
+from paceline.models.model_files import PIECES, check_peft, fill_adapter, import_peft, read_adapter_config
+from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
 from paceline.models.plain_forward import without_noise
 from paceline.models.pretrained import read_config
 from paceline.models.tied_embedding import add_up_in_place
-from paceline.models.weight_headers import check_quantised, other_shapes_error
+from paceline.models.weight_headers import INDEX, WHOLE, check_quantised, other_shapes_error, shard_names
 from paceline.runtime.devices import choose_device, choose_dtype, choose_threads
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
+
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
+"""What libraries raise for a directory that holds no model, or a damaged one."""
+
 
 # transformers draws a bar for every load and save, also of a model that takes a millisecond
 disable_progress_bar()
@@ -96,7 +106,13 @@ def adopt_model(
     if getattr(base, "_hf_peft_config_loaded", False):
         raise ModelError("the model has an adapter added by transformers; wrap the plain model with peft instead")
     check_quantised(base.config.to_dict(), "the model", has_adapter=adapter is not None or asked is not None)
-    loaded = prepared(_in_float32(base), config, device)
+    if getattr(base, "is_quantized", False):
+        for tensor in (*base.parameters(), *base.buffers()):
+            if tensor.is_floating_point() and type(tensor).__name__ != "Params4bit":  # whose storage may be of any kind
+                tensor.data = tensor.data.float()
+    else:
+        cast(nn.Module, base).float()
+    loaded = prepared(base, config, device)
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
@@ -150,7 +166,13 @@ def _check_same_adapter(name: str, lora: "LoraConfig | PeftConfig | None", adapt
 
 def _read(place: str, config: ModelConfig) -> PreTrainedModel:
     if is_in_pieces(Path(place)):
-        return assembled(Path(place), trust_remote_code=config.trust_remote_code)
+        try:
+            model = skeleton(place, trust_remote_code=config.trust_remote_code)
+            give_memory(model, torch.device("cpu"))
+            fill(model, weight_files(place))
+        except UNREADABLE as error:
+            raise ModelError(f"{Path(place)} cannot be put together: {first_line(error)}") from error
+        return model
     try:
         return AutoModelForCausalLM.from_pretrained(
             place, dtype=torch.float32, trust_remote_code=config.trust_remote_code, use_safetensors=True
@@ -160,17 +182,6 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
         if "ignore_mismatched_sizes" in str(error):
             raise other_shapes_error(f"--model {name}") from error
         raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}; {GET_AGAIN}") from error
-
-
-def _in_float32(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model, its weights in float32 but for those that are quantised."""
-    if not getattr(model, "is_quantized", False):
-        floats: PreTrainedModel = model.float()
-        return floats
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.is_floating_point() and type(tensor).__name__ != "Params4bit":  # whose storage may be of any kind
-            tensor.data = tensor.data.float()
-    return model
 
 
 def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
@@ -196,6 +207,84 @@ def ready(loaded: Loaded, config: ModelConfig) -> Loaded:
         recompute(loaded.model, None)
     without_noise(loaded.model)
     return loaded
+
+
+def weight_files(place: str) -> list[Path]:
+    """The files with the weights of a directory or a Hub name: as transformers writes them, or pieces.
+
+    Raises:
+        OSError, ValueError, KeyError: there are none.
+    """
+    if is_in_pieces(Path(place)):
+        return files_of(Path(place), PIECES)
+    with contextlib.suppress(OSError):  # then there are several
+        return [_file(place, WHOLE)]
+    return [_file(place, name) for name in shard_names(_file(place, INDEX))]
+
+
+def _file(place: str, name: str) -> Path:
+    return Path(cast(str, cached_file(place, name)))  # it raises where there is none
+
+
+def is_in_pieces(directory: Path) -> bool:
+    """Return whether no rank that wrote it had all of the model."""
+    return next(directory.glob(f"{PIECES}*.safetensors"), None) is not None
+
+
+def skeleton(place: str, *, trust_remote_code: bool) -> PreTrainedModel:
+    """The model of a directory or a Hub name in float32, all of it on `meta`: shapes without memory.
+
+    Raises:
+        OSError, ValueError, KeyError: its config.json cannot be loaded.
+    """
+    config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
+    with torch.device("meta"):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, trust_remote_code=trust_remote_code
+        )
+    with contextlib.suppress(OSError):  # without one it is as the model's configuration says
+        model.generation_config = GenerationConfig.from_pretrained(place)
+    model.eval()
+    return model
+
+
+def give_memory(model: PreTrainedModel, device: torch.device) -> None:
+    """Memory on `device` for what is on `meta`, parts of a split model as large as they are; weights stay undefined.
+
+    Buffers that no file has, such as rotary frequencies, are computed.
+    """
+    twice = dict[int, list[tuple[nn.Module, str]]]()
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            twice.setdefault(id(parameter), []).append((module, name))
+    model.to_empty(device=device)
+    for (first, name), *others in twice.values():
+        for module, other in others:  # a matrix in two places is two by now, unless it lies in slices
+            setattr(module, other, getattr(first, name))
+    with torch.no_grad():
+        for module in model.modules():
+            if module._non_persistent_buffers_set:
+                model._init_weights(module)
+
+
+def fill(model: PreTrainedModel, files: Sequence[Path]) -> None:
+    """Read what is on this rank of every weight and buffer of a model, which may be split, from files in any layout.
+
+    Raises:
+        OSError, SafetensorError, ValueError, KeyError: a file cannot be read, or they are another model's.
+    """
+    with open_stored(files) as stored:
+        stored.fill(model)
+
+
+def has_all(model: PreTrainedModel, files: Sequence[Path]) -> bool:
+    """Return whether files have tensors by the very names that a model, or a rank's part of one, has them under.
+
+    Raises:
+        OSError, SafetensorError, ValueError, KeyError: a file cannot be read.
+    """
+    with open_stored(files) as stored:
+        return set(saved_tensors(model)) <= set(stored.names())
 
 
 def be_deterministic(device: torch.device) -> None:

@@ -14,10 +14,19 @@ from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import layers_of, measure_activations
-from paceline.models.filling import UNREADABLE, fill, give_memory, has_all, skeleton, weight_files
 from paceline.models.forward import PolicyForward, choose_forward, compute_alike
 from paceline.models.loaded import Loaded
-from paceline.models.loading import load_model, prepared, ready
+from paceline.models.loading import (
+    UNREADABLE,
+    fill,
+    give_memory,
+    has_all,
+    load_model,
+    prepared,
+    ready,
+    skeleton,
+    weight_files,
+)
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.stages import mark_both_ends
 from paceline.models.places import ADAPTER_CONFIG, model_place

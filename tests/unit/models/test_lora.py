@@ -364,7 +364,7 @@ def test_a_run_that_is_resumed_from_its_checkpoint_makes_the_same_next_step(base
 
 
 def test_a_checkpoint_without_an_adapter_does_not_start_one(base, tmp_path):
-    load_model(base).save_weights(tmp_path / "model")
+    load_model(base).weights_writer().write(tmp_path / "model")
     with pytest.raises(ModelError, match="holds a whole model and no adapter; go on without one"):
         load_model(base, RANK, checkpoint=tmp_path / "model")
 
@@ -452,7 +452,7 @@ def test_without_peft_the_remedy_is_named_before_weights_are_read(monkeypatch):
 
 def test_a_saved_adapter_is_the_same_file_each_time(base, tmp_path):
     for name in ("one", "two"):
-        load_model(base, RANK).save_weights(tmp_path / name)
+        load_model(base, RANK).weights_writer().write(tmp_path / name)
     for file in ("adapter_model.safetensors", "adapter_config.json"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
     assert set(load_file(tmp_path / "one" / "adapter_model.safetensors")) == {
@@ -546,7 +546,7 @@ def test_a_run_over_4_bits_saves_goes_on_and_ends_with_an_adapter(four_bits, tmp
 
 
 def test_a_run_that_begins_with_an_adapter_says_what_beta_compares_it_with(base, tmp_path, capsys):
-    load_model(base, RANK).save_weights(tmp_path / "adapter")
+    load_model(base, RANK).weights_writer().write(tmp_path / "adapter")
     tiny_tokenizer().save_pretrained(tmp_path / "adapter")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n')
     options = f"--model {tmp_path}/adapter --dataset {tmp_path}/rows.jsonl --beta 0.1 --reward-funcs random"
