@@ -35,11 +35,7 @@ def is_run(path: Path) -> bool:
 
 
 def refuse_no_run(path: Path, flag: str) -> None:
-    """Refuse a directory without a run; `flag` is the option it was given by.
-
-    Raises:
-        CheckpointError: there is no config.yaml, or one of somebody else's.
-    """
+    """Refuse with a CheckpointError a directory without a run; `flag` is the option it was given by."""
     if not is_run(path):
         is_there = (path / "config.yaml").is_file()
         reason = "Paceline did not write its config.yaml" if is_there else "it has no config.yaml"
@@ -47,11 +43,10 @@ def refuse_no_run(path: Path, flag: str) -> None:
 
 
 def refuse_existing_run(path: Path) -> None:
-    """Refuse a place where a new run would destroy an earlier one, or someone else's files.
+    """Refuse, with a ConfigError, a place where a new run would destroy an earlier one or foreign files.
 
-    Raises:
-        ConfigError: `path` is a file, holds a run with a finished step or a checkpoint, or files that Paceline did not
-            write under names that a run writes.
+    It is a file, holds a run with a finished step or a checkpoint, or files that Paceline did not write under names
+    that a run writes.
     """
     if path.exists() and not path.is_dir():
         raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
@@ -64,11 +59,7 @@ def refuse_existing_run(path: Path) -> None:
 
 
 def refuse_foreign_files(path: Path) -> None:
-    """Refuse a directory where a run would overwrite files that are not its own.
-
-    Raises:
-        ConfigError: the sentence names what is in the way.
-    """
+    """Refuse, with a ConfigError that names them, files in a directory that a run would overwrite and does not own."""
     # the head of config.yaml alone is not enough: such a file may be a copy, good to be read and not to be replaced
     has_own_config = _has_head(path) or not (path / "config.yaml").exists()
     if has_mark(path) and (has_own_config or holds_work(path)):
@@ -111,12 +102,7 @@ class WriteLock:
     is closed. So locks held by this process are remembered and their files never opened a second time."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock.
-
-        Raises:
-            CheckpointError: a writer in this process or another has it.
-            OSError: the directory cannot be written.
-        """
+        """Take the lock; CheckpointError if a writer here or elsewhere has it, OSError if it cannot be written."""
         file, me = directory / LOCK, f"process {os.getpid()} on host {socket.gethostname()}\n"
         with _TAKING:
             if _is_held_here(file):

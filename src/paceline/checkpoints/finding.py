@@ -42,10 +42,7 @@ class Checkpoint:
 def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """Return the newest whole and unchanged checkpoint, and a sentence for each newer damaged one.
 
-    `by_size` is as in `read_checkpoint`.
-
-    Raises:
-        CheckpointError: no checkpoint is whole: a new start would forget the run.
+    `by_size` is as in `read_checkpoint`. CheckpointError: none is whole, and a new start would forget the run.
     """
     damaged: list[str] = []
     for _, place in reversed(numbered(root)):
@@ -59,12 +56,9 @@ def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint 
 
 
 def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
-    """Read the checkpoint in the directory `place`.
+    """Read a checkpoint's directory; CheckpointError if a file is missing or is not as it was saved.
 
     With `by_size` a file of the right size counts as unchanged: hashing takes a second per 1.5 GB.
-
-    Raises:
-        CheckpointError: a file is missing or is not as it was saved.
     """
     try:
         manifest = json.loads((place / "manifest.json").read_text())
@@ -87,8 +81,7 @@ def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
 
 
 def set_damaged_aside(root: Path, found: Checkpoint) -> list[str]:
-    """Rename checkpoints newer than the newest whole one, which are damaged, and keep them for inspection. Return a
-    sentence for each."""
+    """Rename checkpoints newer than the newest whole one, to be inspected; return a sentence for each."""
     sentences = []
     for number, place in numbered(root):
         if number > found.state.step:

@@ -29,11 +29,7 @@ class SpaceNeeded:
 
 
 def ask_all(ranks: Ranks, *, nbytes: int, staging: StagingBuffers | None) -> list[SpaceNeeded]:
-    """Gather what each rank needs, by rank; all ranks make this call.
-
-    Raises:
-        RankLost: another rank is gone, or silent for too long.
-    """
+    """Gather what each rank needs, by rank; all ranks make this call. RankLost: one is gone or silent."""
     free, kept = (None, 0) if staging is None else (staging.free(), staging.nbytes)
     said = ranks.all_gather_text(
         json.dumps({"nbytes": nbytes, "free": free, "kept": kept, "host": socket.gethostname()})
@@ -52,11 +48,7 @@ def copies_fit(asked: Sequence[SpaceNeeded]) -> bool:
 
 
 def refuse_full(place: Path, *, needed: int) -> None:
-    """Check the disk before a checkpoint is begun in an existing directory.
-
-    Raises:
-        StorageError: the disk has fewer bytes left.
-    """
+    """Refuse with a StorageError to begin a checkpoint in a directory whose disk has fewer bytes left."""
     free = free_bytes(place)
     if free is not None and needed > free:
         raise StorageError(storage_sentence(place, "there is not enough room on the disk", needed=needed, free=free))
@@ -86,11 +78,7 @@ def room_of_run(*, checkpoint: int, final: int, saves: int, keep: int) -> int:
 
 
 def refuse_small_disk(output_dir: Path, *, needed: int) -> None:
-    """Check the disk before a run starts or resumes; what it has written already counts as free.
-
-    Raises:
-        ConfigError: the disk has too little left.
-    """
+    """Refuse with a ConfigError a disk with too little left for a run; what it has written already counts as free."""
     files = (path for name in ("checkpoints", "final") for path in (output_dir / name).rglob("*"))
     there = sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
     free = free_bytes(output_dir)

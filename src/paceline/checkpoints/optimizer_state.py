@@ -22,8 +22,7 @@ _UNREADABLE = (OSError, SafetensorError, KeyError, TypeError, ValueError)
 def optimizer_part(optimizer: torch.optim.Optimizer, model: PreTrainedModel, ranks: Ranks) -> Part:
     """Return this rank's part of the optimiser state; all ranks make this call.
 
-    Raises:
-        CheckpointError: the optimiser keeps something else than tensors and numbers for each of the model's parameters.
+    CheckpointError: the optimiser keeps something else than tensors and numbers for each of the model's parameters.
     """
     names, parameters = _names(model), _parameters(optimizer)
     tensors: dict[str, Tensor] = {}
@@ -58,10 +57,8 @@ def load_optimizer(
 ) -> None:
     """Load the saved state into `optimizer`, whose parameters are `model`'s; its learning rates stay.
 
-    Each of the `ranks`, all of which make this call, reads what belongs to its part of the model.
-
-    Raises:
-        CheckpointError: the file cannot be read, or belongs to another model or optimiser.
+    Each of the `ranks`, all of which make this call, reads what belongs to its part of the model. CheckpointError: the
+    file cannot be read, or belongs to another model or optimiser.
     """
     path, names, parameters = checkpoint.path / "optimizer.safetensors", _names(model), _parameters(optimizer)
     present = {_name(parameter, names): parameter for parameter in parameters}
@@ -91,11 +88,7 @@ def load_optimizer(
 
 
 def load_reference_weights(checkpoint: Checkpoint, reference: PreTrainedModel) -> None:
-    """Load the saved weights of a moving reference into this rank's part of it.
-
-    Raises:
-        CheckpointError: they are not there, cannot be read, or belong to another model.
-    """
+    """Load a moving reference's weights, this rank's part; CheckpointError if unreadable or another model's."""
     try:
         with open_stored(files_of(checkpoint.path, "reference")) as stored:
             stored.fill(reference)
@@ -133,7 +126,6 @@ def _lies_alike(value: Tensor, parameter: Tensor) -> bool:
 
 
 def _merged(ranks: Ranks, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge what each rank knows of its part of the model."""
     return {
         name: value for text in ranks.all_gather_text(json.dumps(dict(own))) for name, value in json.loads(text).items()
     }

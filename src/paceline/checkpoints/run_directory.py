@@ -51,9 +51,8 @@ class RunDir:
     def create(cls, path: Path, config_text: str) -> Self:
         """Create a run directory at `path`.
 
-        Raises:
-            ConfigError: `path` holds a run with results or a foreign file in the way, is a file, or cannot be written.
-            CheckpointError: a run is being made there, by this process or another.
+        ConfigError: it holds a run with results or a foreign file in the way, is a file, or cannot be written.
+        CheckpointError: a run is being made there, by this process or another.
         """
         refuse_existing_run(path)
         try:
@@ -80,8 +79,7 @@ class RunDir:
     def open(cls, path: Path) -> Self:
         """Open a run to resume it: take its lock and cut off half-written lines.
 
-        Raises:
-            CheckpointError: no run directory, in use by this process or another, or not writable.
+        CheckpointError: no run directory, in use by this process or another, or not writable.
         """
         refuse_no_run(path, "--resume")
         try:
@@ -114,9 +112,7 @@ class RunDir:
     def append_metrics(self, record: Record) -> None:
         """Append one optimiser step; on return it survives a crash.
 
-        Raises:
-            ValueError: a number is not finite; the message names its key.
-            StorageError: the disk refused; nothing half-written stays behind.
+        ValueError: a number is not finite; the message names its key. StorageError: the disk refused; nothing stays.
         """
         append(self.path / "metrics.jsonl", json_line(record))
 
@@ -129,12 +125,9 @@ class RunDir:
         write_or_explain(self._rollouts_file(step), _lines(records))
 
     def commit_rollouts(self, step: int, lines: Iterable[bytes], about: Record) -> None:
-        """Write all rollouts of a step, then commit them by a line in the journal that contains `about`.
+        """Write a step's rollouts, a JSON line each, then commit them by a line in the journal that contains `about`.
 
-        `lines` are a JSON object each, newline included.
-
-        Raises:
-            StorageError: the disk refused; the step is not committed.
+        StorageError: the disk refused; the step is not committed.
         """
         file, content = self._rollouts_file(step), b"".join(lines)
         write_or_explain(file, content)
@@ -188,12 +181,9 @@ class RunDir:
         write_or_explain(self.path / "timeline.json", json_line(record))
 
     def identity(self) -> dict[str, Any] | None:
-        """Read what `write_identity` wrote; None if the process was killed before, or the run is older than this file.
+        """Read what `write_identity` wrote, in today's words; None in a run killed before, or older than this file.
 
-        Options of earlier versions are in today's words.
-
-        Raises:
-            CheckpointError: the file does not hold what was written.
+        CheckpointError: the file does not hold what was written.
         """
         file = self.path / "identity.json"
         if not file.exists():
@@ -207,11 +197,7 @@ class RunDir:
         return records[0] | {"options": recorded_options(records[0]["options"])}
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read all steps in the order they were written, without an unfinished last line.
-
-        Raises:
-            CheckpointError: a line that is no JSON object; the message names file and line.
-        """
+        """Read all steps in order, without an unfinished line; CheckpointError, as `read_records`, for a bad one."""
         return read_records(self.path / "metrics.jsonl")
 
     def evals(self) -> list[dict[str, Any]]:
@@ -219,22 +205,14 @@ class RunDir:
         return read_records(self.path / "evals.jsonl")
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
-        """Read all rollouts of a step.
-
-        Raises:
-            CheckpointError: the step has no file, or a line is no JSON object.
-        """
+        """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""
         file = self._rollouts_file(step)
         if not file.exists():
             raise CheckpointError(f"{file} does not exist: this run has rollouts of {_span(self.rollout_steps())}")
         return read_records(file)
 
     def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
-        """Read the completions of one evaluation, in the order of its tasks.
-
-        Raises:
-            CheckpointError: the evaluation has no file, or a line is no JSON object.
-        """
+        """Read an evaluation's completions in the order of its tasks; CheckpointError as in `rollouts`."""
         file = self._eval_file(set_name, step)
         if not file.exists():
             raise CheckpointError(f"{file} does not exist: {set_name} was not evaluated at step {step}")
@@ -249,11 +227,7 @@ class RunDir:
         return read_journal(self._journal)[0]
 
     def committed(self, step: int) -> dict[str, Any]:
-        """Return the journal's entry of a step whose rollouts are unchanged since they were committed.
-
-        Raises:
-            CheckpointError: they are not.
-        """
+        """Return the journal's entry of a step; CheckpointError if its rollouts are not as they were committed."""
         records = self.journal()
         if step not in records:
             raise CheckpointError(
@@ -268,9 +242,7 @@ class RunDir:
         """Remove everything after `step` except committed rollouts; a run resumed from there writes it again.
 
         Each file changes in one rename, so a crash in between leaves a directory that this can be called on again.
-
-        Returns:
-            The steps right after it whose rollouts are there; what was damaged, and all after it, is gone.
+        Returns the steps right after it whose rollouts are there; what was damaged, and all after it, is gone.
         """
         (self.path / "summary.json").unlink(missing_ok=True)
         for name, records in (("metrics.jsonl", self.metrics()), ("evals.jsonl", self.evals())):
@@ -332,12 +304,9 @@ def _span(steps: list[int]) -> str:
 
 
 def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
-    """Copy the records after `step` to a new directory: a run without checkpoints.
+    """Copy the records after `step` to a new directory: a run without checkpoints. StorageError: the disk refused.
 
     Files of one step, which nothing changes in place, are hard links where the disk has them.
-
-    Raises:
-        StorageError: the disk refused.
     """
     try:
         folder.mkdir(parents=True)

@@ -21,11 +21,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 
 
 def json_line(record: Record) -> bytes:
-    """Encode one JSON object and a newline.
-
-    Raises:
-        ValueError: a number is not finite; the message names its key.
-    """
+    """Encode one JSON object and a newline; ValueError, naming the key, if a number is not finite."""
     try:
         text = _encode(record)
     except ValueError:
@@ -36,11 +32,7 @@ def json_line(record: Record) -> bytes:
 
 
 def append(file: Path, line: bytes) -> None:
-    """Append a line; on return it survives a crash.
-
-    Raises:
-        StorageError: the disk refused; nothing half-written stays behind.
-    """
+    """Append a line, which then survives a crash; StorageError, and nothing half-written, if the disk refuses."""
     try:
         with file.open("ab", buffering=0) as stream:
             start = stream.tell()
@@ -56,11 +48,7 @@ def append(file: Path, line: bytes) -> None:
 
 
 def write_or_explain(file: Path, content: bytes) -> None:
-    """Write a whole file or none of it.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Write a whole file or none of it; StorageError if the disk refuses."""
     try:
         write_whole(file, content)
     except OSError as error:
@@ -102,11 +90,7 @@ def whole_lines(file: Path) -> list[bytes]:
 
 
 def read_records(file: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file, in order.
-
-    Raises:
-        CheckpointError: a line that is no JSON object; the message names file and line.
-    """
+    """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object."""
     return [_parse(file, number, line) for number, line in enumerate(whole_lines(file), start=1)]
 
 

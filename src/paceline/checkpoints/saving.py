@@ -48,11 +48,7 @@ class TokenizerFiles:
         self._content = dict[str, bytes]()
 
     def write(self, folder: Path) -> None:
-        """Write the files into an empty directory.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Write the files into an empty directory; OSError if that fails."""
         if not self._content:
             self._tokenizer.save_pretrained(folder)
             self._content = {name: (folder / name).read_bytes() for name in _files(folder)}
@@ -81,9 +77,8 @@ class Taken:
     def write(self, group: TextGroup) -> Checkpoint:
         """Write, sync and commit with all other ranks, then remove all but the newest `keep`.
 
-        Raises:
-            StorageError: a rank cannot write; the draft is removed, and earlier checkpoints are as they were.
-            RankLost: another rank is gone, or silent for too long.
+        StorageError: a rank cannot write; the draft is removed, and earlier checkpoints are as they were. RankLost:
+        another rank is gone, or silent for too long.
         """
         draft, place = (self.root / f"{kind}-{self.state.step:06d}" for kind in ("draft", "step"))
         manifest = dict[str, FileDigest]()
@@ -252,9 +247,7 @@ class CheckpointWriter:
     def begin(self, taken: Taken, group: TextGroup) -> None:
         """Write a checkpoint: in the background if the state is copied, otherwise before returning.
 
-        Raises:
-            StorageError: it could not be written.
-            RankLost: another rank is gone, or silent for too long.
+        StorageError: it could not be written. RankLost: another rank is gone, or silent for too long.
         """
         if taken.is_copied:
             self._writing = BackgroundWrite(
@@ -264,12 +257,9 @@ class CheckpointWriter:
             self._written = taken.write(group)
 
     def take(self, *, wait: bool) -> Checkpoint | None:
-        """Return the checkpoint that has reached the disk since the last call; None if there is none and `wait` is
-        False.
+        """Return the checkpoint written since the last call; None if there is none and `wait` is False.
 
-        Raises:
-            StorageError: it could not be written, or not in time.
-            RankLost: another rank is gone, or silent for too long.
+        StorageError: it could not be written, or not in time. RankLost: another rank is gone, or silent for too long.
         """
         if self._writing is not None and (wait or self._writing.is_over):
             try:

@@ -64,12 +64,10 @@ def attention(
     packed_attention: PackedLayout | None = None,
     **options: object,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface: query [1, heads, M, D], key and value [1, kv heads, M, D], all packed.
+    """Run transformers' attention interface: query [1, heads, M, D], key and value [1, kv heads, M, D], all packed.
 
-    Returns the output as [1, M, heads, D], and no attention weights.
-
-    Raises:
-        ModelError: the layer sets an option that packed attention does not have, such as a cap of the scores.
+    Returns the output as [1, M, heads, D], and no attention weights. ModelError: the layer sets an option that packed
+    attention does not have, such as a cap of the scores.
     """
     if packed_attention is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)  # type: ignore[arg-type]

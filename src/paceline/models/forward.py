@@ -43,11 +43,7 @@ class PolicyForward:
         return self.of(model, Tokens(batch=batch))
 
     def of(self, model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "N H"]:
-        """The same for the tokens that this rank computes.
-
-        Raises:
-            ModelError: this model takes padded rows only, whose tokens ranks cannot share.
-        """
+        """Compute this rank's tokens; ModelError if the model takes padded rows only, which ranks cannot share."""
         with self._keeping(model):
             if self.kind == "packed":
                 return take_rows(_packed_states(model, tokens, None), tokens.batch.sources)
@@ -61,12 +57,9 @@ class PolicyForward:
     def through(
         self, model: PreTrainedModel, tokens: Tokens, states: Float[Tensor, "M H"] | None
     ) -> Float[Tensor, "M H"]:
-        """The residual stream after a pipeline's stage, or after the final norm where the stage has it.
+        """Return the residual stream after a pipeline's stage, or after the final norm where the stage has it.
 
-        `states`: the stream before it; None: the stage begins with the tokens.
-
-        Raises:
-            ModelError: this model takes padded rows only.
+        `states`: the stream before it; None: the stage begins with the tokens. ModelError: the model takes padded rows.
         """
         if self.kind == "padded":
             raise ModelError(

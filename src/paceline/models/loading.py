@@ -86,12 +86,10 @@ def adopt_model(
     *,
     seed: int = 0,
 ) -> Loaded:
-    """A user's own model object made ready as `load_model` does, in place: float32, on its device, dropout off.
+    """Make a user's own model object ready as `load_model` does, in place: float32, on its device, dropout off.
 
-    A `PeftModel` goes on training the adapter that it has.
-
-    Raises:
-        ModelError: no model of transformers, a quantised one, or an adapter that is refused.
+    A `PeftModel` goes on training the adapter that it has. ModelError: no model of transformers, a quantised one, or an
+    adapter that is refused.
     """
     asked, device = _asked_adapter(lora), choose_device(config)
     adapter: PeftModel | None = None
@@ -124,10 +122,7 @@ def adopt_model(
 def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
     """Put the weights of a checkpoint's `model` directory into a model of the same shape, or a rank's part of it.
 
-    An adapter is put in before its model is split.
-
-    Raises:
-        ModelError: they cannot be read or belong to another model.
+    An adapter is put in before its model is split. ModelError: they cannot be read or belong to another model.
     """
     if loaded.adapter is not None:
         fill_adapter(loaded.adapter, checkpoint)
@@ -210,11 +205,7 @@ def ready(loaded: Loaded, config: ModelConfig) -> Loaded:
 
 
 def weight_files(place: str) -> list[Path]:
-    """The files with the weights of a directory or a Hub name: as transformers writes them, or pieces.
-
-    Raises:
-        OSError, ValueError, KeyError: there are none.
-    """
+    """List the files with a model's weights, as transformers writes them or pieces; one of `UNREADABLE` without any."""
     if is_in_pieces(Path(place)):
         return files_of(Path(place), PIECES)
     with contextlib.suppress(OSError):  # then there are several
@@ -232,11 +223,7 @@ def is_in_pieces(directory: Path) -> bool:
 
 
 def skeleton(place: str, *, trust_remote_code: bool) -> PreTrainedModel:
-    """The model of a directory or a Hub name in float32, all of it on `meta`: shapes without memory.
-
-    Raises:
-        OSError, ValueError, KeyError: its config.json cannot be loaded.
-    """
+    """Make a model in float32, all of it on `meta`: shapes without memory. Errors are some of `UNREADABLE`."""
     config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
@@ -249,7 +236,7 @@ def skeleton(place: str, *, trust_remote_code: bool) -> PreTrainedModel:
 
 
 def give_memory(model: PreTrainedModel, device: torch.device) -> None:
-    """Memory on `device` for what is on `meta`, parts of a split model as large as they are; weights stay undefined.
+    """Give memory on `device` to what is on `meta`, a rank's parts as large as they are; weights stay undefined.
 
     Buffers that no file has, such as rotary frequencies, are computed.
     """
@@ -268,21 +255,13 @@ def give_memory(model: PreTrainedModel, device: torch.device) -> None:
 
 
 def fill(model: PreTrainedModel, files: Sequence[Path]) -> None:
-    """Read what is on this rank of every weight and buffer of a model, which may be split, from files in any layout.
-
-    Raises:
-        OSError, SafetensorError, ValueError, KeyError: a file cannot be read, or they are another model's.
-    """
+    """Read this rank's part of every weight and buffer from files in any layout; errors are some of `UNREADABLE`."""
     with open_stored(files) as stored:
         stored.fill(model)
 
 
 def has_all(model: PreTrainedModel, files: Sequence[Path]) -> bool:
-    """Return whether files have tensors by the very names that a model, or a rank's part of one, has them under.
-
-    Raises:
-        OSError, SafetensorError, ValueError, KeyError: a file cannot be read.
-    """
+    """Return whether files have tensors by the very names that a model, or a rank's part of one, has them under."""
     with open_stored(files) as stored:
         return set(saved_tensors(model)) <= set(stored.names())
 

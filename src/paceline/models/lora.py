@@ -32,11 +32,7 @@ HARMLESS_STARTS = (True, False, "gaussian", "orthogonal")
 
 
 def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
-    """peft's description of the adapter that the options ask for.
-
-    Raises:
-        ModelError: peft is not installed.
-    """
+    """Describe to peft the adapter that the options ask for; ModelError if peft is not installed."""
     targets = section.lora_targets
     description: PeftLoraConfig = import_peft().LoraConfig(
         r=section.lora_rank,
@@ -70,11 +66,7 @@ def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int
 
 
 def load_adapter(loaded: Loaded, directory: Path) -> Loaded:
-    """The model with the adapter of a directory in peft's format, to go on training.
-
-    Raises:
-        ModelError: it cannot be read or does not fit the model.
-    """
+    """Add the adapter of a directory, to go on training; ModelError if it is unreadable or does not fit."""
     attached = _attach(loaded, read_adapter_config(directory), seed=0)
     assert attached.adapter is not None  # just attached
     fill_adapter(attached.adapter, directory)
@@ -125,11 +117,7 @@ def _attach(loaded: Loaded, peft_config: "PeftConfig", *, seed: int) -> Loaded:
 
 
 def check_adapter_kind(peft_config: "PeftConfig") -> None:
-    """Refuse what its configuration alone shows to be no adapter that can be trained here.
-
-    Raises:
-        ModelError: the sentence names the kind or the field, its value and the remedy.
-    """
+    """Refuse with a ModelError what the configuration alone shows to be no adapter that can be trained here."""
     kind = str(cast(Enum, peft_config.peft_type).value)
     if peft_config.is_prompt_learning or peft_config.is_adaption_prompt or kind == "XLORA":
         raise ModelError(

@@ -92,11 +92,7 @@ def model_writer(model: PreTrainedModel, ranks: Ranks) -> Writer:
 
 
 def import_peft() -> ModuleType:
-    """The library peft.
-
-    Raises:
-        ModelError: it is not installed.
-    """
+    """Return the library peft; ModelError if it is not installed."""
     try:
         import peft
     except ImportError as error:
@@ -105,11 +101,7 @@ def import_peft() -> ModuleType:
 
 
 def check_peft() -> None:
-    """Return whether peft is installed, without the seconds that loading it takes.
-
-    Raises:
-        ModelError: it is not.
-    """
+    """Raise a ModelError if peft is not installed, without the seconds that loading it takes."""
     if importlib.util.find_spec("peft") is None:
         raise ModelError(NEEDS_PEFT)
 
@@ -161,11 +153,7 @@ def adapter_writer(adapter: "PeftModel", model: PreTrainedModel, ranks: Ranks = 
 
 
 def read_adapter_config(directory: Path) -> "PeftConfig":
-    """The configuration of the adapter in `directory`, ready to go on training.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
+    """Read the configuration of an adapter, ready to go on training; ModelError if that cannot be done."""
     peft = import_peft()
     try:
         config: PeftConfig = peft.PeftConfig.from_pretrained(str(directory))
@@ -176,11 +164,7 @@ def read_adapter_config(directory: Path) -> "PeftConfig":
 
 
 def fill_adapter(adapter: "PeftModel", directory: Path) -> None:
-    """Put the weights in `directory` into an adapter of the same shape.
-
-    Raises:
-        ModelError: they cannot be read, or belong to another adapter or base model.
-    """
+    """Load weights into an adapter of the same shape; ModelError if they are unreadable, or another adapter's."""
     if not (directory / ADAPTER_WEIGHTS).is_file():
         raise ModelError(f"{directory} has no {ADAPTER_WEIGHTS}; an adapter's weights are read from safetensors only")
     try:

@@ -31,12 +31,10 @@ class ModelPlace:
 
 
 def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
-    """The whole model that `name` stands for, and the adapter where `name` is the directory of one.
+    """Find the whole model that `name` stands for, and the adapter where `name` is the directory of one.
 
-    Without `needs_weights` a directory with a config.json alone is a model's too.
-
-    Raises:
-        ModelError: `name` looks like a local path that is not there, or a directory without a model.
+    Without `needs_weights` a directory with a config.json alone is a model's too. ModelError: `name` looks like a local
+    path that is not there, or is a directory without a model.
     """
     adapter = Path(name).expanduser()
     if name in DIRECTORIES or not (adapter / ADAPTER_CONFIG).is_file():
@@ -57,11 +55,7 @@ def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
 
 
 def read_model_config(directory: Path, label: str) -> dict[str, Any]:
-    """The config.json of a directory.
-
-    Raises:
-        ModelError: it is no JSON object.
-    """
+    """Read the config.json of a directory; ModelError if it is no JSON object."""
     try:
         described = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

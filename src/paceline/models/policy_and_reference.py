@@ -49,13 +49,10 @@ def load_policy(
     checkpoint: Path | None = None,
     seed: int = 0,
 ) -> tuple[Loaded, PolicyForward]:
-    """This rank's part of the model that `load_model` would give whole, and how its hidden states are computed.
+    """Load this rank's part of the model that `load_model` would give whole, and choose its forward pass.
 
     A model with an adapter, and one whose tensors have other names in files than in transformers' classes, is read
-    whole into main memory and then split.
-
-    Raises:
-        ModelError: see `load_model`; quantised weights, with or without an adapter.
+    whole into main memory and then split. ModelError: as `load_model`; quantised weights, with or without an adapter.
     """
     if read_config(config).to_dict().get("quantization_config"):
         raise ModelError(f"--model {config.model} has quantised weights, which one process trains; start one alone")
@@ -117,14 +114,10 @@ def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
 
 
 def load_reference(loaded: Loaded, config: ModelConfig, *, parallel_layout: MeshLayout | None = None) -> Loaded:
-    """The model that `beta` holds the policy to: without the adapter where it has one, else as `config` names it.
+    """Return the model that `beta` holds the policy to: this rank's part, where there is a `parallel_layout`.
 
-    With a `parallel_layout` it is this rank's part of it.
-
-    Under an adapter it is `loaded` itself, used within `without_adapter()`: no second model is read.
-
-    Raises:
-        ModelError: the adapter also trains biases of the base model, which are then no longer the reference's.
+    Under an adapter it is `loaded` itself, used within `without_adapter()`; else it is read as `config` names it.
+    ModelError: the adapter also trains biases of the base model, which are then no longer the reference's.
     """
     own = _itself_without_adapter(loaded)
     if own is not None or parallel_layout is None:
@@ -140,11 +133,6 @@ def frozen_copy(loaded: Loaded) -> Loaded:
 
 
 def _itself_without_adapter(loaded: Loaded) -> Loaded | None:
-    """The policy as its own reference, None where it has no adapter.
-
-    Raises:
-        ModelError: peft's `bias` is not "none": the model without its adapter would change.
-    """
     if loaded.adapter is None:
         return None
     trained = getattr(loaded.adapter.active_peft_config, "bias", "none")

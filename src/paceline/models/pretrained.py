@@ -20,11 +20,7 @@ def model_directory(name: str) -> str:
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """The model's tokenizer: the adapter's own where its directory has one, else the base model's.
-
-    Raises:
-        ModelError: there is none, or it cannot be read.
-    """
+    """Load the tokenizer, the adapter's own where its directory has one; ModelError if none can be read."""
     place = model_place(config.model)
     own = place.adapter is not None and (place.adapter / "tokenizer_config.json").is_file()
     try:
@@ -39,10 +35,9 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 def read_config(config: ModelConfig) -> PretrainedConfig:
-    """The model's configuration, or its base model's, as transformers reads it, without weights.
+    """Read the configuration of the model, or of its base model, with transformers and without weights.
 
-    Raises:
-        ModelError: it cannot be read, or is of a model that does not write text after text.
+    ModelError: it cannot be read, or is of a model that does not write text after text.
     """
     place = model_directory(config.model)
     try:

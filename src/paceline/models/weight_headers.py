@@ -40,11 +40,7 @@ class Header:
 
 
 def read_header(file: Path, label: str) -> Header:
-    """The header of a file, which may have nothing behind it; `label` is how messages call its model.
-
-    Raises:
-        ModelError: it has none.
-    """
+    """Read the header of a file, which may be cut behind it; ModelError, naming the model `label`, if there is none."""
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
@@ -60,11 +56,7 @@ def read_header(file: Path, label: str) -> Header:
 
 
 def read_whole(file: Path, label: str) -> Shapes:
-    """Names and shapes of the tensors of a file that is as long as its header says.
-
-    Raises:
-        ModelError: it is not.
-    """
+    """Return names and shapes of a file's tensors; ModelError if it is not as long as its header says."""
     header, size = read_header(file, label), file.stat().st_size
     if size != header.nbytes:
         raise ModelError(
@@ -137,11 +129,7 @@ def other_shapes_error(label: str) -> ModelError:
 
 
 def check_targets(targets: Iterable[str], layers: Collection[str]) -> None:
-    """Every target must be the end of a layer's name: peft itself only asks for one match among all targets.
-
-    Raises:
-        ModelError: one is not.
-    """
+    """Refuse with a ModelError a target that ends no layer's name: peft only asks for one match among all targets."""
     for target in targets:
         if any(name == target or name.endswith(f".{target}") for name in layers):
             continue
@@ -152,11 +140,7 @@ def check_targets(targets: Iterable[str], layers: Collection[str]) -> None:
 
 
 def shard_names(index: Path) -> list[str]:
-    """The files that a model's index lists.
-
-    Raises:
-        OSError, ValueError, KeyError, TypeError, AttributeError: it is no such list.
-    """
+    """List the files of a model's index; OSError, ValueError, KeyError, TypeError or AttributeError if it is none."""
     return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
 
 

@@ -200,11 +200,7 @@ def context_sizes(config: PreTrainedConfig, *, tensor: int = 1) -> list[int]:
 
 
 def check_context_size(config: PreTrainedConfig, size: int, *, tensor: int = 1) -> None:
-    """Refuse a number of ranks that attention cannot be dealt out to.
-
-    Raises:
-        ModelError: the sentence names the numbers that it has to divide, and the nearest that do.
-    """
+    """Refuse a number of ranks that heads cannot be dealt out to, with a ModelError that names the nearest that do."""
     sizes = context_sizes(config, tensor=tensor)
     if size in sizes:
         return

@@ -64,11 +64,7 @@ class Mesh:
 
 
 def make_mesh(sizes: Sizes, device: torch.device) -> Mesh:
-    """The grid over all ranks of the process group; every one of them makes this call.
-
-    Raises:
-        ValueError: there are more or fewer ranks than the sizes say.
-    """
+    """Make the grid over all ranks, which all call this; ValueError if there are not as many as the sizes say."""
     if sizes.ranks != dist.get_world_size():
         raise ValueError(f"{sizes} needs {sizes.ranks} ranks, there are {dist.get_world_size()}")
     devices = init_device_mesh(device.type, tuple(getattr(sizes, axis) for axis in AXES), mesh_dim_names=AXES)

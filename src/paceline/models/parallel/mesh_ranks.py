@@ -48,11 +48,7 @@ class MeshLayout(ParallelLayout):
         return Stages(ranks=self.mesh.sizes.pipeline, place=place, group=group)
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
-        """Leave this rank its part of a whole model in training mode, with its adapter if it has one.
-
-        Raises:
-            ModelError: the model cannot be split over the mesh.
-        """
+        """Leave this rank its part of a model, adapter included, in training mode; ModelError if it cannot be split."""
         sizes = self.mesh.sizes
         if sizes.context > 1:
             check_context_size(model.config, sizes.context, tensor=sizes.tensor)
@@ -103,10 +99,7 @@ class MeshLayout(ParallelLayout):
 def make_ranks(options: ParallelConfig, device: torch.device, *, offload: bool) -> "MeshRanks":
     """Lay out the ranks of the default process group as the options say. Every rank makes this call.
 
-    `offload`: slices wait in main memory.
-
-    Raises:
-        ConfigError: the options need another number of ranks.
+    `offload`: slices wait in main memory. ConfigError: the options need another number of ranks.
     """
     mesh = make_mesh(layout(options, dist.get_world_size()), device)
     sharding = Sharding(stage=options.zero_stage, offload=offload)

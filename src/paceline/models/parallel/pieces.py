@@ -82,9 +82,9 @@ def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def written_here(pieces: Mapping[str, Piece], ranks: Ranks) -> tuple[list[str], list[int]]:
-    """Return the pieces that this rank writes, and the ranks that write any. All ranks make this call.
+    """Return the pieces that this rank writes, and the ranks that write any; all ranks make this call.
 
-    Of those who hold the same piece the first one writes it; empty ones are not written.
+    The first of those who hold the same piece writes it; empty ones are not written.
     """
     own = {name: list(piece.offset) for name, piece in pieces.items() if piece.tensor.numel()}
     writers = dict[tuple[str, tuple[int, ...]], int]()
@@ -106,11 +106,7 @@ class Writer(Protocol):
         """Return a copy in staging buffers, which can be written while the originals change."""
 
     def write(self, folder: Path) -> Sequence[Path]:
-        """Write this rank's files into an existing directory and return them.
-
-        Raises:
-            OSError, SafetensorError: they cannot be written.
-        """
+        """Write this rank's files into an existing directory and return them; OSError or SafetensorError on failure."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,11 +164,7 @@ def part_of(stem: str, tensors: Mapping[str, Tensor], ranks: Ranks, header: Mapp
 
 
 def files_of(folder: Path, stem: str) -> list[Path]:
-    """The files that `part_of` named, in order.
-
-    Raises:
-        FileNotFoundError: there is none, or not every one of them.
-    """
+    """List the files that `part_of` named, in order; FileNotFoundError if any is missing."""
     alone = folder / f"{stem}.safetensors"
     if alone.is_file():
         return [alone]
@@ -220,10 +212,9 @@ class Stored:
         return self._box(name, (0,) * len(shape), shape)
 
     def read_piece(self, name: str, wanted: Tensor) -> Tensor:
-        """Read the part of a tensor that this rank has of `wanted`, in the precision in which it is stored.
+        """Read this rank's part of a tensor that lies as `wanted` does, in the precision in which it is stored.
 
-        Raises:
-            ValueError: there is none of this name, it has another shape, or some of it is missing.
+        ValueError: there is none of this name, it has another shape, or some of it is missing.
         """
         piece = piece_of(wanted)
         if self.shape(name) != piece.shape:
@@ -258,11 +249,7 @@ class Stored:
 
 @contextmanager
 def open_stored(paths: Sequence[Path]) -> Iterator[Stored]:
-    """The tensors in some files, for as long as this lasts.
-
-    Raises:
-        OSError, SafetensorError, KeyError, ValueError: a file cannot be read.
-    """
+    """Open the tensors in some files; OSError, SafetensorError, KeyError or ValueError if one cannot be read."""
     with ExitStack() as closing:
         yield Stored([(path, closing.enter_context(safe_open(path, framework="pt"))) for path in paths])
 

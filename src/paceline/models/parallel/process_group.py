@@ -46,12 +46,10 @@ def meeting_at(host: str) -> Iterator[Meeting]:
 
 @contextmanager
 def process_group(meeting: Meeting, *, rank: int, size: int, device: torch.device, timeout: float) -> Iterator[None]:
-    """The ranks that meet there, for as long as this lasts. `timeout`: seconds that one may wait for the others.
+    """Join the ranks that meet there, for as long as this lasts; RankLost if not all of them come.
 
-    After an error it is left to the process's end: to take it down waits for the others, who may be gone.
-
-    Raises:
-        RankLost: not all of them came.
+    `timeout`: seconds that one may wait for the others. After an error the group is left to the process's end: to take
+    it down waits for the others, who may be gone.
     """
     if meeting.file is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: nothing listens where others could reach it

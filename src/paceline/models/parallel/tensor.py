@@ -67,10 +67,9 @@ GROUPS = "num_key_value_groups"
 
 
 def tensor_plan(config: PreTrainedConfig) -> Mapping[str, LayerSplit]:
-    """Paths of layers in the decoder, with `*` for a layer's number, to how each is cut.
+    """Return paths of layers in the decoder, with `*` for a layer's number, to how each is cut.
 
-    Raises:
-        ModelError: there is no plan, or it has a cut that is not known here, or layers differ in their heads.
+    ModelError: there is no plan, or it has a cut that is not known here, or layers differ in their heads.
     """
     problem = _problem(config)
     if problem:
@@ -92,11 +91,7 @@ def tensor_sizes(config: PreTrainedConfig) -> list[int]:
 
 
 def check_tensor_size(config: PreTrainedConfig, size: int) -> None:
-    """Refuse a number of ranks that the model cannot be split over.
-
-    Raises:
-        ModelError: the sentence names the numbers that it has to divide, and the nearest that do.
-    """
+    """Refuse a number of ranks to split the model over, with a ModelError that names the nearest that do."""
     sizes = tensor_sizes(config)
     if size in sizes:
         return
@@ -193,12 +188,9 @@ def shared_heads(config: PreTrainedConfig, size: int) -> SharedHeads | None:
 
 
 def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
-    """Leave this rank its part of a whole model, which has its adapter, if any; every rank was given the same model.
+    """Leave this rank its part of a model, adapter included, or of those of its layers that are here.
 
-    Of a model whose other layers lie on other ranks it leaves its part of those that are here.
-
-    Raises:
-        ModelError: the model cannot be split, or not over so many ranks; it is as before.
+    Every rank was given the same model. ModelError: it cannot be split, or not over so many ranks; it is as before.
     """
     axis, decoder = mesh.devices[AXIS], model.base_model
     check_tensor_size(model.config, axis.size())
