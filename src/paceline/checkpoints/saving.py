@@ -114,32 +114,21 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     """Take the state that `Taken.write` writes to `root/step-NNNNNN`. All ranks make this call, on one file system.
 
     Args:
-        root: where the run's checkpoints lie.
-        state: where the run stands.
-        loaded: the policy.
-        tokenizer: its files, written next to the weights.
-        optimizer: torch's or any other that keeps tensors and numbers for each of the policy's parameters.
-        keep: how many checkpoints stay.
+        keep: number of newest checkpoints that stay, besides those `protected`, for example the best.
         reference: given where it moves during the run and cannot be read from its own place.
-        protected: checkpoints that stay besides the newest, for example the best.
-        ranks: those that the policy lies on.
         staging: buffers for copies, used if they fit into a share of free main memory and no write still reads them;
             None: no copies.
 
     Raises:
-        CheckpointError: the optimiser keeps something else.
+        CheckpointError: the optimiser keeps something else than tensors and numbers for each of the parameters.
         StorageError: the first rank cannot write, or the disk has no room for the checkpoint.
         RankLost: another rank is gone, or silent for too long.
     """
     draft = root / f"draft-{state.step:06d}"
     moving = None if reference is None else part_of("reference", saved_tensors(reference.model), ranks, {})
-    writers: list[tuple[str, Writer]] = [
-        ("model", loaded.weights_writer(ranks)),
-        ("", optimizer_part(optimizer, loaded.model, ranks)),
-        *([] if moving is None else [("", moving)]),
-    ]
-    here = sum(writer.nbytes for _, writer in writers)
-    asked = ask_all(ranks, nbytes=here, staging=staging)
+    writers = [("model", loaded.weights_writer(ranks)), ("", optimizer_part(optimizer, loaded.model, ranks))]
+    writers += [] if moving is None else [("", moving)]
+    asked = ask_all(ranks, nbytes=sum(writer.nbytes for _, writer in writers), staging=staging)
     nbytes = sum(one.nbytes for one in asked)
     with _together(ranks, draft, nbytes):
         if ranks.rank == 0:
@@ -148,15 +137,13 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
             refuse_full(root, needed=nbytes)
             (draft / "model").mkdir(parents=True)
             tokenizer.write(draft / "model")
-    is_copied = staging is not None and copies_fit(asked)
+    is_copied, sentences = staging is not None and copies_fit(asked), tuple[str, ...]()
     if staging is not None and is_copied:
         staging.clear()
         writers = [(folder, writer.copied(staging)) for folder, writer in writers]
     elif staging is not None:
         staging.give_back()
-    waits: tuple[str, ...] = ()
-    if staging is not None and not is_copied:
-        waits = (
+        sentences = (
             f"copies of what a checkpoint holds, {nbytes:,} bytes, take more than {COPY_SHARE:.0%} of the main memory "
             "that is free: the run waits until it is written",
         )
@@ -168,7 +155,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         keep=keep,
         protected=frozenset(protected),
         is_copied=is_copied,
-        sentences=waits,
+        sentences=sentences,
     )
 
 

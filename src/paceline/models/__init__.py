@@ -5,9 +5,8 @@ weight_headers.py   what the files say of the weights, and what that alone refus
 pretrained.py       tokenizer and configuration by transformers
 loading.py          a model from a name or from a user's object; weights from files in any layout, each rank its own
 policy_and_reference.py  a policy of which each rank reads its own part, and the reference of `beta`
-loaded.py           a model that is ready to train
+loaded.py           a model that is ready to train; directories of it, of its adapter, or of the pieces that ranks hold
 lora.py             adapters in a model's layers
-model_files.py      directories of a model or an adapter, or the pieces of one that ranks hold
 exporting.py        directories that transformers or peft load
 rope.py             rotary frequencies, the same for every sequence of a run
 plain_forward.py    a model's own forward pass over one row, the standard for every other way; modes without noise

@@ -8,7 +8,7 @@ one layer's activations at a time come on top of what was kept. The last layer's
 """
 
 import contextlib
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,18 +18,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.rows import on_device
-from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack
+from paceline.objective.micro_batches import MicroBatch, Sample, pack
 
-
-class Forward(Protocol):
-    """A pass to hidden states, such as `PolicyForward`."""
-
-    @property
-    def kind(self) -> Layout:
-        """What the model is given of a micro-batch."""
-
-    def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Tensor:
-        """The hidden states."""
+if TYPE_CHECKING:
+    from paceline.models.forward import PolicyForward
 
 
 FEW_ELEMENTS = 1 << 14
@@ -62,7 +54,7 @@ def layers_of(model: nn.Module) -> list[GradientCheckpointingLayer]:
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
-def measure_activations(model: PreTrainedModel, forward: Forward, compute_dtype: torch.dtype) -> Activations:
+def measure_activations(model: PreTrainedModel, forward: "PolicyForward", compute_dtype: torch.dtype) -> Activations:
     """Measure what a forward pass keeps by two short ones, whose difference leaves out what is kept once.
 
     These are the weights' copies in `compute_dtype`. Attention over longer sequences keeps no more per token, but for
@@ -86,7 +78,9 @@ def measure_activations(model: PreTrainedModel, forward: Forward, compute_dtype:
     )
 
 
-def _saved_bytes(model: PreTrainedModel, forward: Forward, batch: MicroBatch, compute_dtype: torch.dtype) -> int:
+def _saved_bytes(
+    model: PreTrainedModel, forward: "PolicyForward", batch: MicroBatch, compute_dtype: torch.dtype
+) -> int:
     """Storage behind everything that autograd keeps, each piece once, the weights not counted."""
     weights, saved = _addresses(model), dict[int, int]()
 

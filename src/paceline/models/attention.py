@@ -17,7 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from paceline.errors import ModelError
 from paceline.kernels.cpu.attention import SequenceTable, attention_serves, packed_attention, sequence_table
 from paceline.kernels.flash_attention import FlashKernel, flash_problem
-from paceline.models.parallel.ranks import HeadExchange
+from paceline.models.parallel.context import Exchange
 from paceline.models.rows import on_device, take_rows
 from paceline.models.varlen import VarlenLayout, varlen_attention, varlen_layout
 from paceline.objective.micro_batches import MicroBatch, PaddedAttention, padded_attention
@@ -36,7 +36,7 @@ class PackedLayout:
     """Where the sequences of a micro-batch lie, for all layers of a forward pass; each form is made when first used."""
 
     batch: MicroBatch
-    exchange: HeadExchange | None = None
+    exchange: Exchange | None = None
     """How a rank that has some of the tokens comes to all of them; None: it has all."""
 
     @functools.cached_property
@@ -90,24 +90,20 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scal
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
         query, key, value = (states.to(torch.get_autocast_dtype(kind)) for states in (query, key, value))
-    if layout.exchange is None:
-        return _attend(query, key, value, layout, scaling)
-    return layout.exchange.to_tokens(_attend(*layout.exchange.to_heads(query, key, value), layout, scaling))
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:
-    kind = query.device.type
-    is_even = query.shape[-1] == value.shape[-1]  # as the kernels take it
-    if is_even and attention_serves(query.device, query.dtype, query.shape[-1]):
-        return packed_attention(query, key, value, layout.table, scale=scaling)
-    heads = (query.shape[1], key.shape[1])
-    if is_even and kind == "cuda" and flash_problem(query.device, query.dtype, heads, query.shape[-1]) is None:
-        return varlen_attention(query, key, value, layout.varlen, scaling, FlashKernel())
-    if kind != "cpu" or query.dtype != torch.bfloat16:
-        return _padded(query, key, value, layout.padded, scaling)
-    # torch's masked attention takes twice as long to go back in bfloat16 as in float32
-    with torch.autocast("cpu", enabled=False):
-        return _padded(query.float(), key.float(), value.float(), layout.padded, scaling).to(query.dtype)
+    if layout.exchange is not None:
+        query, key, value = layout.exchange.to_heads(query, key, value)
+    heads, width = (query.shape[1], key.shape[1]), query.shape[-1]
+    is_even = width == value.shape[-1]  # as the kernels take it
+    if is_even and attention_serves(query.device, query.dtype, width):
+        found = packed_attention(query, key, value, layout.table, scale=scaling)
+    elif is_even and kind == "cuda" and flash_problem(query.device, query.dtype, heads, width) is None:
+        found = varlen_attention(query, key, value, layout.varlen, scaling, FlashKernel())
+    elif kind != "cpu" or query.dtype != torch.bfloat16:
+        found = _padded(query, key, value, layout.padded, scaling)
+    else:  # torch's masked attention takes twice as long to go back in bfloat16 as in float32
+        with torch.autocast("cpu", enabled=False):
+            found = _padded(query.float(), key.float(), value.float(), layout.padded, scaling).to(query.dtype)
+    return found if layout.exchange is None else layout.exchange.to_tokens(found)
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, layout: PaddedAttention, scaling: float) -> Tensor:

@@ -32,9 +32,6 @@ def export_model(
     The first of the `ranks`, all of which make this call, writes it, and has all of it in main memory meanwhile.
 
     Args:
-        loaded: the model; its weights are not changed.
-        tokenizer: written beside the weights.
-        path: the directory, made where it is not there.
         merge: add an adapter to the weights and write the whole model. Takes the memory of a second model meanwhile.
         ranks: those that the model lies on; one, where an adapter is merged.
         dtype: the precision of a whole model; None: on CUDA the one that it computes in, else its own.
@@ -45,8 +42,8 @@ def export_model(
     # on a CPU the weights' own: a small update would vanish in bfloat16, and whoever loads them may convert them
     dtype = dtype or (loaded.compute_dtype if loaded.model.device.type == "cuda" else loaded.model.dtype)
     if loaded.adapter is None:
-        whole = full_tensors(loaded.model, ranks) if ranks.size > 1 else None
-        state = None if whole is None else {name: tensor.to("cpu", dtype) for name, tensor in whole}
+        is_split = ranks.size > 1
+        state = {name: one.to("cpu", dtype) for name, one in full_tensors(loaded.model, ranks)} if is_split else None
     elif merge:
         loaded, state = replace(loaded, model=_merged(loaded), adapter=None), None
     else:

@@ -1,19 +1,182 @@
-"""A model that is ready to train, with its adapter where it has one."""
+"""A model that is ready to train, and the directories that it is written to: a whole model as transformers loads it,
+the pieces that ranks have of it, an adapter as peft loads it.
+
+peft is imported where an adapter is used: it may be missing, and takes seconds.
+"""
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import copy
+import importlib.util
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 from transformers import PreTrainedModel
+from typing_extensions import override
 
-from paceline.models.model_files import adapter_writer, model_writer
-from paceline.models.parallel.pieces import Writer
+from paceline.errors import ModelError
+from paceline.models.parallel.gathering import full_parameters
+from paceline.models.parallel.pieces import NOTHING, Part, Writer, part_of, piece_of, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.models.parallel.staging import StagingBuffers, copies
+from paceline.models.places import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 if TYPE_CHECKING:
-    from peft import PeftModel
+    from peft import PeftConfig, PeftModel
+
+PIECES = "pieces"
+"""What files of pieces are called: transformers must not take one of them for the whole."""
+ADAPTER_NAME = "default"
+"""What peft calls a model's only adapter; its tensors carry the name."""
+NEEDS_PEFT = "an adapter needs the library peft; pip install 'paceline[peft]'"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelFiles(Writer):
+    """What a rank writes of a model: the whole as transformers loads it, or a part, described where it leads."""
+
+    model: PreTrainedModel
+    state: Mapping[str, Tensor]
+    """The whole model's; empty where there is a part."""
+    part: Part = NOTHING
+    leads: bool = True
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        # a tensor with two names counts once
+        return self.part.nbytes + sum({tensor.data_ptr(): tensor.nbytes for tensor in self.state.values()}.values())
+
+    @override
+    def copied(self, staging: StagingBuffers) -> "ModelFiles":
+        return replace(self, state=copies(self.state, staging), part=self.part.copied(staging))
+
+    @override
+    def write(self, folder: Path) -> list[Path]:
+        if self.state:
+            self.model.save_pretrained(folder, state_dict=dict(self.state))
+            return sorted(path for path in folder.iterdir() if path.is_file())
+        written = self.part.write(folder)
+        if not self.leads:
+            return written
+        config = copy.deepcopy(self.model.config)
+        config.architectures = [type(self.model).__name__.removeprefix("FSDP")]  # as fully_shard calls its class
+        config.dtype = self.model.dtype
+        config.save_pretrained(folder)
+        if self.model.generation_config is not None:
+            self.model.generation_config.save_pretrained(folder)
+        return [*written, *sorted(folder.glob("*.json"))]
+
+
+def model_writer(model: PreTrainedModel, ranks: Ranks) -> Writer:
+    """This rank's part of a model, weights as they are, to be written into a directory.
+
+    All ranks make this call. The first one alone writes where it has all of the model.
+    """
+    tensors = saved_tensors(model)
+    part = part_of(PIECES, tensors, ranks, {})
+    is_whole = len(part.pieces) == len(tensors) and all(piece_of(one).is_whole for one in tensors.values())
+    said = ranks.all_gather_text("whole" if is_whole else part.name)
+    if said[0] != "whole" or any(said[1:]):
+        return ModelFiles(model=model, state={}, part=part, leads=ranks.rank == 0)
+    if ranks.rank:
+        return NOTHING
+    # under all of their names, a tensor with two names as one object
+    state = model.state_dict(keep_vars=True)
+    own = {id(tensor): piece_of(tensor).tensor for tensor in state.values()}
+    return ModelFiles(model=model, state={name: own[id(tensor)] for name, tensor in state.items()})
+
+
+def import_peft() -> ModuleType:
+    """Return the library peft; ModelError if it is not installed."""
+    try:
+        import peft
+    except ImportError as error:
+        raise ModelError(NEEDS_PEFT) from error
+    return peft
+
+
+def check_peft() -> None:
+    """Raise a ModelError if peft is not installed, without the seconds that loading it takes."""
+    if importlib.util.find_spec("peft") is None:
+        raise ModelError(NEEDS_PEFT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterFiles(Writer):
+    """An adapter, to be written as peft loads it."""
+
+    adapter: "PeftModel"
+    tensors: Mapping[str, Tensor]
+
+    @property
+    @override
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @override
+    def copied(self, staging: StagingBuffers) -> "AdapterFiles":
+        return replace(self, tensors=copies(self.tensors, staging))
+
+    @override
+    def write(self, folder: Path) -> list[Path]:
+        folder.mkdir(parents=True, exist_ok=True)
+        # copies, so that two names of one tensor are two tensors, as the format wants
+        apart = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in self.tensors.items()}
+        save_file(apart, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+        described: Any = copy.deepcopy(self.adapter.peft_config[ADAPTER_NAME])
+        described.inference_mode = True
+        if isinstance(described.target_modules, set):
+            described.target_modules = sorted(described.target_modules)  # the order of a set changes between processes
+        described.save_pretrained(str(folder))
+        return [folder / ADAPTER_WEIGHTS, folder / ADAPTER_CONFIG]
+
+
+def adapter_writer(adapter: "PeftModel", model: PreTrainedModel, ranks: Ranks = ONE_RANK) -> Writer:
+    """The adapter of `model` alone, weights as they are, to be written into a directory that peft loads.
+
+    All ranks make this call; the first one writes, the others have nothing to write.
+    """
+    peft = import_peft()
+    whole = None
+    if ranks.size > 1:  # peft's names begin with the place of the model in its own
+        whole = {f"base_model.model.{name}": tensor.cpu() for name, tensor in full_parameters(model, ranks)}
+    if ranks.rank:
+        return NOTHING
+    # peft would else ask the Hub whether the base model's vocabulary has grown
+    tensors = peft.get_peft_model_state_dict(adapter, state_dict=whole, save_embedding_layers=False)
+    return AdapterFiles(adapter=adapter, tensors=tensors)
+
+
+def read_adapter_config(directory: Path) -> "PeftConfig":
+    """Read the configuration of an adapter, ready to go on training; ModelError if that cannot be done."""
+    peft = import_peft()
+    try:
+        config: PeftConfig = peft.PeftConfig.from_pretrained(str(directory))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{directory / ADAPTER_CONFIG} is no configuration that peft can read: {error}") from error
+    config.inference_mode = False
+    return config
+
+
+def fill_adapter(adapter: "PeftModel", directory: Path) -> None:
+    """Load weights into an adapter of the same shape; ModelError if they are unreadable, or another adapter's."""
+    if not (directory / ADAPTER_WEIGHTS).is_file():
+        raise ModelError(f"{directory} has no {ADAPTER_WEIGHTS}; an adapter's weights are read from safetensors only")
+    try:
+        result = adapter.load_adapter(str(directory), ADAPTER_NAME, torch_device="cpu", is_trainable=True)
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().split("\n")[-1].strip()
+        raise ModelError(f"{directory / ADAPTER_WEIGHTS} cannot be loaded into its base model: {reason}") from error
+    odd = [*result.missing_keys, *result.unexpected_keys]
+    if odd:
+        raise ModelError(f"{directory / ADAPTER_WEIGHTS} belongs to another adapter or base model; see tensor {odd[0]}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

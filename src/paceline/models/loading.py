@@ -21,9 +21,8 @@ from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.linear import speed_up_linear_layers
 from paceline.models.activations import is_recomputing, recompute
-from paceline.models.loaded import Loaded
+from paceline.models.loaded import PIECES, Loaded, check_peft, fill_adapter, import_peft, read_adapter_config
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
-from paceline.models.model_files import PIECES, check_peft, fill_adapter, import_peft, read_adapter_config
 from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
 from paceline.models.plain_forward import without_noise

@@ -6,7 +6,6 @@ Source: LoRA, arXiv:2106.09685, section 4.1.
 
 import copy
 import warnings
-from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -19,8 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from paceline.config.sections import LoraConfig
 from paceline.errors import ModelError, first_line
-from paceline.models.loaded import Loaded
-from paceline.models.model_files import ADAPTER_NAME, fill_adapter, import_peft, read_adapter_config
+from paceline.models.loaded import ADAPTER_NAME, Loaded, fill_adapter, import_peft, read_adapter_config
 from paceline.models.weight_headers import ALL_LINEAR, check_targets
 
 if TYPE_CHECKING:
@@ -58,11 +56,15 @@ def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int
         ModelError: an adapter that changes something other than layers, reaches the output embedding, or names
             modules that are not there.
     """
-    if isinstance(adapter, LoraConfig):  # checked before peft is loaded, which takes seconds
-        _check_names(loaded.model, None if adapter.lora_targets == (ALL_LINEAR,) else adapter.lora_targets)
-        return _attach(loaded, make_lora_config(adapter), seed=seed)
-    _check_names(loaded.model, getattr(adapter, "target_modules", None))
-    return _attach(loaded, adapter, seed=seed)
+    targets: Any = getattr(adapter, "target_modules", None)
+    if isinstance(adapter, LoraConfig):
+        targets = ALL_LINEAR if adapter.lora_targets == (ALL_LINEAR,) else adapter.lora_targets
+    # a list of names is checked before peft is loaded, which takes seconds; peft knows what one string means
+    if targets is not None and not isinstance(targets, str):
+        kinds, head = (nn.Linear, nn.Embedding, Conv1D), loaded.model.get_output_embeddings()
+        layers = [name for name, one in loaded.model.named_modules() if isinstance(one, kinds) and one is not head]
+        check_targets(map(str, targets), layers)
+    return _attach(loaded, make_lora_config(adapter) if isinstance(adapter, LoraConfig) else adapter, seed=seed)
 
 
 def load_adapter(loaded: Loaded, directory: Path) -> Loaded:
@@ -136,15 +138,6 @@ def check_adapter_kind(peft_config: "PeftConfig") -> None:
         raise ModelError("alora_invocation_tokens must be left out; the adapter has to act on every token")
     if getattr(peft_config, "layer_replication", None):
         raise ModelError("layer_replication must be left out; without its adapter the model would be another one")
-
-
-def _check_names(model: PreTrainedModel, targets: Iterable[object] | None) -> None:
-    """A list of names is held to the layers; peft knows what one string means."""
-    if targets is None or isinstance(targets, str):
-        return
-    kinds, head = (nn.Linear, nn.Embedding, Conv1D), model.get_output_embeddings()
-    layers = [name for name, one in model.named_modules() if isinstance(one, kinds) and one is not head]
-    check_targets(map(str, targets), layers)
 
 
 def _check_output(model: PreTrainedModel, *, tied: bool) -> None:

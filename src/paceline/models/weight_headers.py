@@ -68,14 +68,8 @@ def read_whole(file: Path, label: str) -> Shapes:
 def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, targets: Collection[str] = ()) -> None:
     """Refuse what cannot be the model of a config.json, or has no such layers; what loading may accept, it is left to.
 
-    Args:
-        directory: of a whole model.
-        described: its config.json.
-        label: how messages call it.
-        targets: layers that are to get an adapter, as `--lora-targets` names them.
-
-    Raises:
-        ModelError: a file is missing or not whole, the embedding has another shape, or there is no such layer.
+    `described` is its config.json, `label` how messages call it; `targets` are to get an adapter (`--lora-targets`).
+    ModelError: a file is missing or not whole, the embedding has another shape, or there is no such layer.
     """
     if "transformers_weights" in described:  # names files of its own
         return
@@ -98,15 +92,8 @@ def check_quantised(described: Mapping[str, Any], label: str, *, has_adapter: bo
     """Refuse quantised weights, but those that bitsandbytes has in 4 bits under an adapter that is trained (QLoRA).
 
     Of the other formats most have no gradient here; 8 bits of bitsandbytes have one, but compute a token by what its
-    neighbours in the batch are (LLM.int8, arXiv:2208.07339), so that engine and trainer would differ.
-
-    Args:
-        described: a config.json.
-        label: how messages call the model.
-        has_adapter: whether an adapter is trained, and the weights below it are not.
-
-    Raises:
-        ModelError: they cannot be trained, or bitsandbytes is not installed.
+    neighbours in the batch are (LLM.int8, arXiv:2208.07339), so that engine and trainer would differ. `described` is a
+    config.json, `label` how messages call the model. ModelError: as above, or bitsandbytes is not installed.
     """
     settings = described.get("quantization_config")
     if not settings:

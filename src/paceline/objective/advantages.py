@@ -46,7 +46,8 @@ def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[f
         return [[next(whitened) for _ in rewards] for rewards in groups]
     if kind == "group_mean_batch_std":
         centred = [_scaled(rewards, None) for rewards in groups]
-        scale = STD_EPS + _std(_rewarded(groups, centred))
+        pairs = zip(flat, (value for values in centred for value in values), strict=True)
+        scale = STD_EPS + _std([value for reward, value in pairs if reward is not None])
         return [[value / scale for value in values] for values in centred]
     if kind == "group_mean_reward_std":
         std = _std(flat)
@@ -167,12 +168,6 @@ def _scaled(rewards: Rewards, std: float | None) -> list[float]:
         mean = 0.0
     scale = 1.0 if std is None else std + STD_EPS
     return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]
-
-
-def _rewarded(groups: Sequence[Rewards], values: Sequence[Sequence[float]]) -> list[float]:
-    """Return the values of all completions that have a reward, over all groups."""
-    pairs = ((reward, value) for pair in zip(groups, values, strict=True) for reward, value in zip(*pair, strict=True))
-    return [value for reward, value in pairs if reward is not None]
 
 
 def _leave_one_out(rewards: Rewards) -> list[float]:

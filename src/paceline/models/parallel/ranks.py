@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,27 +14,15 @@ from paceline.kernels.logprobs import LogitPasses
 from paceline.models.parallel.stages import Stages
 from paceline.objective.micro_batches import MicroBatch
 
+if TYPE_CHECKING:
+    from paceline.models.parallel.context import Exchange
+
 RankNumbers = Mapping[str, float]
 ReturnT = TypeVar("ReturnT")
 
 
 class RankLost(TrainingError):
     """The other ranks are gone or silent. One of them failed; this process did not."""
-
-
-class HeadExchange(Protocol):
-    """From some tokens and all heads to all tokens and some heads, and back; all ranks make the same calls.
-
-    m of M tokens, H heads of queries, K of keys and values, of widths D and E; n ranks, h = H / n.
-    """
-
-    def to_heads(
-        self, query: Float[Tensor, "m H D"], key: Float[Tensor, "m K D"], value: Float[Tensor, "m K E"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """All tokens' queries [M, h, D], keys and values of the heads that are this rank's."""
-
-    def to_tokens(self, states: Float[Tensor, "M h D"]) -> Float[Tensor, "m n_h D"]:
-        """What this rank's heads found for all tokens, to what all heads found for this rank's tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +32,7 @@ class Tokens:
     batch: MicroBatch
     """The micro-batch, of whose input tokens and targets those are here that this rank computes; what is said of its
     sequences is of all tokens."""
-    exchange: HeadExchange | None = None
+    exchange: "Exchange | None" = None
     """How attention comes to all tokens; None: they are here."""
 
     def join(self, logprobs: Float[Tensor, " N_here"], entropy: Float[Tensor, " N_here"]) -> tuple[Tensor, Tensor]:
