@@ -12,8 +12,8 @@ from torch import Tensor
 
 from paceline.config.building import build_config
 from paceline.errors import ModelError
-from paceline.models.exporting import save_model
 from paceline.models.forward import PolicyForward
+from paceline.models.loaded import save_model
 from paceline.models.plain_forward import plain_logits
 from paceline.objective.micro_batches import pack
 from paceline.training.backend import OneProcess, one_process

@@ -20,7 +20,7 @@ from paceline.config.building import build_config
 from paceline.config.layout import Sizes
 from paceline.config.sections import ModelConfig
 from paceline.errors import CheckpointError, StorageError
-from paceline.models.exporting import export_model
+from paceline.models.loaded import export_model
 from paceline.models.loading import restore_weights
 from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.mesh import make_mesh

@@ -11,7 +11,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
 from paceline.config.sections import ModelConfig
-from paceline.models.exporting import export_model
+from paceline.models.loaded import export_model
 from paceline.models.loading import load_model, restore_weights
 from paceline.models.parallel.pieces import files_of, open_stored
 from paceline.models.parallel.ranks import ONE_RANK

@@ -136,10 +136,7 @@ class RunDir:
 
     def keep_batch(self, step: int, lines: Iterable[bytes], *, reason: str) -> Path:
         """Write rollouts to a file that no resumed run replaces, each with the reason in `kept`."""
-        file = self.path / "kept" / f"step-{step:06d}.jsonl"
-        _make(file.parent)
-        write_or_explain(file, _lines({**json.loads(line), "kept": reason} for line in lines))
-        return file
+        return self._write_apart("kept", step, ({**json.loads(line), "kept": reason} for line in lines))
 
     def write_eval_completions(self, set_name: str, step: int, records: Iterable[Record]) -> None:
         """Write the completions of one evaluation: the whole file or none of it."""
@@ -147,9 +144,19 @@ class RunDir:
 
     def write_tokens(self, step: int, about: Record, records: Iterable[Record]) -> Path:
         """Write a replay's results for a step's tokens: the SHA-256 of its rollouts first, then a line for each."""
-        file = self.path / "tokens" / f"step-{step:06d}.jsonl"
-        _make(file.parent)
-        write_or_explain(file, _lines((about, *records)))
+        return self._write_apart("tokens", step, (about, *records))
+
+    def _write_apart(self, folder: str, step: int, records: Iterable[Record]) -> Path:
+        file = self.path / folder / f"step-{step:06d}.jsonl"
+        try:
+            file.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{file.parent} cannot be made ({error.strerror})",
+                remedies=["make room for it"],
+                then="--resume the run",
+            ) from error
+        write_or_explain(file, _lines(records))
         return file
 
     def write_config(self, text: str) -> None:
@@ -284,15 +291,6 @@ class RunDir:
     def _eval_file(self, set_name: str, step: int) -> Path:
         # quote is one-to-one, so two sets never share a file, whatever paths their names hold.
         return self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl"
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"{folder} cannot be made ({error.strerror})", remedies=["make room for it"], then="--resume the run"
-        ) from error
 
 
 def _lines(records: Iterable[Record]) -> bytes:

@@ -63,12 +63,16 @@ def write_whole(file: Path, content: bytes) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     os.replace(temporary, file)
-    # The rename itself is on disk only once the directory is.
-    folder = os.open(file.parent, os.O_RDONLY)
+    sync(file.parent)  # the rename itself is on disk only once the directory is
+
+
+def sync(path: Path) -> None:
+    """Flush a file or a directory to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def cut_torn_line(file: Path) -> int:
@@ -91,26 +95,25 @@ def whole_lines(file: Path) -> list[bytes]:
 
 def read_records(file: Path) -> list[dict[str, Any]]:
     """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object."""
-    return [_parse(file, number, line) for number, line in enumerate(whole_lines(file), start=1)]
+    records = list[dict[str, Any]]()
+    for number, line in enumerate(whole_lines(file), start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise CheckpointError(
+                f"{file}, line {number}, is not a JSON object: {line[:60].decode(errors='replace')!r}; "
+                "restore the file from a copy, or delete that line"
+            )
+        records.append(record)
+    return records
 
 
 def step_files(folder: Path) -> dict[Path, int]:
     """Return the files of a folder that belong to a step, with its number."""
     matches = ((file, _STEP_FILE.fullmatch(file.name)) for file in folder.glob("*.jsonl") if file.name[0] != ".")
     return {file: int(match[1]) for file, match in matches if match}
-
-
-def _parse(file: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict):
-        raise CheckpointError(
-            f"{file}, line {number}, is not a JSON object: {line[:60].decode(errors='replace')!r}; "
-            "restore the file from a copy, or delete that line"
-        )
-    return record
 
 
 def _refuse_not_finite(value: object, key: str) -> None:

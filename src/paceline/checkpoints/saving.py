@@ -5,7 +5,6 @@ be done in a thread while training continues, over a side process group.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from paceline.checkpoints.digests import FileDigest, file_digest
 from paceline.checkpoints.finding import Checkpoint, TrainingState, numbered, remove_leftovers
 from paceline.checkpoints.free_space import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoints.optimizer_state import optimizer_part
+from paceline.checkpoints.run_files import sync
 from paceline.errors import StorageError
 from paceline.models.parallel.pieces import Writer, part_of, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks, TextGroup
@@ -174,15 +174,6 @@ def _commit(draft: Path, place: Path, known: Mapping[str, FileDigest]) -> None:
 def _on_disk(path: Path) -> FileDigest:
     sync(path)
     return file_digest(path)
-
-
-def sync(path: Path) -> None:
-    """Flush a file or a directory to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _discard(place: Path) -> None:

@@ -7,7 +7,6 @@ loading.py          a model from a name or from a user's object; weights from fi
 policy_and_reference.py  a policy of which each rank reads its own part, and the reference of `beta`
 loaded.py           a model that is ready to train; directories of it, of its adapter, or of the pieces that ranks hold
 lora.py             adapters in a model's layers
-exporting.py        directories that transformers or peft load
 rope.py             rotary frequencies, the same for every sequence of a run
 plain_forward.py    a model's own forward pass over one row, the standard for every other way; modes without noise
 forward.py          hidden states of a micro-batch, packed where the model allows it

@@ -44,15 +44,11 @@ class RecomputedLayers:
 
 
 def choose_cut(activations: Activations, tokens_of: Mapping[int, int], room: float, *, asked: str) -> RecomputedLayers:
-    """The largest micro-batch that fits, else the smallest: with every layer computed again (`asked` is "true"), with
-    none ("false"), or ("auto") with none where one fits so, else as few as it takes: a smaller micro-batch costs less
-    than computing again.
+    """Choose the largest micro-batch that fits, else the smallest; `asked` is `gradient_checkpointing`.
 
-    Args:
-        activations: what a pass keeps.
-        tokens_of: from the sizes of a micro-batch, largest first, to the tokens that a pass has of them at most.
-        room: bytes for what is kept.
-        asked: `gradient_checkpointing`.
+    Every layer is computed again ("true"), none ("false"), or ("auto") none where a size fits so, else as few as it
+    takes: a smaller micro-batch costs less than computing again. `tokens_of` is from sizes, largest first, to the
+    tokens that a pass has of them at most; `room` is bytes for what is kept.
     """
     layers = activations.layers if asked == "true" else 0
     fitting = [size for size, tokens in tokens_of.items() if tokens * activations.kept(layers) <= room]

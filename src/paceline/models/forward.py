@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
@@ -81,9 +81,8 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
     in `compute_dtype` too where that is another one: first with the model's layers on kernels, where they can be, then
     with the layers as they are.
 
-    Raises:
-        ModelError: padded rows are not right either, or the model's logits are not its output embedding applied to
-            its last hidden state, so that log-probabilities computed from hidden states would be wrong.
+    ModelError: padded rows are not right either, or the model's logits are not its output embedding applied to its last
+    hidden state, so that log-probabilities computed from hidden states would be wrong.
     """
     restore_layers(model)  # of a model that was tried before
     config = model.config.get_text_config()
@@ -167,8 +166,21 @@ def _own_hidden(model: PreTrainedModel, probe: MicroBatch) -> Float[Tensor, "N H
         for index, real in zip(rows.index, rows.real, strict=True):
             ids = probe.input_ids[index[real]][None]
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-            _check_head(model, ids, hidden)
             states.append(hidden[0])
+            # refuse logits that are not what the output embedding makes of these states, however large it makes them:
+            # a soft cap far above the logits of a few random tokens would change none of them, so they are made large
+            head = model.get_output_embeddings()
+            if head is None:
+                raise ModelError(f"{type(model).__name__} has no output embedding; use a causal language model")
+            wanted = head(hidden)
+            factor = _LOUD / float(wanted.abs().max().clamp_min(1e-6))
+            louder = head.register_forward_hook(lambda module, arguments, logits, factor=factor: logits * factor)
+            try:
+                logits = model(input_ids=ids, use_cache=False).logits
+            finally:
+                louder.remove()
+            if not _relative_difference(logits, wanted * factor) <= _HEAD_TOLERANCE:
+                raise ModelError(f"{type(model).__name__} {other_logits(changed_logits(model.config))}")
     return take_rows(pad_sequence(states, batch_first=True).flatten(0, 1), rows.sources)
 
 
@@ -216,38 +228,14 @@ def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
 
 def _probe_batch(vocab_size: int, device: torch.device, dtype: torch.dtype) -> MicroBatch:
     """Two prompts and three completions of different lengths."""
-    tokens = torch.randint(vocab_size, (64,), generator=torch.Generator().manual_seed(0), device="cpu").tolist()
+    drawn = torch.randint(vocab_size, (64,), generator=torch.Generator().manual_seed(0), device="cpu")
+    tokens: tuple[int, ...] = tuple(drawn.tolist())
     pieces = [(0, tokens[:7], tokens[7:12]), (0, tokens[:7], tokens[12:24]), (1, tokens[24:28], tokens[28:37])]
     samples = [
-        Sample(
-            group=group,
-            prompt_ids=tuple(prompt),
-            completion_ids=tuple(completion),
-            rollout_logprobs=(0.0,) * len(completion),
-            advantage=0.0,
-        )
-        for group, prompt, completion in pieces
+        Sample(group=group, prompt_ids=prompt, completion_ids=own, rollout_logprobs=(0.0,) * len(own), advantage=0.0)
+        for group, prompt, own in pieces
     ]
     return on_device(pack(samples, [0.0] * len(samples), range(len(samples)), dtype=dtype), device)
-
-
-def _check_head(model: PreTrainedModel, ids: Int[Tensor, "1 L"], hidden: Float[Tensor, "1 L H"]) -> None:
-    """Refuse logits that are not what the output embedding makes of these hidden states, however large it makes them.
-
-    A soft cap far above the logits of a few random tokens would change none of them: so they are made large.
-    """
-    head = model.get_output_embeddings()
-    if head is None:
-        raise ModelError(f"{type(model).__name__} has no output embedding; use a causal language model")
-    wanted = head(hidden)
-    factor = _LOUD / float(wanted.abs().max().clamp_min(1e-6))
-    louder = head.register_forward_hook(lambda module, arguments, logits: logits * factor)
-    try:
-        logits = model(input_ids=ids, use_cache=False).logits
-    finally:
-        louder.remove()
-    if not _relative_difference(logits, wanted * factor) <= _HEAD_TOLERANCE:
-        raise ModelError(f"{type(model).__name__} {other_logits(changed_logits(model.config))}")
 
 
 def _relative_difference(got: Tensor, wanted: Tensor) -> float:

@@ -7,21 +7,23 @@ peft is imported where an adapter is used: it may be missing, and takes seconds.
 import contextlib
 import copy
 import importlib.util
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import override
 
 from paceline.errors import ModelError
-from paceline.models.parallel.gathering import full_parameters
+from paceline.models.parallel.gathering import full_parameters, full_tensors
 from paceline.models.parallel.pieces import NOTHING, Part, Writer, part_of, piece_of, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.staging import StagingBuffers, copies
@@ -74,25 +76,6 @@ class ModelFiles(Writer):
         return [*written, *sorted(folder.glob("*.json"))]
 
 
-def model_writer(model: PreTrainedModel, ranks: Ranks) -> Writer:
-    """This rank's part of a model, weights as they are, to be written into a directory.
-
-    All ranks make this call. The first one alone writes where it has all of the model.
-    """
-    tensors = saved_tensors(model)
-    part = part_of(PIECES, tensors, ranks, {})
-    is_whole = len(part.pieces) == len(tensors) and all(piece_of(one).is_whole for one in tensors.values())
-    said = ranks.all_gather_text("whole" if is_whole else part.name)
-    if said[0] != "whole" or any(said[1:]):
-        return ModelFiles(model=model, state={}, part=part, leads=ranks.rank == 0)
-    if ranks.rank:
-        return NOTHING
-    # under all of their names, a tensor with two names as one object
-    state = model.state_dict(keep_vars=True)
-    own = {id(tensor): piece_of(tensor).tensor for tensor in state.values()}
-    return ModelFiles(model=model, state={name: own[id(tensor)] for name, tensor in state.items()})
-
-
 def import_peft() -> ModuleType:
     """Return the library peft; ModelError if it is not installed."""
     try:
@@ -136,22 +119,6 @@ class AdapterFiles(Writer):
             described.target_modules = sorted(described.target_modules)  # the order of a set changes between processes
         described.save_pretrained(str(folder))
         return [folder / ADAPTER_WEIGHTS, folder / ADAPTER_CONFIG]
-
-
-def adapter_writer(adapter: "PeftModel", model: PreTrainedModel, ranks: Ranks = ONE_RANK) -> Writer:
-    """The adapter of `model` alone, weights as they are, to be written into a directory that peft loads.
-
-    All ranks make this call; the first one writes, the others have nothing to write.
-    """
-    peft = import_peft()
-    whole = None
-    if ranks.size > 1:  # peft's names begin with the place of the model in its own
-        whole = {f"base_model.model.{name}": tensor.cpu() for name, tensor in full_parameters(model, ranks)}
-    if ranks.rank:
-        return NOTHING
-    # peft would else ask the Hub whether the base model's vocabulary has grown
-    tensors = peft.get_peft_model_state_dict(adapter, state_dict=whole, save_embedding_layers=False)
-    return AdapterFiles(adapter=adapter, tensors=tensors)
 
 
 def read_adapter_config(directory: Path) -> "PeftConfig":
@@ -210,5 +177,92 @@ class Loaded:
         of it; else each rank writes a file of pieces, and the first one what describes the model.
         """
         if self.adapter is not None:
-            return adapter_writer(self.adapter, self.model, ranks)
-        return model_writer(self.model, ranks)
+            whole = None
+            if ranks.size > 1:  # peft's names begin with the place of the model in its own
+                full = full_parameters(self.model, ranks)
+                whole = {f"base_model.model.{name}": tensor.cpu() for name, tensor in full}
+            if ranks.rank:
+                return NOTHING
+            # peft would else ask the Hub whether the base model's vocabulary has grown
+            tensors = import_peft().get_peft_model_state_dict(
+                self.adapter, state_dict=whole, save_embedding_layers=False
+            )
+            return AdapterFiles(adapter=self.adapter, tensors=tensors)
+        saved = saved_tensors(self.model)
+        part = part_of(PIECES, saved, ranks, {})
+        is_whole = len(part.pieces) == len(saved) and all(piece_of(one).is_whole for one in saved.values())
+        said = ranks.all_gather_text("whole" if is_whole else part.name)
+        if said[0] != "whole" or any(said[1:]):
+            return ModelFiles(model=self.model, state={}, part=part, leads=ranks.rank == 0)
+        if ranks.rank:
+            return NOTHING
+        # under all of their names, a tensor with two names as one object
+        state = self.model.state_dict(keep_vars=True)
+        own = {id(tensor): piece_of(tensor).tensor for tensor in state.values()}
+        return ModelFiles(model=self.model, state={name: own[id(tensor)] for name, tensor in state.items()})
+
+
+def export_model(
+    loaded: Loaded,
+    tokenizer: PreTrainedTokenizerBase,
+    path: Path,
+    *,
+    merge: bool,
+    ranks: Ranks = ONE_RANK,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Write the model with its tokenizer: whole and in its precision, or the adapter alone in float32.
+
+    The first of the `ranks`, all of which make this call, writes it, and has all of it in main memory meanwhile.
+    `merge`: on one rank, add an adapter to the weights and write the whole model; it takes the memory of a second one.
+    `dtype`: the precision of a whole model; None: on CUDA the one that it computes in, else its own.
+    ModelError: the adapter cannot be merged.
+    """
+    # on a CPU the weights' own: a small update would vanish in bfloat16, and whoever loads them may convert them
+    dtype = dtype or (loaded.compute_dtype if loaded.model.device.type == "cuda" else loaded.model.dtype)
+    if loaded.adapter is None:
+        is_split = ranks.size > 1
+        state = {name: one.to("cpu", dtype) for name, one in full_tensors(loaded.model, ranks)} if is_split else None
+    elif merge:
+        if getattr(loaded.model, "is_quantized", False):
+            raise ModelError(
+                "an adapter cannot be merged into quantised weights, which would round it; write it without merging"
+            )
+        twin = copy.deepcopy(loaded.adapter)  # merging in place and back again would leave rounding behind
+        try:
+            merged: PreTrainedModel = twin.merge_and_unload()
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            kind = cast(Enum, twin.peft_config[twin.active_adapter].peft_type).value
+            raise ModelError(
+                f"an adapter of the kind {kind} cannot be merged ({error}); write it without merging"
+            ) from error
+        loaded, state = replace(loaded, model=merged, adapter=None), None
+    else:
+        writer = loaded.weights_writer(ranks)
+        if ranks.rank == 0:
+            writer.write(path)
+            tokenizer.save_pretrained(path)
+        return
+    if ranks.rank == 0:
+        save_model(loaded.model, tokenizer, path, dtype, state)
+
+
+def save_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    path: Path,
+    dtype: torch.dtype,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a directory that `transformers` loads, weights in `dtype`, which is also what config.json says.
+
+    `state`: the whole model's tensors where `model` is only a part of it.
+    """
+    state = state or model.state_dict(keep_vars=True)
+    # by identity: a tied matrix, one tensor under two names, stays one and is written once
+    converted = {id(tensor): tensor.detach().to(dtype) for tensor in state.values()}
+    model.save_pretrained(path, state_dict={name: converted[id(tensor)] for name, tensor in state.items()})
+    config = json.loads((path / "config.json").read_text())
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tokenizer.save_pretrained(path)

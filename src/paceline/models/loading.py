@@ -45,7 +45,7 @@ disable_progress_bar()
 def load_model(
     config: ModelConfig, lora: "LoraConfig | PeftConfig | None" = None, *, checkpoint: Path | None = None, seed: int = 0
 ) -> Loaded:
-    """The model in float32 on the chosen device, dropout off, ready to train; on a CPU it also sets torch's threads.
+    """Load a model in float32 on the chosen device, dropout off, ready to train; on a CPU it also sets torch's threads.
 
     Args:
         config: which model. The directory of an adapter gives its base model with the adapter, which is trained on.
@@ -54,8 +54,7 @@ def load_model(
         seed: fixes the random start of a new adapter.
 
     Raises:
-        ModelError: no such model, unreadable or quantised weights, a device or precision that is not there, an adapter
-            that does not fit.
+        ModelError: a model, weights, device, precision or adapter that is not there, unreadable or unfit.
     """
     asked, place, device = _asked_adapter(lora), model_place(config.model), choose_device(config)
     adapter, base = place.adapter, place.base
@@ -180,8 +179,13 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
 
 def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
     """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads."""
-    if config.deterministic:
-        be_deterministic(device)
+    if config.deterministic and device.type == "cuda":  # a CPU gives the same bits each time by itself
+        # before the device's first product, as cuBLAS reads this once: a fixed workspace per stream, which NVIDIA
+        # recommends for reproducible results
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)  # raises where torch has no such operation
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
     speed_up_linear_layers(model)
     add_up_in_place(model)
     # On a CPU with AVX-512 for bfloat16, bitsandbytes repacks 4-bit weights at the first pass without gradients, with
@@ -263,20 +267,6 @@ def has_all(model: PreTrainedModel, files: Sequence[Path]) -> bool:
     """Return whether files have tensors by the very names that a model, or a rank's part of one, has them under."""
     with open_stored(files) as stored:
         return set(saved_tensors(model)) <= set(stored.names())
-
-
-def be_deterministic(device: torch.device) -> None:
-    """Have torch compute with operations that give the same bits each time, and raise where it has none.
-
-    A CPU does so by itself. To be called before the device's first product: cuBLAS reads its setting once.
-    """
-    if device.type != "cuda":
-        return
-    # a fixed cuBLAS workspace per stream, which NVIDIA recommends for reproducible results
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
 
 
 def bits_hang_on(device: torch.device) -> str:

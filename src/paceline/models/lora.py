@@ -45,16 +45,11 @@ def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
 
 
 def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int = 0) -> Loaded:
-    """The model with a fresh adapter in its layers, which is all that stays trainable. LoRA starts as no change.
+    """Put a fresh adapter into a model's layers, in place; it is all that stays trainable. LoRA starts as no change.
 
-    Args:
-        loaded: the model; its layers are replaced in place, its weights are not changed.
-        adapter: which one, by the options or as peft describes it. A copy is used.
-        seed: fixes the random part of the start; the global random state is left as it was.
-
-    Raises:
-        ModelError: an adapter that changes something other than layers, reaches the output embedding, or names
-            modules that are not there.
+    `adapter` is copied. `seed` fixes the random part of the start; the global random state is left as it was.
+    ModelError: an adapter that changes something other than layers, reaches the output embedding, or names modules that
+    are not there.
     """
     targets: Any = getattr(adapter, "target_modules", None)
     if isinstance(adapter, LoraConfig):
@@ -76,11 +71,7 @@ def load_adapter(loaded: Loaded, directory: Path) -> Loaded:
 
 
 def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
-    """The model with the adapter that it already has, made trainable.
-
-    Raises:
-        ModelError: there are several adapters, or the one is merged or of a kind that is refused.
-    """
+    """Make the adapter that a model already has trainable; ModelError for several, a merged one or a refused kind."""
     names = list(adapter.peft_config)
     if names != [ADAPTER_NAME]:
         raise ModelError(f"the PeftModel must hold one adapter named {ADAPTER_NAME!r}, got {', '.join(names)}")

@@ -19,9 +19,8 @@ from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import measure_activations
-from paceline.models.exporting import export_model
 from paceline.models.forward import PolicyForward, choose_forward
-from paceline.models.loaded import Loaded
+from paceline.models.loaded import Loaded, export_model
 from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.pieces import piece_of, saved_tensors, written_here

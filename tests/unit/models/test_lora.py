@@ -20,9 +20,8 @@ from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local.engine import LocalEngine
 from paceline.errors import ModelError
-from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import choose_forward
-from paceline.models.loaded import Loaded
+from paceline.models.loaded import Loaded, export_model, save_model
 from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.policy_and_reference import frozen_copy, load_reference
 from paceline.models.pretrained import context_length, load_tokenizer

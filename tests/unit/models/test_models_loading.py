@@ -12,9 +12,8 @@ from paceline.engines.local.engine import LocalEngine
 from paceline.errors import ModelError
 from paceline.models.activations import recompute
 from paceline.models.attention import PackedLayout, attention
-from paceline.models.exporting import export_model, save_model
 from paceline.models.forward import choose_forward
-from paceline.models.loaded import Loaded
+from paceline.models.loaded import Loaded, export_model, save_model
 from paceline.models.loading import adopt_model, load_model
 from paceline.models.pretrained import partial_attention
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads

@@ -25,7 +25,7 @@ from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.running import CallbackObserver, run_training
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
-from paceline.models.exporting import export_model
+from paceline.models.loaded import export_model
 from paceline.rewards.model import RewardModel
 from paceline.rewards.selecting import row_check
 from paceline.training.run import evaluate

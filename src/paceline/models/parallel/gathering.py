@@ -23,16 +23,11 @@ _BEFORE, _BEHIND = -1, 1 << 30
 def full_parameters(
     model: PreTrainedModel, ranks: Ranks, *, everywhere: bool = False, names: Collection[str] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Name and whole value of every trained parameter, in the order of the whole model. All ranks go through it.
+    """Yield name and whole value of every trained parameter, in the order of the whole model; all ranks go through it.
 
     Each tensor is made when it is asked for, on the model's device, and is the caller's to keep or let go; one that a
-    rank has whole is the parameter's own memory. One that serves in two places comes once.
-
-    Args:
-        model: this rank's part.
-        ranks: those that the model lies on.
-        everywhere: whether all ranks get them, or the first one alone; the others' iterators are then empty.
-        names: which are wanted; None: all.
+    rank has whole is the parameter's own memory. One that serves in two places comes once. Without `everywhere` the
+    first rank alone gets them, and the others' iterators are empty. `names`: which are wanted; None: all.
     """
     tensors = saved_tensors(model)
     trained = {

@@ -27,14 +27,6 @@ class Meeting:
     opened: dist.Store | None = None
     """A connection that there is already."""
 
-    def store(self, *, size: int) -> dist.Store:
-        """A connection to it, for one of `size` ranks."""
-        if self.opened is not None:
-            return self.opened
-        if self.file is not None:
-            return dist.FileStore(str(self.file), size)
-        return dist.TCPStore(self.host, self.port, is_master=False, timeout=timedelta(seconds=JOIN_SECONDS))
-
 
 @contextmanager
 def meeting_at(host: str) -> Iterator[Meeting]:
@@ -55,9 +47,15 @@ def process_group(meeting: Meeting, *, rank: int, size: int, device: torch.devic
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: nothing listens where others could reach it
     backend = "nccl" if device.type == "cuda" else "gloo"
     with lost(f"rank {rank} of {size} met nobody"):
+        if meeting.opened is not None:
+            store = meeting.opened
+        elif meeting.file is not None:
+            store = dist.FileStore(str(meeting.file), size)
+        else:
+            store = dist.TCPStore(meeting.host, meeting.port, is_master=False, timeout=timedelta(seconds=JOIN_SECONDS))
         dist.init_process_group(
             backend,
-            store=meeting.store(size=size),
+            store=store,
             rank=rank,
             world_size=size,
             timeout=timedelta(seconds=timeout),

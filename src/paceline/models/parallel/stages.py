@@ -87,9 +87,8 @@ def own_layers(model: PreTrainedModel) -> list[nn.Module]:
 def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
     """Leave a rank its stage of a whole model. An embedding that is the head's matrix too stays at both ends.
 
-    Raises:
-        ConfigError: the model has fewer layers than there are stages.
-        ModelError: the model is made of other parts, or computes something else stage by stage than as a whole.
+    ConfigError: the model has fewer layers than there are stages. ModelError: it is made of other parts, or computes
+    something else stage by stage than as a whole.
     """
     base: Any = model.base_model
     head, embedding = model.get_output_embeddings(), cast(nn.Embedding, model.get_input_embeddings())

@@ -71,16 +71,30 @@ def tensor_plan(config: PreTrainedConfig) -> Mapping[str, LayerSplit]:
 
     ModelError: there is no plan, or it has a cut that is not known here, or layers differ in their heads.
     """
-    problem = _problem(config)
-    if problem:
-        raise ModelError(problem)
-    return cast(Mapping[str, LayerSplit], _plan(config))
+    plan, remedy = _plan(config), "use a tensor size of 1 or another family"
+    cannot = f"a {config.get_text_config().model_type} model cannot be split over a tensor axis"
+    if not plan:
+        raise ModelError(f"{cannot}, because transformers has no plan for it; {remedy}")
+    for path, cut in plan.items():
+        if cut not in (COLUMN, ROW, PARTIAL):
+            raise ModelError(
+                f"{cannot}, because its plan cuts {path} by {cut!r}, and {COLUMN!r}, {ROW!r} and {PARTIAL!r} are "
+                f"known; {remedy}"
+            )
+    for name, count in _counts(config).items():
+        if not isinstance(count, int):
+            raise ModelError(f"{cannot}, because its {name} is {count} and not one number for all layers; {remedy}")
+    return cast(Mapping[str, LayerSplit], plan)
 
 
 def tensor_sizes(config: PreTrainedConfig) -> list[int]:
     """Over how many ranks the model can be split: what divides its attention heads and its width, and divides its
     key/value heads or is a multiple of them; 1 is always among them."""
-    counts = {} if _problem(config) else _counts(config)
+    try:
+        tensor_plan(config)
+    except ModelError:
+        return [1]
+    counts = _counts(config)
     key_value = counts.pop(KEY_VALUE_HEADS, None)
     most = math.gcd(*counts.values()) if counts else 1
     sizes = [size for size in range(1, most + 1) if most % size == 0]
@@ -106,24 +120,6 @@ def check_tensor_size(config: PreTrainedConfig, size: int) -> None:
         f"a tensor size of {size} must divide what the model has: {has}; the nearest that does is "
         f"{' or '.join(map(str, near))}"
     )
-
-
-def _problem(config: PreTrainedConfig) -> str:
-    """Why the model cannot be split at all; empty where it can be."""
-    plan, remedy = _plan(config), "use a tensor size of 1 or another family"
-    cannot = f"a {config.get_text_config().model_type} model cannot be split over a tensor axis"
-    if not plan:
-        return f"{cannot}, because transformers has no plan for it; {remedy}"
-    for path, cut in plan.items():
-        if cut not in (COLUMN, ROW, PARTIAL):
-            return (
-                f"{cannot}, because its plan cuts {path} by {cut!r}, and {COLUMN!r}, {ROW!r} and {PARTIAL!r} are "
-                f"known; {remedy}"
-            )
-    for name, count in _counts(config).items():
-        if not isinstance(count, int):
-            return f"{cannot}, because its {name} is {count} and not one number for all layers; {remedy}"
-    return ""
 
 
 def _plan(config: PreTrainedConfig) -> dict[str, str]:
