@@ -1,8 +1,7 @@
-"""Search for a run's newest whole checkpoint, and removal of leftovers."""
+"""Search for a run's newest whole checkpoint; damaged ones are set aside."""
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -97,12 +96,6 @@ def free_name(root: Path, name: str) -> Path:
     while place.exists():
         count, place = count + 1, root / f"{name}-{count + 1}"
     return place
-
-
-def remove_leftovers(root: Path) -> None:
-    """Remove half-written and half-removed checkpoints of a killed attempt."""
-    for leftover in [*root.glob("draft-*"), *root.glob("discarded-*")]:
-        shutil.rmtree(leftover)
 
 
 def numbered(root: Path) -> list[tuple[int, Path]]:

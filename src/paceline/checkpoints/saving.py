@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.checkpoints.digests import FileDigest, file_digest
-from paceline.checkpoints.finding import Checkpoint, TrainingState, numbered, remove_leftovers
+from paceline.checkpoints.finding import Checkpoint, TrainingState, numbered
 from paceline.checkpoints.free_space import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoints.optimizer_state import optimizer_part
 from paceline.checkpoints.run_files import sync
@@ -133,7 +133,8 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     with _together(ranks, draft, nbytes):
         if ranks.rank == 0:
             root.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(root)
+            for leftover in [*root.glob("draft-*"), *root.glob("discarded-*")]:  # of a killed attempt
+                shutil.rmtree(leftover)
             refuse_full(root, needed=nbytes)
             (draft / "model").mkdir(parents=True)
             tokenizer.write(draft / "model")

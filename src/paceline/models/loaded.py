@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import override
@@ -41,13 +40,16 @@ NEEDS_PEFT = "an adapter needs the library peft; pip install 'paceline[peft]'"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFiles(Writer):
-    """What a rank writes of a model: the whole as transformers loads it, or a part, described where it leads."""
+    """What a rank writes: a whole model as transformers loads it, or a part of it or an adapter, with a description."""
 
     model: PreTrainedModel
     state: Mapping[str, Tensor]
     """The whole model's; empty where there is a part."""
     part: Part = NOTHING
+    adapter: "PeftModel | None" = None
+    """Given where `part` holds all of the adapter alone."""
     leads: bool = True
+    """True for the rank that writes the description."""
 
     @property
     @override
@@ -64,9 +66,17 @@ class ModelFiles(Writer):
         if self.state:
             self.model.save_pretrained(folder, state_dict=dict(self.state))
             return sorted(path for path in folder.iterdir() if path.is_file())
+        folder.mkdir(parents=True, exist_ok=True)
         written = self.part.write(folder)
         if not self.leads:
             return written
+        if self.adapter is not None:
+            described: Any = copy.deepcopy(self.adapter.peft_config[ADAPTER_NAME])
+            described.inference_mode = True
+            if isinstance(described.target_modules, set):  # whose order changes between processes
+                described.target_modules = sorted(described.target_modules)
+            described.save_pretrained(str(folder))
+            return [*written, folder / ADAPTER_CONFIG]
         config = copy.deepcopy(self.model.config)
         config.architectures = [type(self.model).__name__.removeprefix("FSDP")]  # as fully_shard calls its class
         config.dtype = self.model.dtype
@@ -89,36 +99,6 @@ def check_peft() -> None:
     """Raise a ModelError if peft is not installed, without the seconds that loading it takes."""
     if importlib.util.find_spec("peft") is None:
         raise ModelError(NEEDS_PEFT)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdapterFiles(Writer):
-    """An adapter, to be written as peft loads it."""
-
-    adapter: "PeftModel"
-    tensors: Mapping[str, Tensor]
-
-    @property
-    @override
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors.values())
-
-    @override
-    def copied(self, staging: StagingBuffers) -> "AdapterFiles":
-        return replace(self, tensors=copies(self.tensors, staging))
-
-    @override
-    def write(self, folder: Path) -> list[Path]:
-        folder.mkdir(parents=True, exist_ok=True)
-        # copies, so that two names of one tensor are two tensors, as the format wants
-        apart = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in self.tensors.items()}
-        save_file(apart, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
-        described: Any = copy.deepcopy(self.adapter.peft_config[ADAPTER_NAME])
-        described.inference_mode = True
-        if isinstance(described.target_modules, set):
-            described.target_modules = sorted(described.target_modules)  # the order of a set changes between processes
-        described.save_pretrained(str(folder))
-        return [folder / ADAPTER_WEIGHTS, folder / ADAPTER_CONFIG]
 
 
 def read_adapter_config(directory: Path) -> "PeftConfig":
@@ -187,7 +167,9 @@ class Loaded:
             tensors = import_peft().get_peft_model_state_dict(
                 self.adapter, state_dict=whole, save_embedding_layers=False
             )
-            return AdapterFiles(adapter=self.adapter, tensors=tensors)
+            pieces = {name: piece_of(tensor) for name, tensor in tensors.items()}
+            part = Part(name=ADAPTER_WEIGHTS, pieces=pieces, header={"format": "pt"})
+            return ModelFiles(model=self.model, state={}, part=part, adapter=self.adapter)
         saved = saved_tensors(self.model)
         part = part_of(PIECES, saved, ranks, {})
         is_whole = len(part.pieces) == len(saved) and all(piece_of(one).is_whole for one in saved.values())

@@ -60,32 +60,24 @@ def load_policy(
     asked = lora.lora_rank > 0 if isinstance(lora, LoraConfig) else lora is not None
     saved = checkpoint is not None and (checkpoint / ADAPTER_CONFIG).is_file()
     if not (asked or saved or place.adapter is not None):
-        found = _in_parts(config, str(checkpoint or place.base), parallel_layout)
-        if found is not None:
-            return found
+        source, device = str(checkpoint or place.base), choose_device(config)
+        try:
+            model, files = skeleton(source, trust_remote_code=config.trust_remote_code), weight_files(source)
+            if has_all(model, files):
+                loaded = ready(prepared(model, config, device), config)
+                twin = _twin(loaded, device)  # the model computes as its twin chooses to
+                forward = choose_forward(twin, loaded.compute_dtype)
+                compute_alike(model, twin)
+                parallel_layout.apply(model, loaded.compute_dtype)
+                give_memory(model, torch.device("cpu") if parallel_layout.sharding.offload else device)
+                mark_both_ends(model)  # parameters are others by now
+                fill(model, files)
+                return loaded, forward
+        except UNREADABLE as error:
+            raise ModelError(f"--model {source} cannot be loaded: {first_line(error)}") from error
     loaded = load_model(config, lora, checkpoint=checkpoint, seed=seed)
     forward = choose_forward(loaded.model, loaded.compute_dtype)
     parallel_layout.apply(loaded.model, loaded.compute_dtype)
-    return loaded, forward
-
-
-def _in_parts(config: ModelConfig, place: str, parallel_layout: MeshLayout) -> tuple[Loaded, PolicyForward] | None:
-    """None where the names in the files are others."""
-    device = choose_device(config)
-    try:
-        model, files = skeleton(place, trust_remote_code=config.trust_remote_code), weight_files(place)
-        if not has_all(model, files):
-            return None
-        loaded = ready(prepared(model, config, device), config)
-        twin = _twin(loaded, device)  # the model computes as its twin chooses to
-        forward = choose_forward(twin, loaded.compute_dtype)
-        compute_alike(model, twin)
-        parallel_layout.apply(model, loaded.compute_dtype)
-        give_memory(model, torch.device("cpu") if parallel_layout.sharding.offload else device)
-        mark_both_ends(model)  # parameters are others by now
-        fill(model, files)
-    except UNREADABLE as error:
-        raise ModelError(f"--model {place} cannot be loaded: {first_line(error)}") from error
     return loaded, forward
 
 
