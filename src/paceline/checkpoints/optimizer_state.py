@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.errors import CheckpointError
-from paceline.models.parallel.pieces import Part, Stored, files_of, like, open_stored, part_of, saved_tensors
+from paceline.models.parallel.pieces import Part, Stored, files_of, open_stored, part_of, saved_tensors
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 
 OTHER_OPTIMIZER = ("use another optimiser", "--save-steps 0")
@@ -107,7 +107,10 @@ def _read_states(stored: Stored, present: Mapping[str, Tensor]) -> dict[str, dic
             continue
         parameter = present[name]
         if isinstance(parameter, DTensor) and stored.shape(label) == tuple(parameter.shape):
-            value = like(stored.read_piece(label, parameter).to(parameter.device), parameter)
+            local = stored.read_piece(label, parameter).to(parameter.device)
+            place = (parameter.device_mesh, parameter.placements)
+            shape, stride = parameter.shape, parameter.stride()
+            value = DTensor.from_local(local, *place, run_check=False, shape=shape, stride=stride)
         else:
             value = stored.read(label)
         states.setdefault(name, {})[key] = value

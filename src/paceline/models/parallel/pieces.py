@@ -56,15 +56,6 @@ def piece_of(tensor: Tensor) -> Piece:
     return Piece(tensor=cast(DTensor, tensor.detach()).to_local(), offset=tuple(offset), shape=tuple(tensor.shape))
 
 
-def like(local: Tensor, tensor: Tensor) -> Tensor:
-    """A tensor whose part on this rank is `local`, and which lies on the ranks as `tensor` does."""
-    if not isinstance(tensor, DTensor):
-        return local
-    return DTensor.from_local(
-        local, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-    )
-
-
 def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
     """Parameters, and the buffers that are saved, under their names in the whole model; what has two is there once."""
     # a rank that has the output embedding of a tied model and not the input's, which is the same, knows it by the
