@@ -6,7 +6,7 @@ be done in a thread while training continues, over a side process group.
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,7 +91,15 @@ class Taken:
         with _together(group, draft, self.nbytes):
             if group.rank == 0:
                 (draft / "progress.json").write_text(json.dumps(asdict(self.state)) + "\n")
-                _commit(draft, place, manifest)
+                # what other ranks wrote is on disk already
+                whole = {name: manifest[name] if name in manifest else _on_disk(draft / name) for name in _files(draft)}
+                (draft / "manifest.json").write_text(json.dumps(whole, indent=1) + "\n")
+                for last in (draft / "manifest.json", draft / "model", draft):
+                    sync(last)
+                if place.exists():
+                    _discard(place)
+                draft.rename(place)
+                sync(place.parent)
                 for _, old in numbered(self.root)[: -self.keep]:
                     if old not in self.protected:
                         _discard(old)
@@ -158,18 +166,6 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
         is_copied=is_copied,
         sentences=sentences,
     )
-
-
-def _commit(draft: Path, place: Path, known: Mapping[str, FileDigest]) -> None:
-    """Turn a draft into the checkpoint; files that are `known` are on disk already."""
-    manifest = {name: known[name] if name in known else _on_disk(draft / name) for name in _files(draft)}
-    (draft / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    for last in (draft / "manifest.json", draft / "model", draft):
-        sync(last)
-    if place.exists():
-        _discard(place)
-    draft.rename(place)
-    sync(place.parent)
 
 
 def _on_disk(path: Path) -> FileDigest:

@@ -130,9 +130,18 @@ class MeshRanks(Ranks):
 
     @override
     def add_up_gradients(self, model: nn.Module) -> None:
-        # the backward pass has reduced the gradients of sharded parameters already
         trained = [one for one in model.parameters() if one.requires_grad]
-        self._add_up_copies([one for one in trained if not is_sharded(one)])
+        # over ranks with the same parameters and other samples or tokens; the backward pass has done so for slices
+        copies = [one for one in trained if not is_sharded(one)]
+        if dist.get_world_size(self.mesh.data) > 1 and copies:
+            # a gradient that any rank has, all have
+            here = torch.tensor([one.grad is not None for one in copies], dtype=torch.uint8).to(copies[0].device)
+            with lost(f"rank {self.rank} was looking which parameters have gradients"):
+                dist.all_reduce(here, op=dist.ReduceOp.MAX, group=self.mesh.data)
+            for parameter, is_there in zip(copies, here.tolist(), strict=True):
+                if is_there and parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            self._add_up(copies, self.mesh.data)
         # what every rank of the tensor axis has whole, and uses for its own heads or columns
         modules = (module for module in model.modules() if isinstance(module, PartialGradients))
         partial = [one for module in modules for one in module.parameters() if one.requires_grad]
@@ -140,19 +149,6 @@ class MeshRanks(Ranks):
         for parameter in trained:
             if is_at_both_ends(parameter):
                 self._add_other_end(parameter)
-
-    def _add_up_copies(self, copies: Sequence[nn.Parameter]) -> None:
-        """Sum gradients over the ranks that hold the same parameters and have different samples or tokens."""
-        if dist.get_world_size(self.mesh.data) == 1 or not copies:
-            return
-        # a gradient that any rank has, all have
-        here = torch.tensor([one.grad is not None for one in copies], dtype=torch.uint8).to(copies[0].device)
-        with lost(f"rank {self.rank} was looking which parameters have gradients"):
-            dist.all_reduce(here, op=dist.ReduceOp.MAX, group=self.mesh.data)
-        for parameter, is_there in zip(copies, here.tolist(), strict=True):
-            if is_there and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        self._add_up(copies, self.mesh.data)
 
     def _add_up(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
         """Sum gradients over a group; neighbours of one precision share a message of at most `BUCKET_BYTES`."""

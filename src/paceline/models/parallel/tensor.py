@@ -212,14 +212,22 @@ def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
     _cut_vocabulary(model, axis)
 
 
-def _check_layer(path: str, module: nn.Module, cut: LayerSplit, size: int, heads: SharedHeads | None) -> None:
+def _check_layer(path: str, module: Any, cut: LayerSplit, size: int, heads: SharedHeads | None) -> None:
     if cut not in (COLUMN, ROW, HEAD):
         return
     base = _base(module)
     if type(base) not in (nn.Linear, ProductLinear):
         raise ModelError(f"{path} is a {type(base).__name__}, and plain linear layers alone can be split over ranks")
     if base is not module:
-        _check_adapter(path, module)
+        # low-rank matrices beside the layer, and nothing else, are a sum that can be split
+        others = {name.split(".")[0] for name, _ in module.named_parameters()} - {"base_layer", "lora_A", "lora_B"}
+        variants = getattr(module, "lora_variant", None)
+        if others or variants:
+            kind = ", ".join(sorted(others)) or ", ".join(type(one).__name__ for one in variants.values())
+            raise ModelError(
+                f"the adapter of {path} has {kind}, which cannot be split over ranks; use plain LoRA or a "
+                "tensor size of 1"
+            )
     width: int = base.weight.shape[1 if cut == ROW else 0]
     if cut == HEAD:
         assert heads is not None
@@ -230,16 +238,6 @@ def _check_layer(path: str, module: nn.Module, cut: LayerSplit, size: int, heads
             )
     elif width % size:
         raise ModelError(f"{path} has a width of {width}, which a tensor size of {size} must divide")
-
-
-def _check_adapter(path: str, module: Any) -> None:
-    """Low-rank matrices beside the layer, and nothing else, are a sum that can be split."""
-    others = {name.split(".")[0] for name, _ in module.named_parameters()} - {"base_layer", "lora_A", "lora_B"}
-    if others or getattr(module, "lora_variant", None):
-        kind = ", ".join(sorted(others)) or ", ".join(type(one).__name__ for one in module.lora_variant.values())
-        raise ModelError(
-            f"the adapter of {path} has {kind}, which cannot be split over ranks; use plain LoRA or a tensor size of 1"
-        )
 
 
 def _check_block(
