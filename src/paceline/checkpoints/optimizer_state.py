@@ -110,7 +110,7 @@ def _read_states(stored: Stored, present: Mapping[str, Tensor]) -> dict[str, dic
             local = stored.read_piece(label, parameter).to(parameter.device)
             place = (parameter.device_mesh, parameter.placements)
             shape, stride = parameter.shape, parameter.stride()
-            value = DTensor.from_local(local, *place, run_check=False, shape=shape, stride=stride)
+            value: Tensor = DTensor.from_local(local, *place, run_check=False, shape=shape, stride=stride)
         else:
             value = stored.read(label)
         states.setdefault(name, {})[key] = value

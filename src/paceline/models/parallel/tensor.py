@@ -221,7 +221,7 @@ def _check_layer(path: str, module: Any, cut: LayerSplit, size: int, heads: Shar
     if base is not module:
         # low-rank matrices beside the layer, and nothing else, are a sum that can be split
         others = {name.split(".")[0] for name, _ in module.named_parameters()} - {"base_layer", "lora_A", "lora_B"}
-        variants = getattr(module, "lora_variant", None)
+        variants: Any = getattr(module, "lora_variant", None)
         if others or variants:
             kind = ", ".join(sorted(others)) or ", ".join(type(one).__name__ for one in variants.values())
             raise ModelError(
