@@ -247,7 +247,7 @@ def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> tupl
         )
     if on.kind == "cuda":  # rows are laid out for prompt and completion together
         tokens += sequences * config.data.max_prompt_length
-    # what `engines.local.prepared` copies: all in another precision or with an adapter, else what is joined
+    # what `prepared_weights` of engines/local copies: all in another precision or with an adapter, else what is joined
     if number_bytes < FLOAT32_BYTES:
         copied = (shape.num_layers * shape.layer + shape.matrix) * number_bytes
     elif config.lora.lora_rank or shape.layer < 8 * JOINED_WEIGHTS:
