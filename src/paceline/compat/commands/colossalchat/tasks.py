@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
 
 from paceline.compat.commands.colossalchat.arguments import ColossalChatArguments
 from paceline.compat.commands.translation import Translation
@@ -57,12 +56,23 @@ def tasks(one: ColossalChatArguments, found: Translation) -> None:
         )
         found.note("idle", "-cv", text)
     if one.eval_dataset is not None:
-        _evaluation(_named_sets(one.eval_dataset), one, found)
+        _evaluation(one.eval_dataset, one, found)
     elif "eval_interval" in one.given:
         found.note("idle", "-ei", "nothing is measured without held-out rows, which -ed names")
 
 
-def _evaluation(sets: Mapping[str, str], one: ColossalChatArguments, found: Translation) -> None:
+def _evaluation(given: str, one: ColossalChatArguments, found: Translation) -> None:
+    example = """write -ed '{"math": "math.jsonl", "code": "code.jsonl"}'"""
+    try:
+        sets = json.loads(given)
+    except ValueError:
+        hint = "JSON has double quotes, so the shell's are single ones: " if "'" in given else ""
+        raise ConfigError(f"-ed must be a JSON object from names to paths, got {given!r}; {hint}{example}") from None
+    if not isinstance(sets, dict) or not sets or not all(isinstance(path, str) and path for path in sets.values()):
+        raise ConfigError(f"-ed must be a JSON object from names to paths, got {given!r}; {example}")
+    for name in sets:
+        if not all(letter.isalnum() or letter in "_.-" for letter in name) or not name:
+            raise ConfigError(f"-ed must name its sets with letters, digits, _, . and -, got {name!r}; rename it")
     updates = one.updates_per_round
     every = math.ceil(one.eval_interval / updates) if one.eval_interval > 0 else 0
     found.decide(
@@ -80,18 +90,3 @@ def _evaluation(sets: Mapping[str, str], one: ColossalChatArguments, found: Tran
         "row counts once, and each set has its interval"
     )
     found.note("mended", "-ed", text)
-
-
-def _named_sets(text: str) -> dict[str, str]:
-    example = """write -ed '{"math": "math.jsonl", "code": "code.jsonl"}'"""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        hint = "JSON has double quotes, so the shell's are single ones: " if "'" in text else ""
-        raise ConfigError(f"-ed must be a JSON object from names to paths, got {text!r}; {hint}{example}") from None
-    if not isinstance(found, dict) or not found or not all(isinstance(path, str) and path for path in found.values()):
-        raise ConfigError(f"-ed must be a JSON object from names to paths, got {text!r}; {example}")
-    for name in found:
-        if not all(letter.isalnum() or letter in "_.-" for letter in name) or not name:
-            raise ConfigError(f"-ed must name its sets with letters, digits, _, . and -, got {name!r}; rename it")
-    return found
