@@ -49,10 +49,7 @@ def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no
 
     `words` are the command as a shell splits it, environment assignments before it included. `repair`: numbers that the
     tool itself refuses are replaced by the nearest that it takes; otherwise they are refused here too. `read`: the text
-    of a file that the command names.
-
-    Raises:
-        ConfigError: no known tool's command, a flag or value that it does not have, or options at odds.
+    of a file that the command names. ConfigError for an unknown command, flag or value, or for options at odds.
     """
     command = dataclasses.replace(read_command(words), read=read)
     for reader in COMMAND_READERS:

@@ -77,11 +77,7 @@ def field_names() -> tuple[str, ...]:
 
 
 def from_fields(given: GivenFlags, around: Around) -> Translation:
-    """Options behind the fields, and a note on each field with another meaning or none.
-
-    Raises:
-        ConfigError: a field that is refused, wrong, or at odds with another; the sentence names it.
-    """
+    """Options behind the fields, and a note on each with another meaning or none; ConfigError for one that is wrong."""
     found = Translation()
     values = {**around.defaults, **around.more, **{name: typed(name, words) for name, words in given.items()}}
     micro = values.get("per_device_train_batch_size", 8)
@@ -205,13 +201,10 @@ def _in_their_words(sentence: str, around: Around) -> str:
 
 
 def typed(name: str, words: FlagWords) -> Any:
-    """Text of a flag as a value of the field's type.
+    """Text of a flag as a value of the field's type; ConfigError if it is none.
 
     >>> typed("num_generations", ("7",)), typed("reward_weights", ("1", "0.5"))
     (7, [1.0, 0.5])
-
-    Raises:
-        ConfigError: they are none.
     """
     annotation = ANNOTATIONS[name]
     united = typing.get_origin(annotation) in (typing.Union, UnionType)

@@ -24,11 +24,7 @@ NO_CHANGE = "at the value that changes nothing"
 
 
 def read_flags(words: Sequence[str], known: Collection[str], tool: str, found: Translation) -> GivenFlags:
-    """Every flag with its words, and a note on each repeated one with other words.
-
-    Raises:
-        ConfigError: a flag that is not among `known`, or a value without one.
-    """
+    """Every flag with its words, noting repeats that differ; ConfigError for an unknown flag or a value without one."""
     pieces: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
@@ -74,11 +70,7 @@ def is_on(given: Mapping[str, FlagWords], name: str, *, otherwise: bool = False)
 
 
 def one(given: Mapping[str, FlagWords], name: str) -> str | None:
-    """Single word of a flag; None if it is absent or none.
-
-    Raises:
-        ConfigError: there is no word or there are several.
-    """
+    """Single word of a flag, None if it is absent or none; ConfigError for no word or several."""
     if name not in given:
         return None
     if len(given[name]) != 1:
@@ -87,11 +79,7 @@ def one(given: Mapping[str, FlagWords], name: str) -> str | None:
 
 
 def number(given: Mapping[str, FlagWords], name: str, kind: Callable[[str], float] = float) -> float | None:
-    """Number of a flag, or None.
-
-    Raises:
-        ConfigError: other text.
-    """
+    """Number of a flag, or None; ConfigError for other text."""
     text = one(given, name)
     try:
         return None if text is None else kind(text)
@@ -105,11 +93,7 @@ def says_nothing(words: FlagWords) -> bool:
 
 
 def note_idle(given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning], found: Translation) -> None:
-    """Note each given flag without effect.
-
-    Raises:
-        ConfigError: a flag that is refused, with a value that asks for what it is refused for.
-    """
+    """Note each given flag without effect; ConfigError for a value that asks for a refused feature."""
     for name, words in given.items():
         row = meanings.get(name)
         if row is not None and row.kind == "idle":

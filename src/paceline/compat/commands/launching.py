@@ -97,11 +97,7 @@ class Started(ForeignCommand):
 
 
 def started(command: ForeignCommand) -> Started:
-    """Split a command from its launcher, whose settings become numbers.
-
-    Raises:
-        ConfigError: a launcher's flag that is not known, or a number that is none.
-    """
+    """Split a command from its launcher, whose settings become numbers; ConfigError for a wrong flag or number."""
     settings = {VARIABLES[name]: value for name, value in command.environment.items() if name in VARIABLES and value}
     names = [PurePosixPath(word).name for word in command.words[:3]]
     if names and PYTHON.fullmatch(names[0]):
@@ -121,11 +117,7 @@ def started(command: ForeignCommand) -> Started:
 
 
 def with_numbers(start: Started, settings: Mapping[str, str]) -> Started:
-    """The launch with processes, machines and sharding from settings by name.
-
-    Raises:
-        ConfigError: a number that is none, or a file that is not accelerate's.
-    """
+    """The launch with processes, machines and sharding from settings by name; ConfigError for a bad number or file."""
     processes, stage = _file(settings["file"], start.read) if "file" in settings else (1, None)
     machines = _count("machines", settings.get("machines", "1"))
     if "all_processes" in settings:

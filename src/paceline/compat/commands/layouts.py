@@ -39,13 +39,10 @@ NUMBERS = {
 
 
 def in_our_words(argv: Iterable[str]) -> list[str]:
-    """Replace layout flags in argv by ours.
+    """Replace layout flags in argv by ours; ConfigError for a layout that none of the tools has under this name.
 
     >>> in_our_words(["--deepspeed", "zero2", "--seed", "1"])
     ['--zero-stage', '2', '--seed', '1']
-
-    Raises:
-        ConfigError: a layout that none of the tools has under this name.
     """
     words, found = iter(argv), list[str]()
     for word in words:
@@ -74,11 +71,7 @@ def _layout(flag: str, value: str) -> Mapping[str, object]:
 
 
 def sharding(given: GivenFlags, start: Started) -> dict[str, object]:
-    """Options behind `--deepspeed` and `--fsdp`, from a name or from DeepSpeed's own file, or behind the launcher.
-
-    Raises:
-        ConfigError: an unknown name, or a file that does not say which stage it is of.
-    """
+    """Options behind `--deepspeed`, `--fsdp` or the launcher; ConfigError for an unknown name or a missing stage."""
     options: dict[str, object] = {}
     for name in ("deepspeed", "fsdp"):
         flag, value = f"--{name}", one(given, name)
@@ -137,11 +130,7 @@ def place(given: GivenFlags, start: Started, found: Translation, *, apart: bool)
 
 
 def check_length(given: GivenFlags, flag: str, options: Mapping[str, object], found: Translation) -> None:
-    """Note a flag for vLLM's maximum length, which follows from `options` here.
-
-    Raises:
-        ConfigError: it is below the longest prompt and completion, which it would cut.
-    """
+    """Note a flag for vLLM's maximum length, which `options` decide here; ConfigError if it would cut a completion."""
     most = number(given, flag, int) if is_on(given, "use_vllm") else None
     if most is None:
         return

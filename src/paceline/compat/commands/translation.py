@@ -23,11 +23,7 @@ KINDS: Mapping[NoteKind, str] = {
 }
 
 ReadText = Callable[[str], str]
-"""Reads the text of a file that the command names.
-
-Raises:
-    ConfigError: it cannot be read.
-"""
+"""Reads the text of a file that the command names; ConfigError if it cannot be read."""
 
 
 def no_files(path: str) -> str:
@@ -91,11 +87,8 @@ class CommandReader:
     """Beginning of its commands."""
     translate: Callable[[ForeignCommand, bool], Translation | None]
     """Translates every flag; with True the nearest valid numbers are taken where the given ones clash. None for a
-    command of another tool.
-
-    Raises:
-        ConfigError: a flag or value that the tool does not have, numbers that it refuses, or one of its features that
-            is not offered here in any form; the sentence names flag, value, rule and remedy.
+    command of another tool. ConfigError for a flag, value or numbers that the tool refuses, or a feature not offered
+    here; the sentence names flag, value, rule and remedy.
     """
 
 

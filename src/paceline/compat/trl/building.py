@@ -70,10 +70,7 @@ def said_in_field_names() -> Iterator[None]:
 
 
 def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJob:
-    """Build configuration, tokenizer, tasks and reward functions, then load the weights; errors name the argument.
-
-    `context` reaches reward functions beside the batch.
-    """
+    """Build everything but the weights, then load them; errors name arguments. `context` is for reward functions."""
     args, dataset = arguments.args, arguments.train_dataset
     sources = check_arguments(arguments)
     names = reward_names(sources)

@@ -25,11 +25,8 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
     """Configuration of a `GRPOTrainer`, with TRL 1.16's names and defaults; a field without meaning here is refused.
 
     Fields of `TrainingFields` that the installed transformers lacks exist here too. On a machine without CUDA it
-    computes on the CPU, in float32 unless `bf16=True` is given.
-
-    Raises:
-        ConfigError: a refused field, a word that is no choice, text for a number, batch numbers at odds, or an
-            objective that cannot be; the sentence names the field.
+    computes on the CPU, in float32 unless `bf16=True` is given. A ConfigError names a field that is refused or wrong,
+    batch numbers at odds, or an objective that cannot be.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [  # type: ignore[misc] # theirs is one, undeclared

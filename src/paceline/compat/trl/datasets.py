@@ -22,8 +22,7 @@ from paceline.errors import ConfigError, DataError
 from paceline.types import RowCheck, Task
 
 ROW = "paceline_row"
-"""Column of a task with its whole row; reward functions of TRL's kind get its columns through a parameter of this
-name."""
+"""Column of a task with its whole row; functions of TRL's kind get its columns by a parameter of this name."""
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
 

@@ -46,11 +46,7 @@ MAY_CHANGE = frozenset(option.name for option in options()) - {"model", "dataset
 def run_training(job: TrainingJob, observer: "CallbackObserver", resume: Path | bool) -> TrainOutput:
     """Run all steps, load the best model if asked, write the final directory and the last numbers.
 
-    A signal to stop ends the run after its step with a checkpoint, as on the command line.
-
-    Raises:
-        KeyboardInterrupt: that signal was Ctrl-C.
-        SystemExit: it was SIGTERM.
+    A signal to stop ends the run after its step with a checkpoint: KeyboardInterrupt of Ctrl-C, SystemExit of SIGTERM.
     """
     started = time.perf_counter()
     override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE

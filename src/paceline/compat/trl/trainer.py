@@ -66,10 +66,8 @@ class GRPOTrainer:
     ) -> None:
         """Check everything, then load the weights; `reward_model` is an early name of `reward_funcs`.
 
-        `others` are arguments of transformers' trainers, all refused.
-
-        Raises:
-            PacelineError: an argument cannot be used; the sentence names it, its value and the remedy.
+        `others` are arguments of transformers' trainers, all refused. A PacelineError names an argument that cannot be
+        used, its value and the remedy.
         """
         checks.refuse_hooks(type(self))
         checks.refuse_what_is_not_offered(

@@ -147,11 +147,7 @@ def long_flag(name: str) -> str:
 
 
 def read(words: Sequence[str], found: Translation) -> ColossalChatArguments:
-    """Parse a script's command line, and note each flag that is given more than once.
-
-    Raises:
-        ConfigError: a flag or a value that the script does not take.
-    """
+    """Parse a script's command line, noting repeated flags; ConfigError for a flag or value that it does not take."""
     script = script_of(words)
     assert script in SCRIPTS
     start = next(at for at, word in enumerate(words) if PurePosixPath(word).name == script)
@@ -172,7 +168,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
-    """All values of each flag, in order."""
     spelt = []
     for word in words:
         name, rest, value = word.partition("=")

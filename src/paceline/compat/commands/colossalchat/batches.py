@@ -29,12 +29,7 @@ BatchNumbers = dict[str, int]
 
 
 def settle(arguments: ColossalChatArguments, found: Translation, *, repair: bool) -> ColossalChatArguments:
-    """Arguments, with `repair` moved to the nearest valid numbers, which a note names.
-
-    Raises:
-        ConfigError: numbers that do not fit, without `repair`; the sentence has them all and the nearest that do. Or
-            one that must be positive and is not.
-    """
+    """Arguments, with `repair` moved to the nearest valid numbers, as a note says; else a ConfigError names those."""
     for name in POSITIVE:
         if getattr(arguments, name) < 1:
             raise ConfigError(f"{flag(name)} must be at least 1, got {getattr(arguments, name)}")
@@ -141,7 +136,29 @@ def rounds(one: ColossalChatArguments, found: Translation) -> None:
     )
     found.note("mended", "-e", text)
     _processes(one, found)
-    _lag(one, found)
+    # steps that sampling may be ahead
+    if one.script == ZERO_BUBBLE:
+        limit = one.data_actor_buffer_size_limit
+        limit = limit if limit >= 0 else 2 * one.train_minibatch_size * one.groups
+        steps = max(1, math.ceil(limit / one.prompts_per_round))
+        found.decide(max_staleness=steps)
+        text = (
+            f"a buffer of {limit} prompts is up to {steps} step{'s' * (steps > 1)} of {one.prompts_per_round}: "
+            "sampling is never further ahead, and every step says from which weights it was sampled"
+        )
+        found.note("changed", "-cbsl", text)
+        text = (
+            "the trainer waited for ever when filtered groups left less than an update at the end of the data; here "
+            "the last step runs on what there is"
+        )
+        found.note("mended", one.script, text)
+    elif one.n_behind != 0:
+        found.decide(max_staleness=one.n_behind)
+        text = (
+            "groups that waited at the end of an episode were dropped, and the ratio was to the weights that sampled; "
+            "here every group is trained on, and --rollout-correction token_truncate or token_mask weighs the lag"
+        )
+        found.note("mended", f"-nb {one.n_behind}", text)
 
 
 def _sizes(one: ColossalChatArguments, found: Translation) -> None:
@@ -195,29 +212,3 @@ def _processes(one: ColossalChatArguments, found: Translation) -> None:
             "by the layout; here every layout has the gradient of one process"
         )
         found.note("mended", f"-tp {one.tensor_parallel_size} -pp {one.pipeline_parallel_size}", text)
-
-
-def _lag(one: ColossalChatArguments, found: Translation) -> None:
-    """Number of steps that sampling may be ahead."""
-    if one.script == ZERO_BUBBLE:
-        limit = one.data_actor_buffer_size_limit
-        limit = limit if limit >= 0 else 2 * one.train_minibatch_size * one.groups
-        steps = max(1, math.ceil(limit / one.prompts_per_round))
-        found.decide(max_staleness=steps)
-        text = (
-            f"a buffer of {limit} prompts is up to {steps} step{'s' * (steps > 1)} of {one.prompts_per_round}: "
-            "sampling is never further ahead, and every step says from which weights it was sampled"
-        )
-        found.note("changed", "-cbsl", text)
-        text = (
-            "the trainer waited for ever when filtered groups left less than an update at the end of the data; here "
-            "the last step runs on what there is"
-        )
-        found.note("mended", one.script, text)
-    elif one.n_behind != 0:
-        found.decide(max_staleness=one.n_behind)
-        text = (
-            "groups that waited at the end of an episode were dropped, and the ratio was to the weights that sampled; "
-            "here every group is trained on, and --rollout-correction token_truncate or token_mask weighs the lag"
-        )
-        found.note("mended", f"-nb {one.n_behind}", text)

@@ -94,11 +94,7 @@ class Script:
 
 
 def read_script(text: str, place: str) -> Script:
-    """Calls of `WANTED` in a file, and other uses of the same variables.
-
-    Raises:
-        ConfigError: the file is not Python.
-    """
+    """Calls of `WANTED` in a file, and other uses of the same variables; ConfigError for a file that is not Python."""
     # a notebook's magic commands are no Python
     lines = ["" if line.lstrip().startswith(("!", "%")) else line for line in text.splitlines()]
     try:

@@ -55,12 +55,7 @@ PEFT: Mapping[str, FlagWords] = {"lora_r": ("8",), "lora_alpha": ("8",)}
 
 
 def from_trainer(script: Script, start: Started, found: Translation) -> None:
-    """Add every literal argument as a flag; computed arguments are named in notes.
-
-    Raises:
-        ConfigError: args, model, dataset, adapter or reward is computed, or changed beside the calls; or an argument of
-            which nothing here knows.
-    """
+    """Add literal arguments as flags, note computed ones; ConfigError where these define the run, or are unknown."""
     trainers = script.calls["GRPOTrainer"]
     if len(trainers) > 1:
         raise ConfigError(f"a script must call GRPOTrainer once to be translated, got {len(trainers)} calls; {RUN_IT}")
@@ -86,11 +81,7 @@ def from_trainer(script: Script, start: Started, found: Translation) -> None:
 
 
 def _arguments(function: str, call: ScriptCall, positions: Sequence[str]) -> dict[str, Argument]:
-    """Arguments by name, without those that are None.
-
-    Raises:
-        ConfigError: one is given by its place where none is expected, or several at once by a star.
-    """
+    """Arguments by name, without those that are None; ConfigError for unexpected positions or a star."""
     given = (*call.positional, *call.named.values())
     stars = [one.source for one in given if isinstance(one, Made) and one.source.startswith("*")]
     if stars or len(call.positional) > len(positions):
@@ -200,7 +191,6 @@ def _datasets(argument: Argument | None, held_out: Argument | None, script: Scri
 
 
 def _note_others(rows: ScriptRows, about: Translation) -> None:
-    """Note the arguments of load_dataset that are not looked at."""
     for name, one in rows.others.items():
         if not (isinstance(one, Written) and one.value in (None, "main")):
             _note_part(about, f"load_dataset {name}", name, f"{source_of(one)} is not looked at")
@@ -252,7 +242,6 @@ def _adapter(argument: Argument | None) -> GivenFlags:
 
 
 def _note_tokenizer(argument: Argument | None, model: str, script: Script, about: Translation) -> None:
-    """Note a tokenizer other than the model's own."""
     if argument is None:
         return
     name, given = _loaded(argument)

@@ -54,11 +54,7 @@ NOTES = (
 
 
 def from_tutorial(script: Script, found: Translation) -> None:
-    """Add options from the call's numbers, and from what the tutorial does around it.
-
-    Raises:
-        ConfigError: an argument that it does not have, a number that is computed, several calls, or several models.
-    """
+    """Add options of the call and of what the tutorial does around it; ConfigError for a call that is not literal."""
     call, *others = script.calls["train_with_grpo"]
     if others or len(call.positional) > len(POSITIONS):
         raise ConfigError(

@@ -183,8 +183,7 @@ def _add_advantage(given: GivenFlags, found: Translation) -> None:
 def _add_places(given: GivenFlags, start: Started, found: Translation, *, repair: bool) -> Started:
     """Add the options of engine, processes and sharding; returns a launch with as many processes as devices.
 
-    Raises:
-        ConfigError: vLLM's device is one that trains, or is not there, without `repair`.
+    Without `repair` a ConfigError if vLLM's device is one that trains, or is not there.
     """
     vllm, mode = is_on(given, "use_vllm"), one(given, "vllm_mode")
     if mode not in (None, "server", "colocate"):
@@ -208,7 +207,6 @@ def _add_places(given: GivenFlags, start: Started, found: Translation, *, repair
 
 
 def _add_sizes(given: GivenFlags, ranks: int, found: Translation) -> None:
-    """Add the options of parallel sizes and of the engine's limits."""
     if (tensor := number(given, "deepspeed_autotp_size", int)) is not None:
         found.decide(tensor_parallel=int(tensor))
     if (parts := number(given, "sequence_parallel_size", int)) is not None:
@@ -231,11 +229,8 @@ def _own_device(given: GivenFlags, start: Started, found: Translation, *, repair
     if device != "auto":
         index = device.rpartition(":")[2]
         apart = index.isdecimal() and int(index) >= trains
-        found.note(
-            "changed",
-            about,
-            f"is {'none of those that train' if apart else 'one of those that train, which it shares'}",
-        )
+        text = f"is {'none of those that train' if apart else 'one of those that train, which it shares'}"
+        found.note("changed", about, text)
         return start, apart
     if devices > trains:
         found.note("changed", about, f"device {trains}, the first that does not train, is the producer's")

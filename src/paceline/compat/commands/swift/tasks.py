@@ -18,11 +18,7 @@ RANK, ALPHA = 8, 32.0
 
 
 def is_full(given: GivenFlags) -> bool:
-    """True if all weights are trained; the default is an adapter.
-
-    Raises:
-        ConfigError: another kind of training.
-    """
+    """True if all weights are trained; the default is an adapter. ConfigError for another kind of training."""
     kinds = [kind for name in ("tuner_type", "train_type", "sft_type") if (kind := one(given, name)) is not None]
     if any(kind not in ("full", "lora") for kind in kinds):
         raise ConfigError(f"--tuner_type must be full or lora, got {kinds[0]!r}; there are no other adapters")
@@ -137,11 +133,7 @@ REWARDS: Mapping[str, tuple[str, str]] = {
 
 
 def reward_names(given: GivenFlags, found: Translation) -> tuple[str, ...]:
-    """Value of `--reward_funcs` as ours, parameters in parentheses.
-
-    Raises:
-        ConfigError: a name that is neither built in nor a function of the user's own.
-    """
+    """Value of `--reward_funcs` as ours, parameters in parentheses; ConfigError for an unknown name without a file."""
     names, ours = given.get("reward_funcs", ()), list[str]()
     for name in names:
         if ":" in name:

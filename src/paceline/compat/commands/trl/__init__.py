@@ -81,7 +81,18 @@ def translate_flags(given: GivenFlags, start: Started, found: Translation) -> No
     check_length(given, "vllm_max_model_length", of_fields.options, found)
     _task(given, found)
     _adapter(given, found)
-    _precision(given, found)
+    # precision and device
+    dtype = one(given, "dtype")
+    if dtype not in (None, "auto", "float32", "bfloat16"):
+        raise ConfigError(f"--dtype must be auto, float32 or bfloat16, got {dtype!r}; half precision is not offered")
+    if dtype == "bfloat16" or ("bf16" in given and is_on(given, "bf16")):
+        found.decide(dtype="bfloat16")
+    elif "bf16" in given:
+        found.decide(dtype="float32")
+    if is_on(given, "use_cpu"):
+        found.decide(device="cpu")
+    if "dtype" in given:
+        found.note("changed", "--dtype", PRODUCTS)
     _places(given, start, found)
     note_idle(given, SCRIPT_FLAGS, found)
     for name in given:
@@ -96,11 +107,8 @@ def _task(given: GivenFlags, found: Translation) -> None:
         raise ConfigError(f"TRL needs {missing}, got none; give it, or one entry in `datasets` of its --config file")
     config = one(given, "dataset_config")
     found.decide(model=model, dataset=dataset if config is None else f"{dataset}:{config}")
-    for flag, option in (
-        ("dataset_train_split", "dataset_split"),
-        ("dataset_test_split", "eval_split"),
-        ("output_dir", "output_dir"),
-    ):
+    options = {"dataset_train_split": "dataset_split", "dataset_test_split": "eval_split", "output_dir": "output_dir"}
+    for flag, option in options.items():
         if (value := one(given, flag)) is not None:
             found.decide(**{option: value})
     if "max_prompt_length" not in given:
@@ -130,20 +138,6 @@ def _adapter(given: GivenFlags, found: Translation) -> None:
     found.note("changed", "--use_peft", text)
 
 
-def _precision(given: GivenFlags, found: Translation) -> None:
-    dtype = one(given, "dtype")
-    if dtype not in (None, "auto", "float32", "bfloat16"):
-        raise ConfigError(f"--dtype must be auto, float32 or bfloat16, got {dtype!r}; half precision is not offered")
-    if dtype == "bfloat16" or ("bf16" in given and is_on(given, "bf16")):
-        found.decide(dtype="bfloat16")
-    elif "bf16" in given:
-        found.decide(dtype="float32")
-    if is_on(given, "use_cpu"):
-        found.decide(device="cpu")
-    if "dtype" in given:
-        found.note("changed", "--dtype", PRODUCTS)
-
-
 def _places(given: GivenFlags, start: Started, found: Translation) -> None:
     found.decide(**sharding(given, start))
     mode = one(given, "vllm_mode") or "colocate"
@@ -169,11 +163,7 @@ REWARDS: Mapping[str, tuple[str, str]] = {
 
 
 def reward_names(names: FlagWords, found: Translation) -> tuple[str, ...]:
-    """Rewards of a command line as ours; a dotted path becomes `module:function`.
-
-    Raises:
-        ConfigError: a name that is neither.
-    """
+    """Rewards of a command line as ours, a dotted path as `module:function`; ConfigError for any other name."""
     ours = list[str]()
     for name in names:
         if name in REWARDS:

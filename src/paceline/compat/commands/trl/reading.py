@@ -24,11 +24,7 @@ def known_flags() -> tuple[str, ...]:
 
 
 def read(words: FlagWords, start: Started, found: Translation) -> GivenFlags:
-    """Parse flags over the lines of their file.
-
-    Raises:
-        ConfigError: a flag or a line that TRL does not have, or a file that cannot be read.
-    """
+    """Parse flags over the lines of their file; ConfigError for what TRL does not have, or an unreadable file."""
     given = read_flags(words, known_flags(), "TRL", found)
     path = given.pop("config", None)
     if path is None:
