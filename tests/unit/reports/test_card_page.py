@@ -158,6 +158,14 @@ def test_of_an_earlier_checkpoint_the_card_tells_what_was_measured_up_to_there(t
     assert "R        = 1 * rewards.py:brief" in card
 
 
+def test_a_set_that_was_measured_once_has_its_accuracy_and_no_difference(tmp_path):
+    run = run_with(tmp_path / "run", [True, True, True, False])
+    found = card_facts(run, build_config(OPTIONS), tmp_path, step=0)
+    assert (found.results[0].comparison, found.results[0].looks) == (None, 0)
+    (row,) = [line for line in model_card(found).splitlines() if line.startswith("| `sums`")]
+    assert "75.0 % [30.1, 95.4], step 0" in row  # Wilson's interval of 3 of 4
+
+
 def test_a_system_message_whose_file_is_gone_is_named_and_not_made_up(tmp_path):
     config = build_config({**OPTIONS, "system_prompt": f"file:{tmp_path}/system.txt"})
     card = model_card(card_facts(run_with(tmp_path / "run"), config, tmp_path, step=0))

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from paceline.config.building import build_config
-from paceline.errors import ModelError
+from paceline.errors import DataError, ModelError
+from paceline.training.setup.checks import check
 from paceline.training.setup.evaluators import RewardEvaluator
 from paceline.training.setup.preparation import prepare
 from tests.families import family, make_config
@@ -101,6 +102,18 @@ def test_no_file_is_read_twice(tmp_path, command, reads):
         [sys.executable, "-c", READS, *words], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert list(map(int, done.stdout.splitlines()[-1].split())) == [0, *reads], done.stderr
+
+
+@pytest.mark.parametrize("names", [["rows.jsonl"], ["rows.jsonl", "more.jsonl"]], ids=["one dataset", "several"])
+def test_rows_behind_the_dataset_size_are_not_looked_at(tmp_path, names):
+    make_model(tmp_path / "model")
+    for name in names:
+        (tmp_path / name).write_text(ROW * 3 + '{"answer": "2"}\n')
+    places = [str(tmp_path / name) for name in names]
+    options = {"model": str(tmp_path / "model"), "dataset": places, "max_completion_length": "4"}
+    check(build_config({**options, "dataset_size": "3"}))
+    with pytest.raises(DataError, match=r"rows\.jsonl:4"):
+        check(build_config({**options, "dataset_size": "4"}))
 
 
 def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):
