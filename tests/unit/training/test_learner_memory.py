@@ -11,7 +11,7 @@ from paceline.errors import TrainingError
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK
-from paceline.runtime.memory import is_out_of_memory
+from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget
 from paceline.training.learner.learner import Learner
 from tests.tiny import tiny_model, with_exact_norms

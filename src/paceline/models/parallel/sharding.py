@@ -27,7 +27,7 @@ from torch.distributed.fsdp import (
 )
 
 from paceline.models.parallel.mesh import Mesh
-from paceline.runtime.memory import return_free_memory
+from paceline.runtime.devices import return_free_memory
 
 LARGE_MESSAGE = 1 << 23
 """Numbers in a message, beside which a walk through the free memory is short."""

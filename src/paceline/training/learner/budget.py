@@ -12,7 +12,7 @@ import torch
 
 from paceline.errors import TrainingError
 from paceline.models.parallel.ranks import WHOLE, Ranks
-from paceline.runtime.memory import is_out_of_memory, release_memory
+from paceline.runtime.devices import is_out_of_memory, release_memory
 
 Value = TypeVar("Value")
 

@@ -19,7 +19,7 @@ from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
-from paceline.runtime.memory import return_free_memory
+from paceline.runtime.devices import return_free_memory
 
 
 @dataclass(frozen=True, slots=True)

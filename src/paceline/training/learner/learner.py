@@ -26,7 +26,7 @@ from paceline.objective.micro_batches import (
     token_weights,
 )
 from paceline.runtime.activity import ACTIVITY
-from paceline.runtime.memory import is_out_of_memory
+from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget
 from paceline.training.learner.forward_backward import ForwardBackward, TokenValues, WholeModel
 from paceline.training.learner.objective import Logprobs, token_losses

@@ -26,7 +26,7 @@ from paceline.models.parallel.stages import Stages
 from paceline.models.rows import take_rows
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
-from paceline.runtime.memory import is_out_of_memory, return_free_memory
+from paceline.runtime.devices import is_out_of_memory, return_free_memory
 from paceline.training.learner.forward_backward import ForwardBackward, Loss, TokenValues, head_values
 
 
