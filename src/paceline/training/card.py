@@ -1,6 +1,5 @@
 """The model card of a trained model, from the run's records."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -29,7 +28,6 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         CheckpointError: a record cannot be read.
     """
     evaluations = [one for one in run_dir.evals() if "accuracy" in one and one["step"] <= step]
-    sets = dict.fromkeys(one["set"] for one in evaluations)
     is_adapter = (folder / "adapter_config.json").is_file()
     versions = dict.fromkeys(LIBRARIES if is_adapter else LIBRARIES[:-1], "not installed")
     for library in versions:
@@ -44,6 +42,24 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
     else:
         system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
         prompting = Prompting(has_chat_template=has_template, system=system)
+    # the result on each held-out set, from its evaluations, oldest first
+    results = list[HeldOutResult]()
+    for name in dict.fromkeys(one["set"] for one in evaluations):
+        records = [one for one in evaluations if one["set"] == name]
+        first, last, comparison = records[0], records[-1], None
+        if len(records) > 1:
+            before, after = (run_dir.eval_completions(name, one["step"]) for one in (first, last))
+            comparison = compare_records(before, after)
+        results.append(
+            HeldOutResult(
+                dataset=_source(name),
+                num_tasks=last["n"],
+                before=_measured(first) if len(records) > 1 else None,
+                after=_measured(last),
+                comparison=comparison,
+                looks=len(records) - 1,
+            )
+        )
     return CardFacts(
         name=run_dir.path.resolve().name,
         config=config,
@@ -53,7 +69,7 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         prompting=prompting,
         steps=step,
         versions=versions,
-        results=tuple(_result(run_dir, [one for one in evaluations if one["set"] == name]) for name in sets),
+        results=tuple(results),
         links=run_dir.links(),
         labels={name: _source(name).label for name in config.rewards.names if "/" in name},
     )
@@ -74,23 +90,6 @@ def write_card(facts: CardFacts, folder: Path) -> Path:
 
 def _source(address: str) -> Source:
     return named(address, is_local=lambda name: Path(name).expanduser().exists())
-
-
-def _result(run_dir: RunDir, records: Sequence[Record]) -> HeldOutResult:
-    """Return the result on one held-out set, from its evaluations, oldest first."""
-    first, last = records[0], records[-1]
-    comparison = None
-    if len(records) > 1:
-        before, after = (run_dir.eval_completions(one["set"], one["step"]) for one in (first, last))
-        comparison = compare_records(before, after)
-    return HeldOutResult(
-        dataset=_source(last["set"]),
-        num_tasks=last["n"],
-        before=_measured(first) if len(records) > 1 else None,
-        after=_measured(last),
-        comparison=comparison,
-        looks=len(records) - 1,
-    )
 
 
 def _measured(record: Record) -> Measured:

@@ -65,7 +65,11 @@ class TrainerWorker:
         self._before_update()
         stats, rate = self.trainer.update(number, groups)
         manifest = self.manifest(number) if self._has_store else None
-        held = self._held() if manifest is None else manifest.checksum
+        held = None if manifest is None else manifest.checksum
+        if manifest is None and isinstance(self._ranks, MeshRanks) and self._ranks.mesh.has_copies:
+            trained = (one for one in self.trainer.policy.model.parameters() if one.requires_grad)
+            found = fingerprint(piece_of(one).tensor.contiguous() for one in trained)
+            held = WeightsChecksum(part=self._ranks.mesh.part, fingerprint=found)
         version = self.trainer.policy_version
         return TrainerUpdate(stats=stats, learning_rate=rate, policy_version=version, held=held, manifest=manifest)
 
@@ -93,10 +97,3 @@ class TrainerWorker:
     def export(self, folder: Path) -> None:
         """Write the trained model as transformers or peft loads it."""
         self.trainer.export(folder)
-
-    def _held(self) -> WeightsChecksum | None:
-        if not isinstance(self._ranks, MeshRanks) or not self._ranks.mesh.has_copies:
-            return None
-        trained = (one for one in self.trainer.policy.model.parameters() if one.requires_grad)
-        found = fingerprint(piece_of(one).tensor.contiguous() for one in trained)
-        return WeightsChecksum(part=self._ranks.mesh.part, fingerprint=found)

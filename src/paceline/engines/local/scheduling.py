@@ -114,7 +114,6 @@ class Scheduler:
     on_ended: OnEnded | None
 
     def __post_init__(self) -> None:
-        """Create the state of the call, with no row yet."""
         # Shortest prompts enter last, so that neighbours are padded little and the cache is sized at the start.
         self._waiting = sorted(self.jobs, key=lambda job: -len(job.prompt_ids))
         self._num_sequences = sum(len(job.sequences) for job in self.jobs)
@@ -149,7 +148,13 @@ class Scheduler:
             if not self._rows.alive:
                 continue  # all that entered ended with their first token
             if not (self._waiting and self.decoder.refills):
-                self._shrink()
+                # drop free rows once the next smaller round size holds the others
+                size = rounded_up(self._rows.alive)
+                if size < len(self._rows):
+                    keep = self._to_device(self._rows.compact(size))
+                    self._tokens = self._tokens.index_select(0, keep)
+                    self._uniforms_used = UNIFORM_BLOCK
+                    self.decoder.compact(keep, self._rows.alive)
             version = None if self.take_newer is None else self.take_newer()
             if version is not None:  # the next token is sampled from newer weights
                 self.policy_version = version
@@ -171,7 +176,6 @@ class Scheduler:
         return list(zip(*columns, strict=True))
 
     def _begin(self, count: int) -> None:
-        """Start a batch of `count` free rows."""
         self.decoder.begin(count, self._max_length)
         self._rows = Rows(count)
         self._tokens = torch.zeros(count, dtype=torch.int64, device=self.device)
@@ -206,16 +210,6 @@ class Scheduler:
         """Return the first waiting jobs whose completions fit into the free rows together."""
         used = np.cumsum([len(job.sequences) for job in self._waiting[: free + 1]])
         return self._waiting[: int(np.searchsorted(used, free, side="right"))]
-
-    def _shrink(self) -> None:
-        """Drop free rows once the next smaller round size holds the others."""
-        size = rounded_up(self._rows.alive)
-        if size >= len(self._rows):
-            return
-        keep = self._to_device(self._rows.compact(size))
-        self._tokens = self._tokens.index_select(0, keep)
-        self._uniforms_used = UNIFORM_BLOCK
-        self.decoder.compact(keep, self._rows.alive)
 
     def _next_uniforms(self) -> Float[Tensor, " S"]:
         """Return a uniform number for each row, which its key and position determine."""
@@ -253,7 +247,6 @@ class Scheduler:
         ACTIVITY.advance("generate", self._num_ended, self._num_sequences, tokens=self._num_tokens)
 
     def _sampled_by(self, row: int) -> list[int]:
-        """Return all tokens of a row's completion."""
         assert self._history is not None
         tokens: list[int] = self._history[self._rows.sequence[row], : self._rows.num_sampled[row]].tolist()
         return tokens

@@ -103,7 +103,16 @@ class StaticAttention(SharedAttention):
         columns = max(self._prompt_columns, *prompt_lengths)
         moves = max(slots) >= before or columns > self._prompt_columns
         if moves:
-            self._grow_prompts(max(before, max(slots) + 1), columns)
+            # Each slot has a length of at least 1: a row without a completion reads some prompt, whichever.
+            places = max(before, max(slots) + 1)
+            self._prompt_length = np.concatenate([self._prompt_length, np.ones(places - before, dtype=np.int64)])
+            for stored in (self._prompt_keys, self._prompt_values):
+                for layer, grown in enumerate(self._storage(places * columns)):
+                    if before:
+                        old = stored[layer].view(before, -1, *grown.shape[1:])
+                        grown.view(places, columns, *grown.shape[1:])[:before, : old.shape[1]] = old
+                    stored[layer] = grown
+            self._prompt_columns = columns
         for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
             self._prompt_length[slot] = length
             self._slot_of[np.asarray(members)], self._alive[np.asarray(members)] = slot, True
@@ -112,18 +121,6 @@ class StaticAttention(SharedAttention):
             self._move_tables()
         self._tables.fill(self._slot_of, self._prompt_length)
         return self._on_device(np.array(slots))
-
-    def _grow_prompts(self, slots: int, columns: int) -> None:
-        before = len(self._prompt_length)
-        # Each slot has a length of at least 1: a row without a completion reads some prompt, whichever.
-        self._prompt_length = np.concatenate([self._prompt_length, np.ones(slots - before, dtype=np.int64)])
-        for stored in (self._prompt_keys, self._prompt_values):
-            for layer, grown in enumerate(self._storage(slots * columns)):
-                if before:
-                    old = stored[layer].view(before, -1, *grown.shape[1:])
-                    grown.view(slots, columns, *grown.shape[1:])[:before, : old.shape[1]] = old
-                stored[layer] = grown
-        self._prompt_columns = columns
 
     @override
     def release(self, rows: Sequence[int]) -> None:

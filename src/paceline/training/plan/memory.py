@@ -253,6 +253,7 @@ def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> tupl
     elif config.lora.lora_rank or shape.layer < 8 * JOINED_WEIGHTS:
         copied = shape.num_layers * shape.layer * FLOAT32_BYTES
     else:
-        copied = shape.num_layers * shape.queries_keys_values * FLOAT32_BYTES
+        joined = shape.width * shape.head_dim * (shape.num_heads + 2 * shape.num_key_value_heads)
+        copied = shape.num_layers * joined * FLOAT32_BYTES
     logits = sequences * shape.vocabulary * (number_bytes + DRAW_BYTES[on.kind])
     return copied, tokens * shape.cached * number_bytes, logits

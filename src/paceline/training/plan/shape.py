@@ -52,11 +52,6 @@ class ModelShape:
         return self.num_layers * self.layer + self.matrix
 
     @property
-    def queries_keys_values(self) -> int:
-        """Parameters of a layer's first linear maps."""
-        return self.width * self.head_dim * (self.num_heads + 2 * self.num_key_value_heads)
-
-    @property
     def cached(self) -> int:
         """Numbers that a token leaves in the cache: keys and values of all layers."""
         return self.num_layers * 2 * self.num_key_value_heads * self.head_dim
@@ -113,16 +108,14 @@ def read_shape(model: str) -> ModelShape | None:
     described = read_model_config(base, f"--model {model}")
     headers = [read_header(file, f"--model {base}") for file in sorted(base.glob("*.safetensors"))]
     counted = sum(math.prod(shape) for header in headers for shape in header.shapes.values())
-    return model_shape(described, parameters=counted if headers else _count_without_weights(base, model))
+    if not headers:
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
 
-
-def _count_without_weights(directory: Path, model: str) -> int:
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    try:
-        with torch.device("meta"):
-            return int(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory)).num_parameters())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        said = " ".join(str(error).split())[:160]
-        raise ModelError(f"--model {model}: transformers makes no model of its config.json ({said})") from None
+        try:
+            with torch.device("meta"):
+                counted = int(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base)).num_parameters())
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            said = " ".join(str(error).split())[:160]
+            raise ModelError(f"--model {model}: transformers makes no model of its config.json ({said})") from None
+    return model_shape(described, parameters=counted)

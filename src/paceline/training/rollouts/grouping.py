@@ -124,7 +124,6 @@ def _group(
     options: AdvantageConfig,
     weights: Mapping[str, float],
 ) -> RolloutGroup:
-    """`group_advantages` None: the group is left out."""
     rollouts = []
     for at, (one, advantage) in enumerate(zip(rewards, group_advantages or [0.0] * len(rewards), strict=True)):
         reward = None if scored.failed[at] else combine(one, weights)
@@ -143,14 +142,12 @@ def _group(
                 notes=scored.notes[at],
             )
         )
-    reason = scored.left_out if group_advantages is None else _why_dropped(rollouts, group_advantages)
+    # by the advantages before any is masked: a group whose signal is masked has rewards that differ
+    reason = "truncated" if all(rollout.dropped for rollout in rollouts) else None
+    if group_advantages is None:
+        reason = scored.left_out
+    elif all(rollout.reward is None for rollout in rollouts):
+        reason = "no_reward"
+    elif not carries_signal(group_advantages):
+        reason = "zero_deviation"
     return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)
-
-
-def _why_dropped(rollouts: Sequence[Rollout], group_advantages: Sequence[float]) -> str | None:
-    """By the advantages before any is masked: a group whose signal is masked has rewards that differ."""
-    if all(rollout.reward is None for rollout in rollouts):
-        return "no_reward"
-    if not carries_signal(group_advantages):
-        return "zero_deviation"
-    return "truncated" if all(rollout.dropped for rollout in rollouts) else None

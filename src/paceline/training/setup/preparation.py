@@ -15,14 +15,7 @@ from paceline.data.sources import has_split, load_rows
 from paceline.data.tasks import build_tasks
 from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
-from paceline.models.pretrained import (
-    changed_logits,
-    context_length,
-    load_tokenizer,
-    other_logits,
-    read_config,
-    vocabulary_size,
-)
+from paceline.models.pretrained import changed_logits, load_tokenizer, other_logits, read_config, vocabulary_size
 from paceline.models.weight_headers import check_quantised
 from paceline.rewards.selecting import check_selections, row_check
 from paceline.rewards.startup import self_test, unmet_needs
@@ -50,20 +43,20 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     if overrides.functions is not None:
         checked = Checked(functions=overrides.functions)
     checked = checked or resolved(config)
-    functions, data = dict(checked.functions), config.data
+    functions, data, completion = dict(checked.functions), config.data, config.sampling.max_completion_length
     # what needs the model's configuration alone
     check_memory_options(config, choose_device(config.model))
     check_quantisation(config, overrides)
-    how = changed_logits(read_config(config.model) if overrides.model is None else overrides.model.config)
+    described = read_config(config.model) if overrides.model is None else overrides.model.config
+    how = changed_logits(described)
     if how is not None:  # they are not what the trainer would compute
         raise ModelError(f"--model {config.model.model} {other_logits(how)}")
-    limit, completion = _positions(config, overrides), config.sampling.max_completion_length
+    limit: int | None = getattr(described.get_text_config(), "max_position_embeddings", None)
     check_completion_fits(completion, limit=limit)
     # the tasks, and what they must be
     tokenizer = overrides.tokenizer or load_tokenizer(config.model)
-    tasks = overrides.tasks
+    tasks, check = overrides.tasks, row_check(checked.functions)
     if tasks is None:
-        check = row_check(checked.functions)
         rows = load_rows(
             data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
         )
@@ -88,10 +81,10 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )
-    generations, held_out = config.evaluation.eval_generations, overrides.held_out or {}
+    generations = config.evaluation.eval_generations
     evaluators = evaluators or tuple(
         RewardEvaluator(config=config, name=name, tasks=some, functions=functions, generations=generations)
-        for name, some in held_out.items()
+        for name, some in (overrides.held_out or {}).items()
     )
     has_adapter = overrides.adapter is not None or hasattr(overrides.model, "peft_config")
     return RunInputs(
@@ -108,7 +101,6 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
 
 
 def _check_tasks(config: Config, overrides: Overrides, limit: int | None, tasks: Sequence[Task]) -> None:
-    """What tasks must be for this model and these reward functions."""
     size = vocabulary_size(config.model) if overrides.model is None else None
     for task in tasks:
         if size is not None and max(task.prompt_ids) >= size:  # by a tokenizer of another model
@@ -143,19 +135,8 @@ def check_quantisation(config: Config, overrides: Overrides) -> None:
     require(not config.lora.merge_lora, "merge_lora", True, f"be false {beside}", remedy)
 
 
-def _positions(config: Config, overrides: Overrides) -> int | None:
-    """Positions that the policy can tell apart, None where its configuration does not say."""
-    if overrides.model is None:
-        return context_length(config.model)
-    return getattr(overrides.model.config.get_text_config(), "max_position_embeddings", None)
-
-
 def check_memory_options(config: Config, device: "torch.device") -> None:
-    """Refuse what can have no effect here, and a library that is not there.
-
-    Raises:
-        ConfigError: the sentence names the option and the remedy.
-    """
+    """Refuse what can have no effect here, and a library that is not there, by a ConfigError."""
     moved = config.optim.offload
     for name in ("activations", "optimizer"):
         right = name not in moved or device.type == "cuda"
