@@ -41,11 +41,7 @@ def check_requests(requests: Sequence[Request], sampling: Sampling) -> None:
 
 
 def refuse_not_finite(logprobs: np.ndarray, policy_version: int) -> None:
-    """Refuse logprobs of logits that are not finite.
-
-    Raises:
-        TrainingError: one is not a finite number.
-    """
+    """Refuse logprobs of logits that are not finite numbers, by a TrainingError."""
     if not np.isfinite(logprobs).all():
         raise TrainingError(
             f"the policy's logits are not finite at version {policy_version}, a completion needs finite ones; "

@@ -76,10 +76,7 @@ class Backend(Protocol):
         return []
 
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
-        """Seconds that steps with these records should take, by the phases in their clocks and the order of the work.
-
-        None where one thing simply comes after the other.
-        """
+        """Seconds that steps should take by their clocks and the order of the work; None: one thing after the other."""
         return None
 
 

@@ -29,7 +29,6 @@ class WeightTransfer:
     """Bytes that each sampler received; 0 where weights are shared, or were there already."""
 
     def __add__(self, other: "WeightTransfer") -> "WeightTransfer":
-        """Cost of both transfers."""
         return WeightTransfer(seconds=self.seconds + other.seconds, nbytes=self.nbytes + other.nbytes)
 
 
@@ -92,11 +91,7 @@ class Journal:
         )
 
     def commit(self, number: int, sampled: SampledStep) -> None:
-        """Begin to write a step's rollouts, after those before it are on disk.
-
-        Raises:
-            StorageError: the disk refused those before it.
-        """
+        """Begin to write a step's rollouts, after those before it are on disk; raises as `wait` does."""
         self.wait()
         # here and not in the thread, which would hold the interpreter's lock during the update
         lines = [*restorable_lines(sampled.batch.groups)]

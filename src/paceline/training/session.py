@@ -118,7 +118,6 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take down what watches, the backend and the lock."""
         self._closing.__exit__(kind, error, trace)
 
     def start(
@@ -207,10 +206,7 @@ class Session:
         return stop.received
 
     def finish(self, console: Console, *, step: int | None = None) -> None:
-        """Export the model, sum the run up, draw its report, write the model's card.
-
-        `step` is that of the weights; None: the last.
-        """
+        """Export the model (weights after `step`, None: the last), sum the run up, draw its report, write its card."""
         run, final = self.run, self.output_dir / "final"
         ACTIVITY.begin("export of the trained model")
         run.backend.export(final)
@@ -228,7 +224,6 @@ class Session:
 
 
 def _recovery_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
-    """Say what an earlier attempt left, what of it is used again, and what is not."""
     sentences = list(committed.faults)
     if committed.entries:
         count, first = len(committed.entries), committed.entries[0]["step"]

@@ -12,10 +12,7 @@ from paceline.types import Task
 
 @dataclass(kw_only=True, slots=True)
 class TaskSampler:
-    """Hands out tasks in the data order; `position` says how many were taken, over all epochs and refills.
-
-    Rows of a large dataset that are left out count as taken.
-    """
+    """Hands out tasks in the data order; `position` counts all that were taken, refills and left-out rows included."""
 
     tasks: Sequence[Task]
     seed: int

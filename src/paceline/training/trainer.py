@@ -181,11 +181,7 @@ class Trainer:
             self.rate.go_to(checkpoint.state.step * updates_per_step(self.config))
 
     def export(self, folder: Path) -> None:
-        """The trained model, as transformers or peft loads it; the first rank writes it.
-
-        Raises:
-            TrainingError: a weight is not finite.
-        """
+        """Write the model as transformers or peft loads it, on the first rank; raises as `check_weights` does."""
         self.learner.check_weights()
         ranks, merge = self.learner.ranks, self.config.lora.merge_lora
         if ranks.size == 1 or self.policy.adapter is None or not merge:
@@ -318,11 +314,7 @@ def export_checkpoint(config: Config, checkpoint: Checkpoint, folder: Path) -> N
 
 
 def export_saved(config: Config, saved: Path, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """The same of a directory with weights that training has changed: a model's, whole or in pieces, or an adapter's.
-
-    Raises:
-        ModelError: see `export_checkpoint`.
-    """
+    """As `export_checkpoint`, from a directory with weights: a model's, whole or in pieces, or an adapter's."""
     loaded = load_model(replace(config.model, device="cpu"), config.lora, checkpoint=saved, seed=config.loop.seed)
     device = choose_device(config.model)
     compute = choose_dtype(config.model, device, loaded.model.num_parameters())

@@ -204,7 +204,6 @@ class WorkerGroup:
         return answer
 
     def _replace(self, worker: int, lost: Lost) -> None:
-        """Replace a lost worker and bring the new one to the group's state."""
         for _ in range(MOST_LOSSES):
             self.news.append(f"{lost}: another takes its place")
             self.workers.replace(worker)

@@ -190,11 +190,7 @@ class WatchedActor:
                 os.kill(process, signal.SIGKILL)
 
     def answer(self) -> Any:
-        """Result of the call.
-
-        Raises:
-            Lost: the actor is gone, or was silent.
-        """
+        """Result of the call; raises Lost where the actor is gone, or was silent."""
         call, self.call = self.call, None
         if self._silence:
             raise Lost(self._silence)

@@ -63,10 +63,7 @@ class SamplerWorker:
         self.engine.take_weights(manifest.policy_version)
 
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
-        """Offer newer weights, to be taken after the next token; the last offer counts.
-
-        From any thread: the one that samples takes them.
-        """
+        """Offer newer weights, from any thread; the one that samples takes the last offer after its next token."""
         self._offers.append((manifest, buckets))
 
     def _take_newer(self) -> int | None:

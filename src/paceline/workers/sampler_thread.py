@@ -26,8 +26,7 @@ class SamplerWeights(Protocol):
 
 
 class SamplerThread:
-    """Does jobs in the schedule's order, each with the weight version that it names. Results wait until they are
-    taken."""
+    """Does jobs in the schedule's order, each with the weights that it names. Results wait until they are taken."""
 
     def __init__(self, schedule: StalenessSchedule, weights: SamplerWeights, produce: Callable[[int], Any]) -> None:
         """`produce` samples the rollouts of a step."""
@@ -45,21 +44,13 @@ class SamplerThread:
         self._thread.start()
 
     def take(self, number: int) -> Any:
-        """Wait for the rollouts of a step and return them.
-
-        Raises:
-            Exception: whatever ended the thread.
-        """
+        """Wait for the rollouts of a step and return them; raises whatever ended the thread."""
         with self._changed:
             self._wait_for(lambda: number in self._produced)
             return self._produced.pop(number)
 
     def reach(self, number: int) -> None:
-        """Wait until the rollouts of a step exist, taken or not.
-
-        Raises:
-            Exception: whatever ended the thread.
-        """
+        """Wait until the rollouts of a step exist, taken or not; raises whatever ended the thread."""
         with self._changed:
             self._wait_for(lambda: self._schedule.produced >= number)
 
@@ -90,8 +81,7 @@ class SamplerThread:
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Wait for the current job after `close`, with a timeout: the thread is a daemon and does not keep the
-        process."""
+        """Wait for the current job after `close`, with a timeout: a daemon thread does not keep the process."""
         self._thread.join(_JOIN_SECONDS)
 
     def _wait_for(self, there: Callable[[], bool]) -> None:

@@ -55,11 +55,7 @@ class Renewed:
 
 @torch.no_grad()
 def copy_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> tuple[int, int]:
-    """Copy weights into a model's parameters of the same names.
-
-    Returns:
-        The fingerprint of what is in the parameters then, and the bytes that were copied.
-    """
+    """Copy weights into a model's parameters of the same names; returns their fingerprint there and their bytes."""
     sums, nbytes = list[Tensor](), 0
     for name, weight in weights:
         sums.append(bit_sums(model.get_parameter(name), weight.contiguous()))
@@ -122,8 +118,7 @@ def buckets_of(sizes: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
 
 @torch.no_grad()
 def manifest_of(model: PreTrainedModel, *, version: int, policy_version: int, ranks: Ranks = ONE_RANK) -> Manifest:
-    """Manifest of the current weights. Where ranks hold parts, all of them call this and gather one parameter at a
-    time."""
+    """Manifest of the current weights; ranks that hold parts all call this and gather one parameter at a time."""
     sizes, sums = dict[str, int](), list[Tensor]()
     for name, whole in full_parameters(model, ranks, everywhere=True):
         sizes[name] = whole.nbytes

@@ -86,10 +86,7 @@ def heads_of(model: PreTrainedModel) -> Heads:
 
 
 def rotation_of(model: PreTrainedModel, length: int, like: Tensor) -> Rotation:
-    """Compute the tables of `length` positions by the model's own rotary module, so that its scaling is honoured.
-
-    `like` gives precision and device.
-    """
+    """Tables of `length` positions by the model's own rotary module, with its scaling; in `like`'s dtype and device."""
     positions = torch.arange(length, device=like.device)[None]
     cosine, sine = model.model.rotary_emb(like, positions)
     half = sine.shape[-1] // 2

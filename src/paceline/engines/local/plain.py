@@ -86,10 +86,7 @@ class PlainDecoder(_ModelDecoder):
 
 
 class RecomputingDecoder(_ModelDecoder):
-    """A `Decoder` without a cache: each token costs a forward pass over its row's context.
-
-    Contexts of one length are computed together, so that nothing is padded.
-    """
+    """A `Decoder` without a cache: each token costs a pass over its context, together with others of one length."""
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:

@@ -283,7 +283,6 @@ class Learner:
     def _sums(
         self, parts: Sequence[PreparedBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
     ) -> UpdateSums:
-        """Collect one update's numbers from all ranks."""
         own = read_sums(sums if self.ranks.speaks else [], norm)
         if self.ranks.speaks:
             own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
@@ -329,10 +328,7 @@ class Learner:
             )
 
     def sync_reference(self) -> None:
-        """Move the reference towards the policy: `ref_sync_mix` of the policy and the rest of itself.
-
-        Source: TR-DPO, arXiv:2404.09656 (soft update).
-        """
+        """Move the reference towards the policy by `ref_sync_mix`. Source: TR-DPO, arXiv:2404.09656 (soft update)."""
         assert self.reference is not None  # the configuration asks for beta > 0
         with torch.no_grad():
             for kept, moved in zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True):

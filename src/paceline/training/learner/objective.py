@@ -68,7 +68,6 @@ def token_losses(
 def _policy_term(
     batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The policy's loss, corrected for rollouts of another policy."""
     losses = policy_loss(ratio, logprobs.policy, batch.advantages, loss)
     # tokens whose ratio stands beyond a bound on the side where the bound acts
     moved = ratio.detach()

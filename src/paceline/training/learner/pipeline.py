@@ -63,7 +63,6 @@ class Pipelined(ForwardBackward):
 
     @override
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
-
         if batches:
             numbers = torch.arange(len(batches))
             stage = self._stage(loaded, batches, loss)
@@ -72,7 +71,6 @@ class Pipelined(ForwardBackward):
                 schedule.step(numbers, target=numbers, return_outputs=False, number=numbers)
 
     def _stage(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> PipelineStage:
-        """This rank's stage as torch's schedules take it."""
         model, tokens = loaded.model, [self.parallel_layout.tokens(batch) for batch in batches]
         longest = max(len(one.batch.input_ids) for one in tokens)
         width = model.config.get_text_config().hidden_size

@@ -36,10 +36,7 @@ class BatchPlan:
 
 
 def total_steps(config: Config, num_tasks: int | None) -> int | None:
-    """Steps of the run: `max_steps`, else enough for `num_epochs`, the last one short rather than left out.
-
-    None when that depends on a number of tasks that is not known.
-    """
+    """Steps of the run: `max_steps`, else enough for `num_epochs`, the last one short; None: tasks are not counted."""
     loop = config.loop
     if loop.max_steps is not None:
         return loop.max_steps

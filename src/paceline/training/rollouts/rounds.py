@@ -38,11 +38,7 @@ class RoundSampler(Protocol):
     """Completes and scores tasks. What comes back does not depend on how the tasks are shared out."""
 
     def sample(self, drawn: Drawn) -> Round:
-        """`num_generations` completions of each task, scored.
-
-        Raises:
-            RewardError: a reward function returned something that is not one number or None per completion.
-        """
+        """`num_generations` completions of each task, scored; raises what scoring raises."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

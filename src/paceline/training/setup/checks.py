@@ -86,11 +86,7 @@ def check(config: Config, *, needs_weights: bool = True) -> Checked:
 
 
 def check_held_out(config: Config) -> Checked:
-    """Check what evaluation's options name, and the first row of each held-out set.
-
-    Raises:
-        PacelineError: something is not there or cannot be read.
-    """
+    """Check what evaluation's options name, and the first row of each held-out set; raises as `check` does."""
     _look_at_model(config, needs_weights=True)
     checked = resolved(config, for_training=False)
     if config.engine.engine == "vllm":

@@ -61,10 +61,7 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardEvaluator:
-    """Measures the training rewards: completions are drawn as in training, under keys of their own.
-
-    Advantages are the objective's; no group is filtered.
-    """
+    """Measures the training rewards, drawn as in training, under keys of their own; no group is filtered."""
 
     config: Config
     name: str

@@ -81,11 +81,7 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
 
 
 def check_launched(config: Config, place: Launched) -> None:
-    """Refuse options that start processes of their own, and layouts that do not fit the ranks.
-
-    Raises:
-        ConfigError: the sentence names the option and the remedy.
-    """
+    """Refuse options that start processes, and layouts that do not fit the ranks, by a ConfigError."""
     if config.cluster.cluster:
         raise ConfigError(
             f"--cluster must be left out where a launcher starts the processes, here {place.size} of them; "

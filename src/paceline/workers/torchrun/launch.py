@@ -80,11 +80,7 @@ class Roles:
 
 
 def roles_of(options: ParallelConfig, ranks: int) -> Roles:
-    """Roles of this many ranks: all sample and train, or the last ones only sample.
-
-    Raises:
-        ConfigError: none would be left to train.
-    """
+    """Roles of the ranks: all sample and train, or the last ones only sample; a ConfigError if none would train."""
     first = training_ranks(options, ranks)
     return Roles(training=range(first), sampling=range(first if options.sampling_ranks else 0, ranks))
 
@@ -174,11 +170,7 @@ class Channels(Protocol):
         """Send the same message to several ranks."""
 
     def receive(self, rank: int) -> Any:
-        """Wait for a rank's next message.
-
-        Raises:
-            RankLost: none will come.
-        """
+        """Wait for a rank's next message; raises RankLost where none will come."""
 
 
 class RankWorkers(Workers):

@@ -54,11 +54,7 @@ class SocketChannels:
                 raise RankLost(f"rank {rank} does not take calls any more") from None
 
     def receive(self, rank: int) -> Any:
-        """Wait for a rank's next message.
-
-        Raises:
-            RankLost: none will come.
-        """
+        """Wait for a rank's next message; raises RankLost where none will come."""
         try:
             return self.calls[rank].recv()
         except (EOFError, OSError):
