@@ -51,7 +51,7 @@ part "the machine's rates" "$python" benchmarks/machine.py --device "$device" --
 if [[ ${#quick[@]} -eq 0 ]]; then
   # laws of several ranks and of Ray are of processors: there is one GPU
   part "the laws" env PACELINE_TEST_DEVICE="$device" "$python" -m pytest -q -p no:cacheprovider tests/laws \
-    --ignore-glob '*_layouts.py' --ignore tests/laws/test_law_10_same_halves.py
+    --ignore-glob '*_layouts.py' --ignore tests/laws/test_law_10_same_run.py
   part "kernels and graphs" "$python" -m pytest -q -p no:cacheprovider tests/unit/kernels/test_on_cuda.py \
     tests/unit/kernels/test_cuda_logits.py
 fi

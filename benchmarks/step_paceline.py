@@ -1,4 +1,4 @@
-"""Contender of bench_step.py: Paceline's two half-steps, as its training loop calls them, without files."""
+"""Contender of bench_step.py: Paceline's sampler and learner, as its training loop calls them, without files."""
 
 import paceline  # noqa: F401, I001 - before torch, as the command does: threads that wait are to sleep
 

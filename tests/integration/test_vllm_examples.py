@@ -1,4 +1,4 @@
-"""ColossalChat's own example commands, translated, train with vLLM in the producers, on Ray."""
+"""ColossalChat's own example commands, translated, train with vLLM in the samplers, on Ray."""
 
 from pathlib import Path
 
@@ -29,12 +29,13 @@ def trained(tmp_path: Path, example: str, flags: str) -> RunDir:
     tiny_tokenizer().save_pretrained(model)
     found = translate(scaled_down(tmp_path, example, ROWS[:4], model, flags), repair=True).options
     assert found["engine"] == "vllm"
-    options = {name: value for name, value in found.items() if name not in ELSEWHERE} | {"vllm_memory": "0.05GiB"}
+    here = {"cluster": True, "vllm_memory": "0.05GiB"}  # not at the address of a cluster that is elsewhere
+    options = {name: value for name, value in found.items() if name not in ELSEWHERE} | here
     assert main(["train", *as_words(options)]) == 0
     return RunDir(tmp_path / "runs" / PROJECT)
 
 
-def test_the_example_for_one_machine_trains_with_two_producers_and_two_consumers(tmp_path):
+def test_the_example_for_one_machine_trains_with_two_samplers_and_two_trainers(tmp_path):
     run = trained(tmp_path, SINGLE_MACHINE, "-t 2 -i 2")
     assert [(step["prompts"], step["rollouts"]) for step in run.metrics()] == [(4, 16)]
     assert run.metrics()[0]["logprob_mismatch_mean"] < 1e-5

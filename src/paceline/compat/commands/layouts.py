@@ -120,7 +120,7 @@ def place(given: GivenFlags, start: Started, found: Translation, *, apart: bool)
         return
     found.decide(cluster=True, num_producers=1, num_consumers=start.ranks)
     text = (
-        f"a producer samples on {tensor} device{'s' * (tensor > 1)} of its own and {start.ranks} "
+        f"a sampler computes on {tensor} device{'s' * (tensor > 1)} of its own and {start.ranks} "
         f"process{'es' * (start.ranks > 1)} train, as actors of Ray; --num-producers takes more of them"
     )
     found.note("changed", "--use_vllm", text)

@@ -54,7 +54,7 @@ NO_VLLM = "use_vllm is off"
 SAPO_GATE = "SAPO's gate has the temperatures of its paper"
 PRODUCERS: Remark = (
     "idle",
-    "producers of the run's own cluster sample, and find each other; no server is started beside it",
+    "the run's own samplers do that, and find each other; no server is started beside it",
 )
 ROLLOUTS: Remark = ("idle", "every completion is written to the run directory's rollouts/")
 

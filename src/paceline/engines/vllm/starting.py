@@ -23,7 +23,7 @@ ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the other one draws tokens elsewhere
     "VLLM_NO_USAGE_STATS": "1",
 }
-WISHES = {
+DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # it warns of much that is meant to be so
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # `auto` leaves one core to a process that is not there
 }
@@ -71,7 +71,7 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
     is_cpu = model.device.type == "cpu"
     # vLLM reads these when it is imported
     os.environ.update(ENVIRONMENT)
-    for name, value in WISHES.items():
+    for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     if is_cpu:
         # it compiles small helpers at the first request, for longer than most tests run; Dynamo may have been imported

@@ -183,7 +183,7 @@ def _sizes(one: ColossalChatArguments, found: Translation) -> None:
         f"{one.max_new_tokens} tokens are {tokens:,}, and shorter ones share them"
     )
     found.note("changed", "-tmbs", text)
-    text = f"of each producer {at_once} completions at a time; as one ends another takes its place"
+    text = f"of each sampler {at_once} completions at a time; as one ends another takes its place"
     found.note("changed", "-imbs", text)
     if "train_minibatch_size" in one.given:
         found.note("idle", "-tMbs", "a gradient is of the whole update, however it is cut")

@@ -111,8 +111,8 @@ def sampling(one: ColossalChatArguments, found: Translation) -> None:
     if one.backend == "vllm":
         found.decide(engine="vllm", vllm_tensor_parallel=one.producer_tensor_parallel_size, vllm_memory=GPU_SHARE)
         return
-    text = "the default backend cannot run; here completions come from the engine in the producers' own processes"
+    text = "the default backend cannot run; here completions come from the engine in the samplers' own processes"
     found.note("mended", "-b transformers", text)
     if one.producer_tensor_parallel_size > 1:
-        text = "without -b vllm a producer is one process with one device, so that the model has to fit it"
+        text = "without -b vllm a sampler is one process with one device, so that the model has to fit it"
         found.note("missing", f"-ptp {one.producer_tensor_parallel_size}", text)

@@ -233,7 +233,7 @@ def _own_device(given: GivenFlags, start: Started, found: Translation, *, repair
         found.note("changed", about, text)
         return start, apart
     if devices > trains:
-        found.note("changed", about, f"device {trains}, the first that does not train, is the producer's")
+        found.note("changed", about, f"device {trains}, the first that does not train, is the sampler's")
         return start, True
     rule = (
         f"auto is device {trains}, and CUDA_VISIBLE_DEVICES has {devices} device{'s' * (devices > 1)}, of which "

@@ -130,7 +130,7 @@ MEANINGS: Mapping[str, Meaning] = {
                 "vllm_engine_kwargs vllm_enable_lora enable_flattened_weight_sync sleep_level move_model_batches "
                 "offload_model offload_optimizer vllm_data_parallel_size"
             ),
-            "producers of the run's own cluster sample, and find each other; no server is started beside it": (
+            "the run's own samplers do that, and find each other; no server is started beside it": (
                 "vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_server_group_port"
             ),
             "every step measures it": "log_entropy log_rollout_offpolicy_metrics",

@@ -17,7 +17,7 @@ SAVING = ("--deepspeed", "zero3", "--save-steps", "2")
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    place = tmp_path_factory.mktemp("spmd") / "shared"
+    place = tmp_path_factory.mktemp("torchrun") / "shared"
     done = torchrun("train", *options(place), *SAVING, f"--output-dir={place / 'run'}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("2 ranks sample and train together") == 1
