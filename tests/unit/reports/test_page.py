@@ -164,11 +164,13 @@ def test_damaged_lines_are_counted_on_the_page_and_do_not_stop_it(tmp_path):
     assert len(run.metrics) == 3
 
 
-def test_a_directory_without_a_run_is_refused(tmp_path):
+def test_a_directory_without_a_run_is_refused_and_nothing_is_written_into_it(tmp_path):
+    (tmp_path / "config.yaml").write_text("some: other program's\n")
     with pytest.raises(CheckpointError, match="is not a run directory"):
         write_report(tmp_path)
     with pytest.raises(CheckpointError, match="is not a run directory"):
         compare([tmp_path])
+    assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
 
 
 def test_the_headline_of_an_unfinished_run_is_computed_as_the_summary_of_a_finished_one(tmp_path):

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 import yaml
 
+from paceline.checkpoints.existing_runs import is_run
 from paceline.errors import CheckpointError
 from paceline.metrics.definitions import Record
 
@@ -53,9 +54,9 @@ def read_run(path: Path) -> RunRecord:
     Raises:
         CheckpointError: `path` holds no run.
     """
-    if not (path / "config.yaml").is_file() and not (path / "metrics.jsonl").is_file():
+    if not is_run(path) and not (path / "metrics.jsonl").is_file():
         raise CheckpointError(
-            f"{path} is not a run directory (no config.yaml, no metrics.jsonl); give the directory of a run"
+            f"{path} is not a run directory (no config.yaml of a run, no metrics.jsonl); give the directory of a run"
         )
     metrics, bad_metrics = read_lines(path / "metrics.jsonl", required=("step",))
     evals, bad_evals = read_lines(path / "evals.jsonl", required=("set", "step"))
