@@ -22,11 +22,11 @@ from plan_tables import plan_rows
 from running import RESULTS, write_result
 
 from paceline.cli.arguments import parse
-from paceline.cli.configuration import read_configuration
 from paceline.cli.plan import this_device
 from paceline.cli.train import COMMAND
 from paceline.training.plan.memory import memory_plan
 from paceline.training.plan.shape import read_shape
+from paceline.training.setup.configuration import read_configuration
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT = 1800.0
@@ -102,7 +102,7 @@ def measured_peak(options: Sequence[str], threads: int) -> int:
 
 def planned(options: Sequence[str]) -> dict[str, int]:
     """The plan's parts and its peak, in bytes."""
-    config = read_configuration(parse(COMMAND, list(options))).config
+    config = read_configuration(parse(COMMAND, list(options)).options).config
     shape = read_shape(config.model.model)
     assert shape is not None  # all shapes here are described as usual
     memory = memory_plan(config, shape, on=this_device())

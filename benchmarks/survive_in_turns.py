@@ -19,14 +19,15 @@ from rich.console import Console
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.cli.arguments import parse
-from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND
 from paceline.config.sections import Config
 from paceline.training.backend import Backend, in_this_process
 from paceline.training.rollout_journal import Journal, SampledStep
 from paceline.training.session import train
+from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_request import RunRequest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +93,7 @@ class BackendInTurns:
 def main() -> int:
     first, turn, window, moments, *options = sys.argv[1:]
     turns = Turns(first=int(first), turn=int(turn), window=int(window))
-    config = read_configuration(parse(COMMAND, options)).config
+    config = read_configuration(parse(COMMAND, options).options).config
     taken = list[BackendInTurns]()
 
     @contextmanager
@@ -102,10 +103,8 @@ def main() -> int:
             yield taken[-1]
 
     done = train(
-        config,
+        RunRequest(config=config, output_dir=Path(str(config.loop.output_dir))),
         prepare(config),
-        Path(str(config.loop.output_dir)),
-        resume=False,
         console=Console(),
         make_backend=in_turns,
     )

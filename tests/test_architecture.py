@@ -17,6 +17,7 @@ FLOORS = (
     {"reports"},
     {"training"},
     {"workers"},
+    {"library"},
     {"compat"},
     {"cli"},
     {"__main__", "__init__"},

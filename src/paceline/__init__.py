@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
     from paceline.compat.trl.trainer import GRPOTrainer
+    from paceline.library import Session, TrainedRun, evaluate, train
     from paceline.rewards.function import needs_group
 
-__all__ = ["GRPOConfig", "GRPOTrainer", "needs_group"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "Session", "TrainedRun", "evaluate", "needs_group", "train"]
 
 OPENMP_SPINS = "1000"
 """Rounds that a thread of torch's OpenMP library spins for the others before it sleeps: 10 to 50 microseconds.
@@ -34,7 +35,11 @@ if "torch" not in sys.modules and os.environ.keys().isdisjoint(SPIN_VARIABLES):
 _HOMES = {
     "GRPOConfig": "paceline.compat.trl.config",
     "GRPOTrainer": "paceline.compat.trl.trainer",
+    "Session": "paceline.library",
+    "TrainedRun": "paceline.library",
+    "evaluate": "paceline.library",
     "needs_group": "paceline.rewards.function",
+    "train": "paceline.library",
 }
 """Imported at first use: torch and transformers take seconds, and the command line must be able to do without."""
 

@@ -22,6 +22,7 @@ from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_request import RunRequest
 from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup, Workers
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
@@ -115,7 +116,10 @@ def run(request, tmp_path_factory) -> RunDir:
     with Path(place, "said").open("w") as said:
         config = build_config(options)
         assert train(
-            config, prepare(config), place / "run", resume=False, console=Console(file=said), make_backend=late_cluster
+            RunRequest(config=config, output_dir=place / "run"),
+            prepare(config),
+            console=Console(file=said),
+            make_backend=late_cluster,
         )
     assert "another takes its place" in " ".join((place / "said").read_text().split())
     return RunDir(place / "run")

@@ -19,6 +19,7 @@ from paceline.training.backend import Backend, BackendFactory, in_this_process
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_request import RunRequest
 from tests.cluster_here import cluster_here
 from tests.cluster_runs import completions, options_in, weights
 
@@ -62,7 +63,9 @@ def go(folder: Path, place: BackendFactory, staleness: int) -> tuple[RunDir, str
     given = {"cluster": True, "num_producers": 2, "max_staleness": staleness, "max_steps": STEPS, "save_steps": SAVED}
     config = build_config({**options_in(folder), **given})
     console = Console(file=io.StringIO(), width=1000)
-    assert train(config, prepare(config), folder / "run", resume=False, console=console, make_backend=place)
+    assert train(
+        RunRequest(config=config, output_dir=folder / "run"), prepare(config), console=console, make_backend=place
+    )
     return RunDir(folder / "run"), console.file.getvalue()
 
 

@@ -1,13 +1,11 @@
 """`paceline audit`: reward functions against known cheats, on tasks of a dataset; no model, no weights."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli import DONE, FAILED
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
-from paceline.cli.configuration import read_configuration
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.data.formats import screen
@@ -16,6 +14,7 @@ from paceline.errors import ConfigError
 from paceline.rewards.function import BuiltIn
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
+from paceline.training.setup.configuration import read_configuration
 
 if TYPE_CHECKING:
     from paceline.rewards.audit.running import Audit
@@ -58,7 +57,7 @@ def run(argv: list[str]) -> int:
     if "dataset" in chosen and "config" not in given.door:
         # a configuration has to name a model, and a recipe made for another dataset is dropped; none is loaded
         chosen["model"] = "no-model"
-    audits = _audits(read_configuration(dataclasses.replace(given, options=chosen)).config)
+    audits = _audits(read_configuration(chosen, file=given.door.get("config")).config)
     if "json" in given.door:
         from paceline.rewards.audit.describing import record
 

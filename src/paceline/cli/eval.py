@@ -1,19 +1,19 @@
 """`paceline eval`: accuracy of a model on held-out tasks, with its interval."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
-from paceline.cli.configuration import read_configuration, refuse_foreign_code
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
-from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.reports.format import points_interval
-from paceline.training.setup.checks import Checked, check_held_out
+from paceline.training.measuring import measure
+from paceline.training.setup.checks import check_held_out
+from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -62,17 +62,21 @@ def run(argv: list[str]) -> int:
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
-    configuration = read_configuration(given)
+    configuration = read_configuration(given.options, file=given.door.get("config"))
     print(configuration.origin)
     config, before = configuration.config, list["AccuracyResult"]()
     refuse_foreign_code(config, configuration.ground, given.options)
     checked = check_held_out(config)
+    say = partial(print, flush=True)
     if "baseline" in given.door:
         baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
-        for evaluation in _measure(baseline, checked, quiet=False):
+        for evaluation in measure(baseline, checked, say=say, loading=loading_libraries):
             before.append(evaluation)
             print(f"baseline {describe(evaluation)}", flush=True)
-    for number, evaluation in enumerate(_measure(config, checked, quiet=bool(before))):
+    # notices of the baseline hold for the second model too
+    quiet = (lambda sentence: None) if before else say
+    found = measure(config, checked, say=quiet, loading=loading_libraries)
+    for number, evaluation in enumerate(found):
         print(describe(evaluation))
         if before:
             print(compared(before[number], evaluation))
@@ -91,29 +95,3 @@ def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
 
     found = gain(before.completion_records(), after.completion_records())
     return f"difference {points_interval(found.difference)}, paired by task; {verdict(as_record(found))}"
-
-
-def _measure(config: Config, checked: Checked, *, quiet: bool) -> Iterator["AccuracyResult"]:
-    """Evaluate every held-out set; `quiet` leaves out notices that were already printed."""
-    # Loading torch takes seconds: whatever can be refused is refused before these lines.
-    with loading_libraries():
-        from paceline.models.pretrained import load_tokenizer
-        from paceline.training.setup.held_out import make_evaluators
-
-    tokenizer = load_tokenizer(config.model)
-    evaluators = make_evaluators(config, tokenizer, checked)
-    notes = list[str]()
-    for one in evaluators:
-        notes += [note if len(evaluators) == 1 else f"{one.name}: {note}" for note in one.notes]
-        notes.append(one.reach)
-    # What computes a model takes as long again: whatever needs no weights is refused before these lines.
-    with loading_libraries():
-        from paceline.models.loading import load_model
-        from paceline.training.assembly import make_engine
-        from paceline.training.records import of_machine
-
-    policy = load_model(config.model)
-    for note in [] if quiet else [*notes, *of_machine(policy)]:
-        print(note, flush=True)
-    engine = make_engine(config, policy, tokenizer)
-    yield from (evaluator.evaluate(engine, step=0) for evaluator in evaluators)

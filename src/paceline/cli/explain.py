@@ -6,7 +6,6 @@ from pathlib import Path
 
 from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, help_page, parse
-from paceline.cli.configuration import read_configuration, read_run_configuration, read_text, replaced_by
 from paceline.compat.commands import translate
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.building import build_config, following_values
@@ -16,6 +15,7 @@ from paceline.config.reading import option_name, options, section_classes, value
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.objective.formula import as_text, objective
+from paceline.training.setup.configuration import read_configuration, read_run_configuration, read_text, replaced_by
 
 COMMAND = Command(
     name="explain",
@@ -117,7 +117,10 @@ def run(argv: list[str]) -> int:
 
 def _of_options(given: ParsedArguments, flags: dict[str, str]) -> str:
     """Configuration from train's options over their file or recipe."""
-    configuration, file = read_configuration(given), dict[str, tuple[object, str]]()
+    configuration, file = (
+        read_configuration(given.options, file=given.door.get("config")),
+        dict[str, tuple[object, str]](),
+    )
     if (ground := configuration.ground) is not None:
         text = read_text(ground, str(ground))
         lines, replaced = option_lines(text), replaced_by(given.options)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
-from paceline.cli.configuration import read_configuration
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.layouts import in_our_words
@@ -25,6 +24,7 @@ from paceline.training.plan.memory import computed_bytes
 from paceline.training.plan.seconds import step_time
 from paceline.training.plan.shape import ModelShape, read_shape
 from paceline.training.setup.checks import check
+from paceline.training.setup.configuration import read_configuration
 
 PROCESSES = DoorOption(
     name="processes",
@@ -56,7 +56,7 @@ def run(argv: list[str]) -> int:
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
-    configuration = read_configuration(given)
+    configuration = read_configuration(given.options, file=given.door.get("config"))
     config = configuration.config
     print(configuration.origin)
     processes, ranks = given.door.get("processes"), config.parallel.fewest

@@ -39,7 +39,28 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
 ReadFiles = dict[tuple[str, int | None], Sequence[Row]]
-"""Rows of files by address and number of rows that were asked for."""
+"""Rows by address and number of rows that were asked for: those of files that were read, and a program's own."""
+
+
+class GivenRows(RowsOnDemand):
+    """A program's own rows under a name in the place of an address."""
+
+    def __init__(self, rows: Any, name: str) -> None:
+        """`rows` have a length, and a row at each place below it: a list of dicts, or a `datasets.Dataset`."""
+        self._rows, self._name = rows, name
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def at(self, place: int) -> Row:
+        """Read one row; raise a DataError where it has no columns."""
+        row = self._rows[place]
+        if not isinstance(row, Mapping):
+            raise DataError(
+                f"row {self._name}:{place + 1} must be a dict of columns, got a {type(row).__name__}; give a list of "
+                "dicts or a datasets.Dataset"
+            )
+        return Row(row_id=f"{self._name}:{place + 1}", columns=row)
 
 
 def load_rows(
@@ -111,19 +132,19 @@ class JoinedRows(RowsOnDemand):
         return digest.hexdigest()
 
 
-def is_file(dataset: str) -> bool:
-    """Return True if a dataset is one file; raise a DataError if nothing lies at the address."""
-    return _kind(_counted(dataset)[0]) == "file"
+def is_file(dataset: str, files: ReadFiles) -> bool:
+    """Return True if a dataset is one file, or a program's rows; raise a DataError if nothing lies at the address."""
+    return _kind(_counted(dataset)[0], files) == "file"
 
 
-def has_split(dataset: str, split: str) -> bool:
+def has_split(dataset: str, split: str, files: ReadFiles) -> bool:
     """Return True if a dataset has this split: a generator always, a file never, others as `datasets` says.
 
     Raises:
         DataError: nothing lies at the address, or it cannot be loaded.
     """
     place, _ = _counted(dataset)
-    kind = _kind(place)
+    kind = _kind(place, files)
     return split in split_names(place) if kind in ("directory", "hub") else kind == "generator"
 
 
@@ -143,12 +164,12 @@ def _is_generator(dataset: str) -> bool:
 
 
 def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None) -> Sequence[Row]:
-    kind = _kind(dataset)
+    found = {} if files is None else files
+    kind = _kind(dataset, found)
     if kind == "file":
-        found = {} if files is None else files
         whole = found.get((dataset, None), ())
-        if 0 < len(whole) <= WHOLE:
-            return whole[:size]
+        if isinstance(whole, GivenRows) or 0 < len(whole) <= WHOLE:
+            return whole if size is None and len(whole) > WHOLE else whole[:size]
         if (dataset, size) not in found:
             found[dataset, size] = read_file(Path(dataset).expanduser(), size=size)
         return found[dataset, size]
@@ -191,7 +212,9 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
     return [{"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in taken]
 
 
-def _kind(dataset: str) -> Literal["generator", "file", "directory", "hub"]:
+def _kind(dataset: str, files: ReadFiles) -> Literal["generator", "file", "directory", "hub"]:
+    if isinstance(files.get((dataset, None)), GivenRows):
+        return "file"
     if _is_generator(dataset):
         return "generator"
     if not dataset.strip():

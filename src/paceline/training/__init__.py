@@ -13,6 +13,7 @@ backend.py          sampler and trainer behind one interface, and the backend wi
 trainer.py          policy, optimiser and learning rate: update, save, export
 rollout_journal.py  rollouts committed to disk, and read back after a crash
 evaluation.py       accuracy on held-out tasks
+measuring.py        the same outside a run
 guards.py           what is skipped, reported or stopped when a step's numbers go wrong
 records.py          what a step writes down
 identity.py         what a run is, compared when it is resumed

@@ -186,9 +186,17 @@ def one_process(
 
 
 @contextmanager
-def in_this_process(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
+def in_this_process(
+    config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, overrides: Overrides | None = None
+) -> Iterator[Backend]:
     """The `BackendFactory` of a run in one process."""
-    yield one_process(config, inputs, checkpoint=checkpoint)
+    if overrides is None or overrides.model is None:
+        yield one_process(config, inputs, overrides, checkpoint=checkpoint)
+        return
+    backend = one_process(config, inputs, overrides)
+    if checkpoint is not None:
+        backend.restore(checkpoint)
+    yield backend
 
 
 def make_task_sampler(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> TaskSampler:

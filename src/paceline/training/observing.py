@@ -111,8 +111,21 @@ class RunningReport:
 class CommandLine:
     """Shows a run on a terminal and on its page, sends its numbers to the trackers, keeps the options' timetable."""
 
-    def __init__(self, console: Console, config: Config, directory: Path, *, total_steps: int, done: int) -> None:
-        """`done` of `total_steps` steps are behind. Within `with` the screen stands, and an error draws the page."""
+    def __init__(
+        self,
+        console: Console,
+        config: Config,
+        directory: Path,
+        *,
+        total_steps: int,
+        done: int,
+        reword: Callable[[str], str] = str,
+    ) -> None:
+        """`done` of `total_steps` steps are behind. Within `with` the screen stands, and an error draws the page.
+
+        `reword` makes of a sentence that names options one in the words of the door.
+        """
+        self._reword = reword
         memory = None if config.cluster.cluster else partial(used_memory, choose_device(config.model))
         self.display = RunDisplay(console, name=str(directory), total_steps=total_steps, done=done, memory=memory)
         self.report = RunningReport(directory, notify=self.notify)
@@ -167,7 +180,7 @@ class CommandLine:
 
     def notify(self, sentence: str) -> None:
         """One line above the screen."""
-        self.display.say(sentence)
+        self.display.say(self._reword(sentence))
 
     def end(self) -> None:
         """The display closes by itself."""

@@ -15,6 +15,7 @@ from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.task_sampler import TaskSampler
+from paceline.types import RolloutGroup
 
 WRITE_SECONDS = 600.0
 """Timeout of a step that waits for its rollouts to be on disk, in seconds."""
@@ -44,6 +45,10 @@ class SampledStep:
     seconds: float
     """Wall seconds from the start of the weight transfer to the finished groups."""
     transfer: WeightTransfer = NO_TRANSFER
+
+    def with_groups(self, groups: tuple[RolloutGroup, ...]) -> "SampledStep":
+        """Return the same rollouts as they are trained on."""
+        return replace(self, batch=replace(self.batch, groups=groups))
 
 
 def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed:

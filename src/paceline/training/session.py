@@ -1,8 +1,9 @@
 """A run from its directory to its final model: what lies around the loop, the same for every door."""
 
 import threading
-from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,6 @@ from paceline.checkpoints.run_directory import RunDir, copy_later
 from paceline.config.building import build_config
 from paceline.config.changing import plain_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
-from paceline.config.sections import Config
 from paceline.data.lengths import length_histogram
 from paceline.errors import ProcessLost, StorageError
 from paceline.metrics.definitions import Record
@@ -44,37 +44,29 @@ from paceline.training.records import run_sentences
 from paceline.training.rollout_journal import Journal, of_these_tasks
 from paceline.training.run import START, Observer, Run, notify, save_last
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_request import COMMAND_LINE_VOICE, RunRequest, Voice
 
 
-class Session:
+class RunSession:
     """One attempt of a run: its directory, its start point, what watches it, its end.
 
-        with Session(config, inputs, output_dir, resume=False) as session:
-            run = session.start(in_this_process, observer)
-            interrupt = session.run_steps()
-            session.finish(console)
-
-    `resume`: True continues from the newest whole checkpoint; a path names the checkpoint to continue from. Options in
-    `override`, and the files that they name, may differ from those that the run had.
+    with RunSession(request, inputs) as session:
+        run = session.start(in_this_process, observer)
+        interrupt = session.run_steps()
+        session.finish(console)
     """
 
     run: Run
 
-    def __init__(
-        self,
-        config: Config,
-        inputs: RunInputs,
-        output_dir: Path,
-        *,
-        resume: Path | bool,
-        override: Collection[str] = (),
-    ) -> None:
-        self.config, self.inputs, self.output_dir = config, inputs, output_dir
+    def __init__(self, request: RunRequest, inputs: RunInputs) -> None:
+        self.config, self.inputs, self.output_dir = request.config, inputs, request.output_dir
         self.checkpoint: Checkpoint | None = None
         """Where the run continues; None: at its first step."""
         self.signal: str | None = None
-        """Name of the signal that stopped the steps."""
-        self._resume, self._override = resume, override
+        """Name of the signal that came while there were steps."""
+        self.interrupt: str | None = None
+        """The same name where it stopped them before the last one, with a checkpoint to resume from."""
+        self._resume, self._override = request.resume, request.override
         self._closing = ExitStack()
         self._run_dir: RunDir | None = None
         self._identity: Record | None = None
@@ -119,6 +111,11 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.__exit__(kind, error, trace)
+
+    def command_line(self, console: Console, voice: Voice) -> CommandLine:
+        """Return the observer that shows this run on a console."""
+        total, done = self.inputs.total_steps, self.done
+        return CommandLine(console, self.config, self.output_dir, total_steps=total, done=done, reword=voice.reword)
 
     def start(
         self,
@@ -183,27 +180,34 @@ class Session:
         return self.run
 
     def run_steps(self) -> str | None:
-        """Run every step; on a signal, stop after a last checkpoint and return the signal's name, else None.
+        """Run every step; return the name of the signal that stopped them, None where the run is at its end.
 
         Raises:
-            GraceOver: a signal's grace was over before that checkpoint; its arguments say so, and what there is.
+            GraceOver: a signal's grace was over before the last checkpoint; its arguments say so, and what there is.
         """
+        with self.stepping() as interrupted:
+            run_steps(self.run, interrupted=interrupted)
+        return self.interrupt
+
+    @contextmanager
+    def stepping(self) -> Iterator[Callable[[], bool]]:
+        """Around all steps: on a signal, stop after a last checkpoint. Yields what tells whether one has come."""
         run, stop = self.run, StopRequest(self.config.loop.stop_grace)
         with ExitStack() as listening:
             if _gets_signals():
                 listening.enter_context(stop)
             try:
-                run_steps(run, interrupted=lambda: stop.received is not None)
+                yield lambda: stop.received is not None
                 if stop.received is None or run.stopping or run.state.step == self.inputs.total_steps:
-                    return None
+                    return
                 save_last(run)
+                self.interrupt = stop.received
             except GraceOver as over:
                 left = f"the last checkpoint is that of step {run.saved_step}"
                 left = "there is no checkpoint yet, so the run begins anew" if run.saved_step is None else left
                 raise GraceOver(str(over), left) from None
             finally:
                 self.signal = stop.received
-        return stop.received
 
     def finish(self, console: Console, *, step: int | None = None) -> None:
         """Export the model (weights after `step`, None: the last), sum the run up, draw its report, write its card."""
@@ -221,6 +225,14 @@ class Session:
             f"`paceline explain {self.output_dir}` what was optimised",
             soft_wrap=True,
         )
+
+
+def opening_sentences(inputs: RunInputs) -> list[str]:
+    """Describe the plan of a run and its data, before the first step."""
+    found = [describe(inputs.plan), length_histogram(inputs.tasks.lengths)]
+    if not inputs.evaluators:
+        found.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
+    return found
 
 
 def _recovery_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
@@ -266,16 +278,14 @@ def set_later_aside(run_dir: RunDir, step: int) -> list[str]:
 
 
 def train(
-    config: Config,
+    request: RunRequest,
     inputs: RunInputs,
-    output_dir: Path,
     *,
-    resume: Path | bool,
     console: Console,
     make_backend: BackendFactory = in_this_process,
-    override: Collection[str] = (),
+    voice: Voice = COMMAND_LINE_VOICE,
 ) -> bool:
-    """The command line's session, to the last step or to an interrupt, on the backend that `make_backend` builds.
+    """A whole session, to the last step or to an interrupt, on the backend that `make_backend` builds.
 
     After the loss of a process of a cluster another attempt continues from the last checkpoint, up to `max_restarts`
     times, with the inputs of the first. A launcher starts its own processes again.
@@ -286,16 +296,13 @@ def train(
     Raises:
         ProcessLost: one attempt too many ended so, or the first one before there was a run directory.
     """
-    restarts, most = 0, config.cluster.max_restarts if config.cluster.cluster else 0
-    remedy = f"`paceline train --resume {output_dir}`"
-    opening = [describe(inputs.plan), length_histogram(inputs.tasks.lengths)]
-    if not inputs.evaluators:
-        opening.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
+    cluster, output_dir, remedy = request.config.cluster, request.output_dir, voice.resume(request.output_dir)
+    restarts, most = 0, cluster.max_restarts if cluster.cluster else 0
     while True:
         try:
-            with Session(config, inputs, output_dir, resume=resume, override=override) as session:
-                observer = CommandLine(console, config, output_dir, total_steps=inputs.total_steps, done=session.done)
-                run = session.start(make_backend, observer, opening=opening)
+            with RunSession(request, inputs) as session:
+                observer = session.command_line(console, voice)
+                run = session.start(make_backend, observer, opening=opening_sentences(inputs))
                 with observer:
                     interrupt = session.run_steps()
                 if interrupt is None:
@@ -309,5 +316,5 @@ def train(
             if restarts == most or not is_there:
                 what = f"{remedy} continues from the last checkpoint" if is_there else "start the run again"
                 raise ProcessLost(f"{lost}; {what}") from None
-            restarts, resume = restarts + 1, True
+            restarts, request = restarts + 1, replace(request, resume=True)
             console.print(f"{lost}: restart {restarts} of {most} from the last checkpoint")

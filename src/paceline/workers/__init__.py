@@ -1,5 +1,6 @@
 """A run whose samplers and trainers are other processes: actors of Ray, or the ranks that a launcher started.
 
+processes.py       where a run is: this process, a cluster, or the ranks of a launch
 group.py           workers of one kind: asked together, given shares of the work, replaced when they are lost
 trainer.py         a trainer's process: updates, checkpoints
 sampler.py         a sampler's process: completions, rewards

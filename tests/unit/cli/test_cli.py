@@ -5,16 +5,16 @@ import re
 import pytest
 
 from paceline.cli.arguments import help_page, parse
-from paceline.cli.configuration import read_configuration, read_run_configuration
 from paceline.cli.eval import COMMAND as EVAL
 from paceline.cli.main import COMMANDS, exit_status, main
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.cli.train import default_output_dir
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.errors import ConfigError, TrainingError
 from paceline.training.plan.batches import batch_plan, describe, total_steps
+from paceline.training.setup.configuration import read_configuration, read_run_configuration
+from paceline.training.setup.run_request import default_output_dir
 
 REQUIRED = {"model": "org/some-model", "dataset": "data/rows.jsonl"}
 
@@ -24,7 +24,8 @@ def flags(words):
 
 
 def config_of(words):
-    return read_configuration(parse(TRAIN, words.split())).config
+    given = parse(TRAIN, words.split())
+    return read_configuration(given.options, file=given.door.get("config")).config
 
 
 def test_paceline_alone_says_what_it_can_do(capsys):
@@ -102,7 +103,7 @@ def test_an_option_of_training_is_no_option_of_evaluation():
 
 
 def test_without_config_and_model_the_recipe_is_the_ground():
-    configuration = read_configuration(parse(TRAIN, ["--seed", "3"]))
+    configuration = read_configuration(parse(TRAIN, ["--seed", "3"]).options)
     assert configuration.config.model.model == "embedded"
     assert configuration.config.loop.seed == 3
     assert "the embedded recipe and the flags given" in configuration.origin

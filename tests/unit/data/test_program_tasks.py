@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
 from paceline.cli.arguments import parse
-from paceline.cli.configuration import read_configuration
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.data.program_lines import KINDS
 from paceline.data.programs import ProgramProblem, problems, rows
@@ -22,6 +21,7 @@ from paceline.data.sources import load_rows
 from paceline.errors import DataError
 from paceline.models.places import DIRECTORIES
 from paceline.models.pretrained import model_directory
+from paceline.training.setup.configuration import read_configuration
 
 EMBEDDED = Path(paceline.__file__).parent / "models" / DIRECTORIES["embedded-programs"]
 # One interpreter for all programs, each with an input and an output of its own.
@@ -201,7 +201,7 @@ def test_the_model_knows_every_step_when_it_is_led_through_the_program(tokenizer
 
 
 def test_a_run_that_names_the_model_has_its_recipe_for_a_ground():
-    configuration = read_configuration(parse(TRAIN, ["--model", "embedded-programs", "--max-steps", "2"]))
+    configuration = read_configuration(parse(TRAIN, ["--model", "embedded-programs", "--max-steps", "2"]).options)
     config = configuration.config
     assert (config.data.dataset, config.rewards.functions, config.optim.warmup_steps) == ("programs", ("code",), 2)
     assert "the embedded-programs recipe and the flags given" in configuration.origin

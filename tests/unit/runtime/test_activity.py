@@ -18,6 +18,7 @@ from paceline.training.rollouts.rounds import Round
 from paceline.training.run import save
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
+from paceline.training.setup.run_request import RunRequest
 from paceline.workers.group import Lost, WorkerGroup
 from tests.cluster_runs import options_in, weights
 from tests.recorded_progress import RecordedProgress
@@ -31,7 +32,7 @@ def run(folder: Path, told: AbstractContextManager[object], **options: object) -
     config = build_config({**options_in(folder / "given"), "max_steps": 2, **options})
     inputs = prepare(config)
     with told:
-        assert train(config, inputs, folder / "run", resume=False, console=Console(file=io.StringIO()))
+        assert train(RunRequest(config=config, output_dir=folder / "run"), inputs, console=Console(file=io.StringIO()))
 
 
 def test_a_step_samples_scores_and_updates_each_from_nothing_to_the_end(tmp_path):

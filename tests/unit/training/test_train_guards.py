@@ -14,15 +14,16 @@ from rich.console import Console
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.configuration import read_run_configuration
 from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.errors import TrainingError
 from paceline.training.backend import Backend, BackendFactory, in_this_process
 from paceline.training.guards import Guards
 from paceline.training.session import train
+from paceline.training.setup.configuration import read_run_configuration
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_request import RunRequest
 from tests.cluster_runs import options_in, weights
 from tests.unit.training.test_train_records import NOTHING
 
@@ -64,7 +65,10 @@ def run(folder: Path, *steps: int, resume: bool = False, place: BackendFactory |
         config = build_config({**options_in(folder / "given"), **fixed, **options})
     console = Console(file=io.StringIO(), width=1000)
     assert train(
-        config, prepare(config), folder / "run", resume=resume, console=console, make_backend=place or poisoned(*steps)
+        RunRequest(config=config, output_dir=folder / "run", resume=resume),
+        prepare(config),
+        console=console,
+        make_backend=place or poisoned(*steps),
     )
     return console.file.getvalue()
 

@@ -19,6 +19,7 @@ from paceline.training.backend import Backend, BackendFactory, in_this_process
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_request import RunRequest
 from tests.cluster_runs import completions, options_in, weights
 
 
@@ -55,7 +56,9 @@ def run(folder: Path, place: BackendFactory = in_this_process, **options: object
     """A run with a checkpoint every two steps, and what it said."""
     config = build_config({**options_in(folder), "cluster": True, "save_steps": 2, **options})
     console = Console(file=io.StringIO(), width=1000)
-    assert train(config, prepare(config), folder / "run", resume=False, console=console, make_backend=place)
+    assert train(
+        RunRequest(config=config, output_dir=folder / "run"), prepare(config), console=console, make_backend=place
+    )
     return RunDir(folder / "run"), console.file.getvalue()
 
 

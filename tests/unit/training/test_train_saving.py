@@ -20,6 +20,7 @@ from paceline.training.backend import Backend, in_this_process
 from paceline.training.run import Requests, Run, save, save_last, wait_at_end, wait_for_checkpoint
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
+from paceline.training.setup.run_request import RunRequest
 from tests.checkpoint_files import content
 from tests.cluster_runs import options_in, weights
 
@@ -172,7 +173,9 @@ def test_a_step_that_does_not_end_within_the_grace_leaves_the_last_whole_checkpo
     )
     console = Console(file=io.StringIO(), width=1000)
     with pytest.raises(KeyboardInterrupt) as raised:
-        train(config, prepare(config), tmp_path / "run", resume=False, console=console, make_backend=place)
+        train(
+            RunRequest(config=config, output_dir=tmp_path / "run"), prepare(config), console=console, make_backend=place
+        )
     why, what = raised.value.args
     assert why == "SIGTERM: the step in hand did not end within 0.01 s (--stop-grace)"
     assert what.startswith(left)
@@ -187,7 +190,10 @@ def test_a_run_that_saves_in_the_background_leaves_what_one_in_the_foreground_le
         config = build_config({**options_in(place), "save_steps": 1, "background_save": background})
         console = Console(file=io.StringIO(), width=1000)
         assert train(
-            config, prepare(config), place / "run", resume=False, console=console, make_backend=in_this_process
+            RunRequest(config=config, output_dir=place / "run"),
+            prepare(config),
+            console=console,
+            make_backend=in_this_process,
         )
         places = sorted((place / "run" / "checkpoints").iterdir())
         found.append((weights(RunDir(place / "run")), {one.name: content(one) for one in places}))

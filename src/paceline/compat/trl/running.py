@@ -31,9 +31,10 @@ from paceline.runtime.interrupts import GraceOver
 from paceline.training.backend import OneProcess
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.run import Requests, Run, notify, save
-from paceline.training.session import Session
+from paceline.training.session import RunSession
 from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_request import RunRequest
 from paceline.training.trainer import updates_per_step
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ def run_training(job: TrainingJob, observer: "CallbackObserver", resume: Path | 
     """
     started = time.perf_counter()
     override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE
-    with Session(job.config, job.inputs, job.output_dir, resume=resume, override=override) as session:
+    request = RunRequest(config=job.config, output_dir=job.output_dir, resume=resume, override=override)
+    with RunSession(request, job.inputs) as session:
         drop_broken_links(job.output_dir)
         observer.restore(session.checkpoint)
         try:
@@ -235,7 +237,7 @@ class CallbackObserver:
         self.trackers.log(history.tracker_numbers(logs), self.state.global_step)
         self._fire("on_log", logs=logs)
 
-    def finish(self, session: Session, *, seconds: float) -> TrainOutput:
+    def finish(self, session: RunSession, *, seconds: float) -> TrainOutput:
         """Load the best model if asked, write the final directory, and log the summary with what is not logged yet."""
         run, state, args = session.run, self.state, self.args
         step = run.state.step

@@ -1,11 +1,13 @@
 """From completions and their scores to groups with advantages. Pure: the same scores give the same groups."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from paceline.config.objective import AdvantageConfig
+from paceline.errors import ConfigError
 from paceline.metrics.statistics import mean_and_std
 from paceline.objective.advantages import (
     advantages,
@@ -84,6 +86,47 @@ def make_groups(
         _group(one, group, next(step_advantages) if one.left_out is None else None, options, all_weights)
         for one, group in zip(scored, rewards, strict=True)
     )
+
+
+def as_changed(sampled: Sequence[RolloutGroup], groups: Sequence[RolloutGroup]) -> tuple[RolloutGroup, ...]:
+    """Return a step's groups as a loop of one's own changed them, in the order in which they were sampled.
+
+    Advantages, rewards, notes and `dropped` may change; a group that is not among `groups` counts as filtered. A group
+    without signal counts as such, and one that has some now is trained on.
+
+    Raises:
+        ConfigError: a group was not sampled in this step, or an advantage is not a finite number.
+    """
+    if groups is sampled:
+        return tuple(sampled)
+    changed = {_completions_of(group): group for group in groups}
+    found = []
+    for group in sampled:
+        one = changed.pop(_completions_of(group), None)
+        if one is None:
+            found.append(replace(group, dropped=group.dropped or "filtered"))
+            continue
+        trained = [rollout.advantage for rollout in one.rollouts if rollout.dropped is None]
+        if not all(map(math.isfinite, trained)):
+            raise ConfigError(
+                f"every advantage must be a finite number, got {trained} for task {one.task.task_id}; set `dropped` of "
+                "a rollout that is not to be trained on"
+            )
+        reason = one.dropped
+        if reason is None or reason == "zero_deviation":
+            reason = None if carries_signal(trained) else "zero_deviation"
+        found.append(replace(one, dropped=reason))
+    if changed:
+        strange = next(iter(changed.values()))
+        raise ConfigError(
+            f"update must get groups of the same step's sample(), each once and with its completions, got one of task "
+            f"{strange.task.task_id}; change a group by dataclasses.replace"
+        )
+    return tuple(found)
+
+
+def _completions_of(group: RolloutGroup) -> tuple[int, ...]:
+    return tuple(id(rollout.completion) for rollout in group.rollouts)
 
 
 def _with_length(scored: ScoredGroup, share: float, max_length: int) -> list[FunctionRewards]:

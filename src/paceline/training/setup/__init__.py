@@ -4,6 +4,9 @@ The cheap stage, `checks.check`, takes a second and loads no torch. The second o
 it. Nothing here imports what computes a model: transformers' tokenizers and configurations are all that is loaded of
 it, and a reward model where there is one.
 
+configuration.py  recipe, configuration file and given options to one `Config`
+run_request.py  a new run, or one to resume, as a door asks for it
+own_objects.py  a program's objects in the place of options
 checks.py       the cheap stage: files, names and rows
 run_inputs.py   what setup gives: tokenizer, functions, tasks, evaluators, plan
 preparation.py  tokenizer, tasks, self-test, held-out tasks, steps, one after the other

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from paceline.config.sections import Config
 from paceline.data.formats import screen
@@ -40,7 +41,20 @@ class Checked:
     files: ReadFiles = field(default_factory=dict)
 
 
-def resolved(config: Config, *, for_training: bool = True) -> Checked:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenObjects:
+    """Objects of a program's own, by the names that its options have for them."""
+
+    functions: Mapping[str, RewardFunction] = field(default_factory=dict)
+    rows: ReadFiles = field(default_factory=dict)
+    is_model: bool = False
+    """True if the model is an object, of which no file is looked at."""
+
+
+NOTHING_GIVEN = GivenObjects()
+
+
+def resolved(config: Config, given: GivenObjects = NOTHING_GIVEN, *, for_training: bool = True) -> Checked:
     """Resolve the reward functions and the system message that the options name, without a look at anything else.
 
     Not `for_training`, only built-in functions are: what they ask for is measured too.
@@ -51,13 +65,14 @@ def resolved(config: Config, *, for_training: bool = True) -> Checked:
     measure, functions = config.evaluation.eval_reward_func, config.rewards.functions
     wanted = functions if for_training else [name for name in functions if base_name(name) in BUILT_IN]
     return Checked(
-        functions=resolve_functions(config, wanted),
-        measure=resolve_functions(config, [measure]),
+        functions=resolve_functions(config, wanted, given.functions),
+        measure=resolve_functions(config, [measure], given.functions),
         system=system_prompt(config.data, default_system_prompt(functions)),
+        files=dict(given.rows),
     )
 
 
-def check(config: Config, *, needs_weights: bool = True) -> Checked:
+def check(config: Config, given: GivenObjects = NOTHING_GIVEN, *, needs_weights: bool = True) -> Checked:
     """Check that everything named by training's options exists, and the rows: all of a file, else the first.
 
     Without `needs_weights` a model may be a config.json alone.
@@ -65,8 +80,8 @@ def check(config: Config, *, needs_weights: bool = True) -> Checked:
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    positions = _look_at_model(config, needs_weights=needs_weights)
-    checked, data = resolved(config), config.data
+    positions = None if given.is_model else _look_at_model(config, needs_weights=needs_weights)
+    checked, data = resolved(config, given), config.data
     for name in config.rewards.reward_models:
         check_reward_model(name)
     check_trackers(config.loop.report_to)
@@ -77,7 +92,8 @@ def check(config: Config, *, needs_weights: bool = True) -> Checked:
     by_functions = row_check(checked.functions)
     for dataset in data.datasets:
         rows = _rows(config, checked, dataset, split=data.dataset_split, size=most)
-        _screen(config, rows[: data.dataset_size] if data.dataset_size is not None else rows, dataset, by_functions)
+        rows = rows[: data.dataset_size] if data.dataset_size is not None else rows
+        _screen(config, checked, rows, dataset, by_functions)
     if data.eval_dataset is not None:
         _look_at_held_out_rows(config, checked)
     _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()))
@@ -85,10 +101,11 @@ def check(config: Config, *, needs_weights: bool = True) -> Checked:
     return checked
 
 
-def check_held_out(config: Config) -> Checked:
+def check_held_out(config: Config, given: GivenObjects = NOTHING_GIVEN) -> Checked:
     """Check what evaluation's options name, and the first row of each held-out set; raises as `check` does."""
-    _look_at_model(config, needs_weights=True)
-    checked = resolved(config, for_training=False)
+    if not given.is_model:
+        _look_at_model(config, needs_weights=True)
+    checked = resolved(config, given, for_training=False)
     if config.engine.engine == "vllm":
         check_vllm(None)
     _look_at_held_out_rows(config, checked)
@@ -96,10 +113,12 @@ def check_held_out(config: Config) -> Checked:
     return checked
 
 
-def resolve_functions(config: Config, names: Iterable[str]) -> dict[str, RewardFunction]:
-    """Resolve the reward functions of these names under the options."""
+def resolve_functions(
+    config: Config, names: Iterable[str], given: Mapping[str, RewardFunction] = MappingProxyType({})
+) -> dict[str, RewardFunction]:
+    """Resolve the reward functions of these names under the options; `given` are a program's own."""
     context = reward_context(config.rewards, config.sampling)
-    return {name: resolve(name, context) for name in names}
+    return {name: given[name] if name in given else resolve(name, context) for name in names}
 
 
 def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
@@ -129,18 +148,18 @@ def _look_at_what_they_need(functions: Iterable[RewardFunction]) -> None:
 def _look_at_held_out_rows(config: Config, checked: Checked) -> None:
     data, by_measure = config.data, row_check(checked.measure)
     for _, dataset in data.held_out:
-        split = data.eval_split if has_split(dataset, data.eval_split) else data.dataset_split
+        split = data.eval_split if has_split(dataset, data.eval_split, checked.files) else data.dataset_split
         rows = _rows(config, checked, dataset, split=split, size=config.evaluation.eval_size)
-        _screen(config, rows, dataset, by_measure)
+        _screen(config, checked, rows, dataset, by_measure)
 
 
 def _rows(config: Config, checked: Checked, dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
     """All rows of a file, and the first row of generated or remote data."""
-    size = size if is_file(dataset) else 1
+    size = size if is_file(dataset, checked.files) else 1
     return load_rows(dataset, split=split, size=size, seed=config.loop.seed, files=checked.files)
 
 
-def _screen(config: Config, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
+def _screen(config: Config, checked: Checked, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
     # one row says nothing of the others, which may be all that is needed where bad ones are skipped
-    if is_file(dataset) or config.data.on_bad_row == "stop":
+    if is_file(dataset, checked.files) or config.data.on_bad_row == "stop":
         screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, check)

@@ -13,7 +13,6 @@ from paceline.data.tasks import TaskSet, build_tasks
 from paceline.engines import Sampling
 from paceline.errors import ConfigError
 from paceline.models.places import check_completion_fits
-from paceline.models.pretrained import context_length
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import self_test, unmet_needs
@@ -43,20 +42,28 @@ def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
 
 
 def make_evaluators(
-    config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked
+    config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked, *, limit: int | None
 ) -> tuple[AccuracyEvaluator, ...]:
-    """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`."""
+    """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`.
+
+    `limit`: positions of the model, None where it has no end.
+    """
     sets = config.data.held_out
     if config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
-        sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split)) or sets
-    return tuple(_evaluator(config, tokenizer, checked, name, dataset) for name, dataset in sets)
+        sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split, checked.files)) or sets
+    return tuple(_evaluator(config, tokenizer, checked, name, dataset, limit) for name, dataset in sets)
 
 
 def _evaluator(
-    config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked, name: str | None, dataset: str
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    checked: Checked,
+    name: str | None,
+    dataset: str,
+    limit: int | None,
 ) -> AccuracyEvaluator:
     options, data, function = config.evaluation, config.data, checked.measure
-    split = data.eval_split if has_split(dataset, data.eval_split) else None
+    split = data.eval_split if has_split(dataset, data.eval_split, checked.files) else None
     rows = load_rows(
         dataset,
         split=split or data.dataset_split,
@@ -67,7 +74,7 @@ def _evaluator(
     check = row_check(function)
     built = build_tasks(rows, cast(Tokenizer, tokenizer), data, system=checked.system, check=check, whole=True)
     tasks = built.looked_at
-    check_prompts_fit(tasks, limit=context_length(config.model), completion=config.sampling.max_completion_length)
+    check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
     self_test(
         function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
     )

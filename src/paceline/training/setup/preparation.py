@@ -40,9 +40,8 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
     overrides = overrides or Overrides()
-    if overrides.functions is not None:
-        checked = Checked(functions=overrides.functions)
-    checked = checked or resolved(config)
+    if checked is None:
+        checked = resolved(config) if overrides.functions is None else Checked(functions=overrides.functions)
     functions, data, completion = dict(checked.functions), config.data, config.sampling.max_completion_length
     # what needs the model's configuration alone
     check_memory_options(config, choose_device(config.model))
@@ -74,10 +73,15 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
     # a program's own tasks say that its options name no held-out set
-    is_evaluated = overrides.tasks is None and (
-        data.eval_dataset is not None or any(has_split(one, data.eval_split) for one in data.datasets)
+    is_evaluated = (
+        overrides.tasks is None
+        and overrides.held_out is None
+        and (
+            data.eval_dataset is not None
+            or any(has_split(one, data.eval_split, checked.files) for one in data.datasets)
+        )
     )
-    evaluators: tuple[Evaluator, ...] = make_evaluators(config, tokenizer, checked) if is_evaluated else ()
+    evaluators: tuple[Evaluator, ...] = make_evaluators(config, tokenizer, checked, limit=limit) if is_evaluated else ()
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )

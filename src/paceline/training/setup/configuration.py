@@ -1,4 +1,4 @@
-"""Recipe, configuration file and flags, merged in this order into one `Config`."""
+"""Recipe, configuration file and given options, merged in this order into one `Config`; no torch."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
-from paceline.cli.arguments import ParsedArguments
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.presets import preset_values
@@ -18,7 +17,7 @@ from paceline.models.places import DEFAULT, DIRECTORIES, RECIPE
 ONE_OF = ("max_steps", "num_epochs")
 """Options that express the same thing; the one given closer to the command line replaces the other."""
 
-EMBEDDED = {name: Path(__file__).parent.parent / "models" / place for name, place in DIRECTORIES.items()}
+EMBEDDED = {name: Path(__file__).parents[2] / "models" / place for name, place in DIRECTORIES.items()}
 """Directory of the models that ship with the package."""
 
 
@@ -33,20 +32,19 @@ class Configuration:
     """File below the flags: that of `--config`, a recipe, or none."""
 
 
-def read_configuration(given: ParsedArguments) -> Configuration:
-    """Configuration from a command's flags over its `--config` file, or else an embedded model's recipe.
+def read_configuration(flags: Mapping[str, object], *, file: str | Path | None = None) -> Configuration:
+    """Configuration from given options over a file's, that of `--config`, or else over an embedded model's recipe.
 
-    A recipe is the ground only where no `--config` is given, and with its own model: `--model embedded-programs`, or
-    none for the first embedded one. Of the two options of `ONE_OF` a flag wins over the file's.
+    A recipe is the ground only where no file is given, and with its own model: `--model embedded-programs`, or
+    none for the first embedded one. Of the two options of `ONE_OF` a given one wins over the file's.
 
     Raises:
         ConfigError: a file that cannot be read, or options that cannot be used, or both of `ONE_OF` in one place.
     """
-    flags = given.options
     behind = " and the flags given" if flags else ""
     _refuse_both(flags, "")
-    if "config" in given.door:
-        path = Path(given.door["config"]).expanduser()
+    if file is not None:
+        path = Path(file).expanduser()
         ground = parse_yaml(read_text(path, f"--config {path}"), str(path))
         # a resolved configuration has every option: one at its default says nothing against the other
         told = {name: value for name, value in ground.items() if value != find_option(name).default}
@@ -125,12 +123,12 @@ def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str
         )
 
 
-def given_options(given: ParsedArguments) -> dict[str, object]:
+def given_options(flags: Mapping[str, object], *, file: str | Path | None = None) -> dict[str, object]:
     """Options that a command names itself: in its `--config` file, which may be refused, and in flags over it."""
-    if "config" not in given.door:
-        return dict(given.options)
-    path = Path(given.door["config"]).expanduser()
-    return _merged(parse_yaml(read_text(path, f"--config {path}"), str(path)), given.options)
+    if file is None:
+        return dict(flags)
+    path = Path(file).expanduser()
+    return _merged(parse_yaml(read_text(path, f"--config {path}"), str(path)), flags)
 
 
 def _merged(ground: Mapping[str, object], flags: Mapping[str, object]) -> dict[str, object]:

@@ -1,0 +1,351 @@
+"""The library's face: `train`, `evaluate`, and a `Session` for a loop of one's own; no torch before they are called.
+
+Every option of the command line is a keyword, under its name with underscores. A model, a tokenizer, rows and functions
+may be given as objects.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.sections import Config
+from paceline.errors import ConfigError, PacelineError, TrainingError
+from paceline.training.measuring import measure
+from paceline.training.setup.checks import Checked, check, check_held_out, resolved
+from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.own_objects import OwnObjects, objects_apart
+from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
+from paceline.types import RolloutGroup
+from paceline.workers.processes import (
+    DONE,
+    INTERRUPTED,
+    carry_out,
+    check_processes,
+    choose_backend,
+    saying_how_to_resume,
+)
+from paceline.workers.torchrun.environment import launched
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paceline.training.evaluation import AccuracyResult
+    from paceline.training.learner.stats import UpdateStats
+    from paceline.training.loop import Step
+    from paceline.training.session import RunSession
+    from paceline.training.setup.evaluators import EvalResult
+    from paceline.training.setup.run_inputs import Overrides
+
+FLAG = re.compile(r"(`[^`]*`)|--([a-z][a-z0-9-]*[a-z0-9])")
+"""A command in backticks, which stays as it is, or an option."""
+
+
+def in_keywords(text: str) -> str:
+    """Name options as a program does.
+
+    >>> in_keywords("--max-steps must be at least 1; `paceline plan --max-steps 1` shows it")
+    'max_steps must be at least 1; `paceline plan --max-steps 1` shows it'
+    """
+    return FLAG.sub(lambda found: found[1] or found[2].replace("-", "_"), text)
+
+
+VOICE = Voice(resume=lambda run: f"resume={str(run)!r}", reword=in_keywords)
+
+
+@contextmanager
+def _said_in_keywords() -> Iterator[None]:
+    try:
+        yield
+    except PacelineError as error:
+        remedies, then = [*map(in_keywords, error.remedies)], in_keywords(error.then)
+        raise type(error)(in_keywords(error.message), remedies=remedies, then=then) from error
+
+
+class RunLine(dict[str, Any]):
+    """A line of a run's files; its keys are attributes too: `record.accuracy` is `record["accuracy"]`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(f"the record has no {name}; it has {', '.join(self)}")
+        return self[name]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedRun:
+    """A run on disk, read anew at each access."""
+
+    path: Path
+    """The run directory."""
+
+    @property
+    def metrics(self) -> list[RunLine]:
+        """One record per step; docs/runs.md explains the names."""
+        return [RunLine(one) for one in RunDir(self.path).metrics()]
+
+    @property
+    def evals(self) -> list[RunLine]:
+        """One record per evaluation of a held-out set, in order: `set`, `step`, `n`, `accuracy`, `ci_low`, ..."""
+        return [RunLine(one) for one in RunDir(self.path).evals()]
+
+    @property
+    def summary(self) -> RunLine:
+        """What the run achieved: before, after, the paired difference, seconds per phase."""
+        return RunLine(json.loads((self.path / "summary.json").read_text(encoding="utf-8")))
+
+    @property
+    def final_dir(self) -> Path:
+        """The trained model, as transformers or peft loads it."""
+        return self.path / "final"
+
+    def rollouts(self, step: int) -> list[RunLine]:
+        """Return the completions of a step, with prompt, rewards and advantage."""
+        return [RunLine(one) for one in RunDir(self.path).rollouts(step)]
+
+    def report(self) -> Path:
+        """Draw the run's page and return its path."""
+        from paceline.reports.page.html import write_report
+
+        return write_report(self.path)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Order:
+    """A run that keywords ask for, checked as far as files can tell."""
+
+    request: RunRequest
+    checked: Checked
+    objects: OwnObjects
+
+    @property
+    def overrides(self) -> "Overrides":
+        return self.objects.overrides(self.checked)
+
+
+def _order(
+    options: Mapping[str, Any], config: str | Path | None, resume: str | Path | None, override: Sequence[str]
+) -> _Order:
+    objects = objects_apart(options)
+    if resume is not None:
+        request = resumed_run(resume, objects.flags, file=config, override=override)
+    elif override:
+        raise ConfigError("override names options of a run that is gone on with, and resume is None; leave it out")
+    else:
+        request = new_run(objects.flags, file=config)
+    check_processes(request.config, launched(os.environ))
+    looked_at = check(request.config, objects.given) if resume is None else resolved(request.config, objects.given)
+    return _Order(request=request, checked=looked_at, objects=objects)
+
+
+def train(
+    *,
+    config: str | Path | None = None,
+    resume: str | Path | None = None,
+    override: Sequence[str] = (),
+    console: "Console | None" = None,
+    **options: Any,
+) -> TrainedRun:
+    """Train to the end and return the run, as `paceline train` does with the same options.
+
+        run = paceline.train(model="embedded", dataset="arithmetic", max_steps=140)
+        run.evals[-1].accuracy, run.final_dir
+
+    Args:
+        config: a YAML file of options; keywords win over it.
+        resume: a run directory, or one of its checkpoints, to continue from.
+        override: options that may change what a resumed run computes.
+        console: where progress is shown; None: the terminal or the notebook.
+        options: every option of the command line. `model`, `dataset`, `eval_dataset` and `reward_funcs` may be objects:
+            a transformers or peft model (with its `tokenizer`), lists of dicts or `datasets.Dataset`, functions.
+
+    Raises:
+        PacelineError: an option is wrong, or the run failed; the sentence names the option and the remedy.
+        KeyboardInterrupt: a signal; the step was finished and a checkpoint written to resume from.
+    """
+    with _said_in_keywords():
+        order = _order(options, config, resume, override)
+        status = carry_out(
+            order.request,
+            order.checked,
+            place=launched(os.environ),
+            voice=VOICE,
+            overrides=order.overrides,
+            console=console,
+        )
+    if status == INTERRUPTED:
+        raise KeyboardInterrupt(f"go on with {VOICE.resume(order.request.output_dir)}")
+    if status != DONE:  # of another rank than the first, which said why
+        raise SystemExit(status)
+    return TrainedRun(order.request.output_dir)
+
+
+class Session:
+    """A run whose loop is a program's own.
+
+        with paceline.Session(model="embedded", reward_funcs=[mine], max_steps=100) as session:
+            for step in session:
+                groups = session.sample()
+                stats = session.update(groups)
+
+    Evaluations and checkpoints come as the options say; leaving the block writes the final model, the summary and the
+    page. On ranks that a launcher started, the first one runs the loop's body and the others answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: str | Path | None = None,
+        resume: str | Path | None = None,
+        override: Sequence[str] = (),
+        console: "Console | None" = None,
+        **options: Any,
+    ) -> None:
+        """Check everything that needs no weights; arguments and errors are those of `train`."""
+        with _said_in_keywords():
+            self._order = _order(options, config, resume, override)
+        self._console, self._place = console, launched(os.environ)
+        self._opened = self._open()
+        self._session: RunSession | None = None
+        self._step: Step | None = None
+        self._interrupted: Callable[[], bool] = lambda: False
+
+    @property
+    def config(self) -> Config:
+        """All options of the run."""
+        return self._order.request.config
+
+    @property
+    def run(self) -> TrainedRun:
+        """The run on disk."""
+        return TrainedRun(self._order.request.output_dir)
+
+    def __enter__(self) -> Self:
+        """Load the weights, or read the checkpoint, and open the run directory."""
+        self._opened.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        """Write the final model and the summary, unless an error or a signal ended the block."""
+        return self._opened.__exit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the number of each step that is left; its body calls `sample` and then `update`, once each."""
+        from paceline.training.loop import steps
+
+        if self._session is None:
+            return
+        for step in steps(self._session.run, interrupted=self._interrupted):
+            self._step = step
+            yield step.number
+            self._step = None
+            if not hasattr(step, "stats"):
+                raise TrainingError(f"step {step.number} has no update; call sample() and then update(groups) in each")
+
+    def sample(self) -> tuple[RolloutGroup, ...]:
+        """Sample and grade the step's completions, and compare them within each prompt."""
+        return self._current("sample").sample()
+
+    def update(self, groups: Iterable[RolloutGroup]) -> "UpdateStats":
+        """Update the weights with the step's groups. A program may change what a group's rollouts have but for their
+        completions, by `dataclasses.replace`; a group that it leaves out counts as filtered.
+
+        Raises:
+            ConfigError: a group is of another step, or an advantage is not a finite number.
+        """
+        step = self._current("update")
+        with _said_in_keywords():
+            return step.update(groups if isinstance(groups, tuple) else tuple(groups))
+
+    def evaluate(self) -> "list[EvalResult]":
+        """Measure every held-out set with the weights as they are, and record the results."""
+        from paceline.training.run import evaluate
+
+        run = self._on_first_rank().run
+        results = evaluate(run, run.inputs.evaluators)
+        run.observer.evaluated(results)
+        run.clocked_until = None
+        return results
+
+    def save(self) -> None:
+        """Write a checkpoint of the last step that is finished."""
+        from paceline.training.run import Requests, apply
+
+        apply(self._on_first_rank().run, Requests(save=True))
+
+    def _current(self, method: str) -> "Step":
+        if self._step is None:
+            raise ConfigError(f"{method}() belongs to a step; call it within `for step in session:`")
+        return self._step
+
+    def _on_first_rank(self) -> "RunSession":
+        if self._session is None:
+            raise ConfigError("the session is not open; use it within `with`, and on the first rank alone")
+        return self._session
+
+    @contextmanager
+    def _open(self) -> Generator[None]:
+        order, place = self._order, self._place
+        with ExitStack() as around, saying_how_to_resume(order.request, VOICE), _said_in_keywords():
+            leader = None
+            if place is not None:
+                from paceline.workers.torchrun.launch import follow, leading
+
+                if not place.leads:
+                    yield
+                    if (status := follow(place, self.config)) != DONE:
+                        raise SystemExit(status)
+                    return
+                leader = around.enter_context(leading(place, self.config))
+            from rich.console import Console
+
+            from paceline.training.run import running
+            from paceline.training.session import RunSession, opening_sentences
+            from paceline.training.setup.preparation import prepare
+
+            inputs, console = prepare(self.config, order.overrides, order.checked), self._console or Console()
+            session = RunSession(order.request, inputs)
+            around.enter_context(session)
+            observer = session.command_line(console, VOICE)
+            make_backend = choose_backend(self.config, leader, order.overrides)
+            run = session.start(make_backend, observer, opening=opening_sentences(inputs))
+            self._session = session
+            with observer, session.stepping() as self._interrupted, running(run):
+                yield
+            if session.interrupt is not None:
+                raise KeyboardInterrupt(f"{session.interrupt} after step {run.state.step}")
+            session.finish(console)
+            self._session = None
+            if leader is not None:
+                leader.status = DONE
+
+
+def evaluate(
+    *, config: str | Path | None = None, console: "Console | None" = None, **options: Any
+) -> "list[AccuracyResult]":
+    """Measure the accuracy of a model on held-out tasks, as `paceline eval` does with the same options.
+
+        (result,) = paceline.evaluate(model="runs/arithmetic/final", dataset="arithmetic")
+        result.describe()
+
+    Objects may be given as to `train`. Returns a result per held-out set, with its interval and every completion.
+
+    Raises:
+        PacelineError: an option is wrong, or no task could be graded.
+    """
+    from rich.console import Console
+
+    with _said_in_keywords():
+        objects = objects_apart(options)
+        options_of_run = read_configuration(objects.flags, file=config).config
+        checked = check_held_out(options_of_run, objects.given)
+        say, overrides = (console or Console()).print, objects.overrides(checked)
+        found = measure(options_of_run, checked, overrides=overrides, say=lambda text: say(in_keywords(text)))
+        return [*found]

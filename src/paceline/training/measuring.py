@@ -1,0 +1,56 @@
+"""Accuracy of a model on held-out tasks, outside a run; nothing that takes seconds to load is imported at the top."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from paceline.config.sections import Config
+from paceline.training.setup.checks import Checked
+
+if TYPE_CHECKING:
+    from paceline.training.evaluation import AccuracyResult
+    from paceline.training.setup.run_inputs import Overrides
+
+
+def measure(
+    config: Config,
+    checked: Checked,
+    *,
+    overrides: "Overrides | None" = None,
+    say: Callable[[str], None],
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> "Iterator[AccuracyResult]":
+    """Evaluate every held-out set; `say` gets notices before any number, and imports that take seconds are made within
+    `loading`.
+
+    Raises:
+        PacelineError: a row, the model or a grader cannot be used; the sentence says what to change.
+    """
+    # loading torch takes seconds: whatever can be refused is refused before these lines
+    with loading():
+        from paceline.models.pretrained import context_length, load_tokenizer
+        from paceline.training.setup.held_out import make_evaluators
+
+    own = None if overrides is None else overrides.model
+    limit = (
+        context_length(config.model)
+        if own is None
+        else getattr(own.config.get_text_config(), "max_position_embeddings", None)
+    )
+    tokenizer = (None if overrides is None else overrides.tokenizer) or load_tokenizer(config.model)
+    evaluators = make_evaluators(config, tokenizer, checked, limit=limit)
+    for one in evaluators:
+        for note in one.notes:
+            say(note if len(evaluators) == 1 else f"{one.name}: {note}")
+        say(one.reach)
+    # what computes a model takes as long again: whatever needs no weights is refused before these lines
+    with loading():
+        from paceline.models.loading import adopt_model, load_model
+        from paceline.training.assembly import make_engine
+        from paceline.training.records import of_machine
+
+    policy = load_model(config.model) if own is None else adopt_model(own, config.model)
+    for note in of_machine(policy):
+        say(note)
+    engine = make_engine(config, policy, tokenizer)
+    yield from (evaluator.evaluate(engine, step=0) for evaluator in evaluators)

@@ -1,0 +1,104 @@
+"""Keywords of a program: options, and objects in the place of what options name; no torch."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.data.sources import GivenRows, ReadFiles
+from paceline.errors import ConfigError
+from paceline.rewards.function import RewardFunction
+from paceline.training.setup.checks import Checked, GivenObjects
+
+if TYPE_CHECKING:
+    from paceline.training.setup.run_inputs import Overrides
+
+
+@dataclass(kw_only=True, slots=True)
+class OwnObjects:
+    """Keywords apart: options, in which an object has a name that config.yaml has too, and the objects themselves."""
+
+    flags: dict[str, object]
+    model: Any = None
+    """A transformers model, with or without an adapter; it is trained in place."""
+    tokenizer: Any = None
+    adapter: Any = None
+    """A configuration of peft for a new adapter."""
+    rows: ReadFiles = field(default_factory=dict)
+    functions: dict[str, RewardFunction] = field(default_factory=dict)
+
+    @property
+    def given(self) -> GivenObjects:
+        """The objects that the cheap stage of setup looks at."""
+        return GivenObjects(functions=self.functions, rows=self.rows, is_model=self.model is not None)
+
+    def overrides(self, checked: Checked) -> "Overrides":
+        """Return the objects that take the place of what the configuration names."""
+        from paceline.training.setup.run_inputs import Overrides
+
+        functions = checked.functions if self.functions else None
+        return Overrides(model=self.model, tokenizer=self.tokenizer, adapter=self.adapter, functions=functions)
+
+
+def objects_apart(keywords: Mapping[str, Any]) -> OwnObjects:
+    """Tell options from objects.
+
+    Raises:
+        ConfigError: an object is of no kind that can take the place of the option.
+    """
+    flags = {name: str(value) if isinstance(value, Path) else value for name, value in keywords.items()}
+    model, tokenizer, adapter = (flags.pop(name, None) for name in ("model", "tokenizer", "peft_config"))
+    found = OwnObjects(flags=flags, tokenizer=tokenizer, adapter=adapter)
+    if isinstance(model, str):
+        flags["model"] = model
+    elif model is not None:
+        found.model, flags["model"] = model, _name_of_model(model, tokenizer)
+    if "dataset" in flags:
+        flags["dataset"] = _address(flags["dataset"], "dataset", found.rows)
+    held_out = flags.get("eval_dataset")
+    if isinstance(held_out, Mapping) and not hasattr(held_out, "column_names"):
+        flags["eval_dataset"] = [f"{name}={_address(one, str(name), found.rows)}" for name, one in held_out.items()]
+    elif held_out is not None:
+        flags["eval_dataset"] = _address(held_out, "eval_dataset", found.rows)
+    sources = flags.get("reward_funcs")
+    if sources is not None:
+        several = [sources] if isinstance(sources, str) or callable(sources) else list(sources)
+        flags["reward_funcs"] = [_name_of_function(one) if callable(one) else one for one in several]
+        found.functions = {_name_of_function(one): one for one in several if callable(one)}
+        if len(found.functions) < sum(map(callable, several)):
+            raise ConfigError(
+                f"--reward-funcs must be functions of different names, got {', '.join(map(str, flags['reward_funcs']))}"
+                "; rename one"
+            )
+    return found
+
+
+def _name_of_model(model: Any, tokenizer: Any) -> str:
+    if not hasattr(model, "config"):
+        raise ConfigError(f"--model must be a name, a PreTrainedModel or a PeftModel, got a {type(model).__name__}")
+    place = getattr(model.config, "name_or_path", "")
+    if not place and tokenizer is None:
+        raise ConfigError("tokenizer must be given with a model object that was not loaded by name, got None")
+    return str(place or type(model).__name__)
+
+
+def _name_of_function(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _address(given: Any, name: str, rows: ReadFiles) -> Any:
+    """Addresses as they are, or the name of rows, which are kept under it."""
+    if isinstance(given, Path):
+        return str(given)
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list | tuple) and all(isinstance(one, str | Path) for one in given):
+        return [*map(str, given)]
+    if not isinstance(given, Iterable) or isinstance(given, Mapping):
+        raise ConfigError(
+            f"--{name.replace('_', '-')} must be an address or rows, got a {type(given).__name__}; give a list of "
+            "dicts or a datasets.Dataset"
+        )
+    has_places = hasattr(given, "__len__") and hasattr(given, "__getitem__")
+    rows[name, None] = GivenRows(given if has_places else list(given), name)
+    return name

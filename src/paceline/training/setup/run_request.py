@@ -1,0 +1,105 @@
+"""What a door asks for: a new run, or one to resume, refused where files alone can tell; no torch."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from paceline.checkpoints.existing_runs import refuse_existing_run
+from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.changing import override_names, plain_options, refuse_changes
+from paceline.config.sections import Config
+from paceline.errors import ConfigError
+from paceline.reports.trackers.opening import check_trackers
+from paceline.training.setup.configuration import (
+    given_options,
+    read_configuration,
+    read_run_configuration,
+    refuse_foreign_code,
+    replaced_by,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRequest:
+    """A run to begin or to resume."""
+
+    config: Config
+    output_dir: Path
+    origin: str = ""
+    """One line for the user on where the options come from."""
+    resume: Path | bool = False
+    """True continues from the newest whole checkpoint; a path names the checkpoint to continue from."""
+    override: frozenset[str] = frozenset()
+    """Options, and the files that they name, that may differ from those that the run had."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Voice:
+    """How a door speaks to its user."""
+
+    resume: Callable[[Path], str]
+    """How the run in a directory goes on."""
+    reword: Callable[[str], str] = str
+    """A sentence that names options as flags, in the words of the door."""
+
+
+COMMAND_LINE_VOICE = Voice(resume=lambda run: f"`paceline train --resume {run}`")
+
+
+def new_run(flags: Mapping[str, object], *, file: str | Path | None) -> RunRequest:
+    """Request a new run with given options over those of a file or a recipe.
+
+    Raises:
+        ConfigError: options that cannot be used, or a directory that holds a run.
+    """
+    configuration = read_configuration(flags, file=file)
+    config = configuration.config
+    refuse_foreign_code(config, configuration.ground, flags)
+    given = config.loop.output_dir
+    output_dir = default_output_dir(config) if given is None else Path(given).expanduser()
+    # no rank makes it before all have looked
+    refuse_existing_run(output_dir)
+    return RunRequest(config=config, output_dir=output_dir, origin=configuration.origin)
+
+
+def default_output_dir(config: Config) -> Path:
+    """`runs/` with a name of model, dataset and time."""
+    names = [Path(address).stem for address in (config.model.model, *config.data.datasets)]
+    words = [re.sub(r"[^\w.-]+", "-", name) for name in names]
+    return Path("runs") / "-".join([*words, f"{datetime.now():%Y%m%d-%H%M%S}"])
+
+
+def resumed_run(
+    named: str | Path, flags: Mapping[str, object], *, file: str | Path | None, override: Sequence[str]
+) -> RunRequest:
+    """Request that the run at a path continues, or from the checkpoint at a path.
+
+    Raises:
+        CheckpointError: there is no run, or no whole checkpoint.
+        ConfigError: an option changes what is computed, and `override` does not name it.
+    """
+    place = Path(named).expanduser()
+    is_checkpoint = place.parent.name == "checkpoints" and not (place / "config.yaml").is_file()
+    path = place.parent.parent if is_checkpoint else place
+    overridden, written = override_names(override), given_options(flags, file=file)
+    output_dir = written.pop("output_dir", None)
+    if output_dir is not None and Path(str(output_dir)).expanduser().resolve() != path.resolve():
+        raise ConfigError(
+            f"--output-dir {output_dir} is not the run behind --resume {path}, which goes on where it lies; "
+            "leave it out"
+        )
+    config = read_run_configuration(path, given=written)
+    refuse_foreign_code(config, path / "config.yaml", written)
+    identity = RunDir(path).identity()
+    before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
+    refuse_changes(before, plain_options(config), override=overridden, written={*written, *replaced_by(written)})
+    check_trackers(config.loop.report_to)
+    if is_checkpoint:
+        read_checkpoint(place, by_size=True)  # refused where it is not whole
+    else:
+        newest_checkpoint(path / "checkpoints", by_size=True)  # or none is
+    resume = place if is_checkpoint else True
+    return RunRequest(config=config, output_dir=path, resume=resume, override=overridden)

@@ -1,0 +1,219 @@
+"""The library's face: a run by keywords and objects, and a loop of one's own, beside the command line's."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import paceline
+from examples import own_loop
+from paceline.cli.main import main
+from paceline.errors import TrainingError
+from tests.tiny import tiny_model, tiny_tokenizer
+
+ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
+SMALL = {
+    "max_steps": 3,
+    "prompts_per_step": 2,
+    "num_generations": 4,
+    "max_completion_length": 12,
+    "learning_rate": 0.01,
+    "system_prompt": "",
+}
+
+
+def variety(completions, **columns):
+    return [len(set(text)) / 10 for text in completions]
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    tiny_model("qwen2").save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def weights(run: paceline.TrainedRun) -> bytes:
+    return (run.final_dir / "model.safetensors").read_bytes()
+
+
+def by_hand(change=lambda groups: groups, **options) -> paceline.TrainedRun:
+    with paceline.Session(**{**SMALL, **options}) as session:
+        for _ in session:
+            session.update(change(session.sample()))
+    return session.run
+
+
+def without_update(**options) -> None:
+    with paceline.Session(**options) as session:
+        for _ in session:
+            session.sample()
+
+
+def test_rows_and_functions_may_be_objects_and_the_run_is_that_of_their_files(tmp_path, model):
+    run = paceline.train(
+        model=model, dataset=ROWS, reward_funcs=variety, eval_dataset={"sums": ROWS[:2]}, output_dir=tmp_path / "run",
+        **SMALL,
+    )  # fmt: skip
+    assert [step.step for step in run.metrics] == [1, 2, 3]
+    assert run.metrics[0]["reward_mean"] == run.metrics[0].reward_mean > 0
+    assert [(one.set, one.step, one.n) for one in run.evals] == [("sums", 0, 2), ("sums", 3, 2)]
+    assert {one["task_id"] for one in run.rollouts(1)} <= {f"dataset:{number}" for number in range(1, 7)}
+    assert run.summary.finished
+    assert run.report() == tmp_path / "run" / "report.html"
+
+
+def test_a_model_object_is_trained_in_place(tmp_path):
+    policy = tiny_model("qwen2")
+    before = policy.get_input_embeddings().weight.detach().clone()
+    run = paceline.train(
+        model=policy, tokenizer=tiny_tokenizer(), dataset=ROWS, reward_funcs=[variety], output_dir=tmp_path / "run",
+        **SMALL,
+    )  # fmt: skip
+    after = load_file(run.final_dir / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(policy.get_input_embeddings().weight, after)
+    assert not torch.equal(before, after)
+
+
+def test_a_loop_of_ones_own_that_changes_nothing_is_the_run_of_train(tmp_path, model):
+    options = {"model": model, "dataset": ROWS, "reward_funcs": variety}
+    whole = paceline.train(**options, output_dir=tmp_path / "whole", **SMALL)
+    loop = by_hand(**options, output_dir=tmp_path / "loop")
+    assert weights(whole) == weights(loop)
+    measured = ("clock", "rewards")
+    assert [{key: value for key, value in one.items() if key not in measured} for one in whole.metrics] == [
+        {key: value for key, value in one.items() if key not in measured} for one in loop.metrics
+    ]
+
+
+def test_advantages_of_ones_own_are_those_that_are_trained_on(tmp_path, model):
+    """Doubled advantages double the gradient, and none leave the weights as they are."""
+
+    def times(factor):
+        return lambda groups: [
+            replace(group, rollouts=tuple(replace(one, advantage=factor * one.advantage) for one in group.rollouts))
+            for group in groups
+        ]
+
+    options = {"model": model, "dataset": ROWS, "reward_funcs": variety, "max_steps": 1}
+    once, twice, none = (by_hand(times(f), **options, output_dir=tmp_path / str(f)) for f in (1, 2, 0))
+    assert twice.metrics[0].grad_norm == pytest.approx(2 * once.metrics[0].grad_norm, rel=1e-4)
+    start = {name: one.detach() for name, one in tiny_model("qwen2").state_dict().items()}
+    final = load_file(none.final_dir / "model.safetensors")
+    assert all(torch.equal(start[name], one) for name, one in final.items())
+    assert (none.metrics[0].updates, none.metrics[0].groups_zero_deviation) == (0, 2)
+
+
+def test_a_group_that_a_loop_leaves_out_is_counted_and_not_trained_on(tmp_path, model):
+    run = by_hand(lambda groups: groups[1:], model=model, dataset=ROWS, reward_funcs=variety, output_dir=tmp_path / "r")
+    assert [one.groups_filtered for one in run.metrics] == [1, 1, 1]
+    assert [one.prompts for one in run.metrics] == [2, 2, 2]
+
+
+def test_an_evaluation_and_a_checkpoint_come_when_a_loop_asks_for_them(tmp_path, model):
+    with paceline.Session(
+        model=model, dataset=ROWS, eval_dataset=ROWS[:2], reward_funcs=variety, output_dir=tmp_path / "run", **SMALL
+    ) as session:
+        for step in session:
+            session.update(session.sample())
+            if step == 2:
+                assert session.evaluate()[0].step == 1  # step 2 is finished when its body is left
+                session.save()
+    assert [one.step for one in session.run.evals] == [0, 1, 3]
+    assert (tmp_path / "run" / "checkpoints" / "step-000001").is_dir()
+
+
+@pytest.mark.usefixtures("heeded_signals")
+def test_an_interrupted_loop_finishes_its_step_and_the_resumed_one_ends_with_the_same_weights(tmp_path, model):
+    options = {"model": str(model), "dataset": ROWS, "reward_funcs": variety}
+    undisturbed = by_hand(**options, output_dir=tmp_path / "undisturbed")
+
+    def interrupt(groups):
+        os.kill(os.getpid(), signal.SIGINT)
+        return groups
+
+    with pytest.raises(KeyboardInterrupt, match="SIGINT after step 1"):
+        by_hand(interrupt, **options, output_dir=tmp_path / "run")
+    assert not (tmp_path / "run" / "final").exists()
+    resumed = by_hand(dataset=ROWS, reward_funcs=variety, resume=tmp_path / "run")
+    assert [one.step for one in resumed.metrics] == [1, 2, 3]
+    assert weights(resumed) == weights(undisturbed)
+
+
+def test_evaluate_finds_what_the_run_found_at_its_end(tmp_path, model, capsys):
+    run = paceline.train(
+        model=model, dataset=ROWS, eval_dataset={"sums": ROWS[:4]}, reward_funcs=variety, output_dir=tmp_path / "run",
+        **SMALL,
+    )  # fmt: skip
+    (found,) = paceline.evaluate(
+        model=run.final_dir, dataset=ROWS, eval_dataset={"sums": ROWS[:4]}, system_prompt="", max_completion_length=12
+    )
+    last = run.evals[-1]
+    assert {**found.record(), "step": 3, "clock": None} == {**last, "clock": None}
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_stepz": 3}, "there is no option max_stepz; did you mean max_steps?"),
+        ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
+        ({"dataset": 3}, "dataset must be an address or rows, got a int; give a list of dicts or a datasets.Dataset"),
+        ({"dataset": [1, 2]}, "row dataset:1 must be a dict of columns, got a int"),
+        ({"model": object()}, "model must be a name, a PreTrainedModel or a PeftModel, got a object"),
+        ({"reward_funcs": [variety, variety]}, "reward_funcs must be functions of different names"),
+        ({"override": ["seed"]}, "override names options of a run that is gone on with, and resume is None"),
+    ],
+)
+def test_a_wrong_keyword_is_refused_in_the_words_of_keywords_before_anything_is_loaded(options, sentence):
+    with pytest.raises(ValueError, match=sentence.replace("(", r"\(").replace("?", r"\?")) as refused:
+        paceline.Session(**{"model": "embedded", **options})
+    assert "--" not in str(refused.value)
+
+
+def test_a_body_that_does_not_do_its_part_is_told_so(tmp_path, model):
+    options = {**SMALL, "model": model, "dataset": ROWS, "reward_funcs": variety}
+    with pytest.raises(ValueError, match=r"sample\(\) belongs to a step; call it within `for step in session:`"):
+        paceline.Session(**options).sample()
+    with pytest.raises(TrainingError, match=r"step 1 has no update; call sample\(\) and then update\(groups\) in each"):
+        without_update(**options, output_dir=tmp_path / "a")
+    kept = []
+    with pytest.raises(ValueError, match=r"update must get groups of the same step's sample\(\), each once and with"):
+        by_hand(lambda groups: kept.extend(groups) or kept, **options, output_dir=tmp_path / "b")
+
+    def spoilt(groups):
+        rollouts = tuple(replace(one, advantage=float("nan")) for one in groups[0].rollouts)
+        return [replace(groups[0], rollouts=rollouts)]
+
+    with pytest.raises(ValueError, match="every advantage must be a finite number, got"):
+        by_hand(spoilt, **options, output_dir=tmp_path / "c")
+
+
+def test_the_command_line_resumes_what_a_program_began(tmp_path, model):
+    reward = tmp_path / "reward.py"
+    reward.write_text("def variety(completions, **columns):\n    return [len(set(c)) / 10 for c in completions]\n")
+    options = {"model": str(model), "dataset": "arithmetic", "dataset_size": 8, "reward_funcs": f"{reward}:variety"}
+    whole = paceline.train(**options, eval_size=2, output_dir=tmp_path / "whole", **SMALL)
+
+    def broken(groups):
+        if len(broken.steps) == 2:
+            raise ZeroDivisionError
+        broken.steps.append(groups)
+        return groups
+
+    broken.steps = []
+    with pytest.raises(ZeroDivisionError):
+        by_hand(broken, **options, eval_size=2, save_steps=1, output_dir=tmp_path / "run")
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert weights(paceline.TrainedRun(tmp_path / "run")) == weights(whole)
+
+
+@pytest.mark.long
+def test_the_example_with_an_advantage_of_its_own_learns_to_add(tmp_path):
+    run = own_loop.main(output_dir=tmp_path / "run", eval_steps=0)
+    assert run.evals[0].accuracy < 0.4
+    assert run.evals[-1].accuracy >= 0.95
