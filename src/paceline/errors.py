@@ -16,7 +16,8 @@ The first four are wrong input, and therefore ValueErrors too, as callers of a P
 Every message is one sentence: the option or row, the value, the rule, the remedy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Self
 
 
 class PacelineError(Exception):
@@ -37,7 +38,20 @@ class PacelineError(Exception):
             then: what to do after one of them.
         """
         self.message, self.remedies, self.then = message, tuple(remedies), then
+        self.option: str | None = None
+        """Name of the option that is refused, where the error is of one."""
+        self.value: object = None
+        """Its value."""
+        self.rule = ""
+        """What the value must do: `be at least 1`."""
         super().__init__(sentence(message, remedies, then))
+
+    def reworded(self, say: Callable[[str], str]) -> Self:
+        """Return the same error with every part as a door says it; a remedy that it says in no words is left out."""
+        remedies = [said for remedy in self.remedies if (said := say(remedy))]
+        error = type(self)(say(self.message), remedies=remedies, then=say(self.then))
+        error.option, error.value, error.rule = self.option, self.value, self.rule
+        return error
 
 
 def sentence(message: str, remedies: Sequence[str] = (), then: str = "") -> str:

@@ -64,8 +64,7 @@ def _said_in_keywords() -> Iterator[None]:
     try:
         yield
     except PacelineError as error:
-        remedies, then = [*map(in_keywords, error.remedies)], in_keywords(error.then)
-        raise type(error)(in_keywords(error.message), remedies=remedies, then=then) from error
+        raise error.reworded(in_keywords) from error
 
 
 class RunLine(dict[str, Any]):

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import paceline
 from examples import own_loop
 from paceline.cli.main import main
-from paceline.errors import TrainingError
+from paceline.errors import ConfigError, TrainingError
 from tests.tiny import tiny_model, tiny_tokenizer
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
@@ -217,3 +217,9 @@ def test_the_example_with_an_advantage_of_its_own_learns_to_add(tmp_path):
     run = own_loop.main(output_dir=tmp_path / "run", eval_steps=0)
     assert run.evals[0].accuracy < 0.4
     assert run.evals[-1].accuracy >= 0.95
+
+
+def test_an_error_of_an_option_has_its_parts(model):
+    with pytest.raises(ConfigError) as refused:
+        paceline.Session(model=model, dataset=ROWS, max_steps=0)
+    assert (refused.value.option, refused.value.value, refused.value.rule) == ("max_steps", 0, "be at least 1")

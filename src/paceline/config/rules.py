@@ -6,7 +6,9 @@ from paceline.errors import ConfigError
 def refusal(option: str, value: object, rule: str, remedy: str = "") -> ConfigError:
     """Return the error that names option, value, rule and remedy."""
     flag = option.replace("_", "-")
-    return ConfigError(f"--{flag} must {rule}, got {value!r}", remedies=[remedy] if remedy else [])
+    error = ConfigError(f"--{flag} must {rule}, got {value!r}", remedies=[remedy] if remedy else [])
+    error.option, error.value, error.rule = option, value, rule
+    return error
 
 
 def require(condition: bool, option: str, value: object, rule: str, remedy: str = "") -> None:
