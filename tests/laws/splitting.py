@@ -12,6 +12,7 @@ from paceline.config.presets import PRESETS
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import Sample, pack, token_weights
+from paceline.objective.own_loss import PolicyLoss
 from paceline.training.learner.learner import Learner, PreparedBatch
 from tests.tiny import tiny_model, with_exact_norms
 
@@ -79,7 +80,15 @@ def random_cut(chance: random.Random, rows: Sequence[int]) -> list[list[int]]:
 class Splitter:
     """One policy, one reference, one step; `gradient` gives the whole step's gradient from any cut of it."""
 
-    def __init__(self, samples: Sequence[Sample], loss: LossConfig, dtype: torch.dtype, *, kind: str = "qwen2") -> None:
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        loss: LossConfig,
+        dtype: torch.dtype,
+        *,
+        kind: str = "qwen2",
+        policy_loss: PolicyLoss | None = None,
+    ) -> None:
         policy, reference = _loaded(kind, dtype), _loaded(kind, dtype, noise=0.02)
         self.samples = list(samples)
         self.learner = Learner(
@@ -90,6 +99,7 @@ class Splitter:
             optim=OptimConfig(),
             temperature=TEMPERATURE,
             max_completion_length=MAX_LENGTH,
+            policy_loss=policy_loss,
         )
         self.weights = token_weights(samples, average=loss.average, max_completion_length=MAX_LENGTH)
         self.old = self._old_logprobs(spread=0.4)

@@ -10,6 +10,8 @@ from paceline.config.objective import LossConfig, OptimConfig
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import Sample, cut, pack, padded_rows
+from paceline.objective.own_loss import check_policy_loss
+from paceline.objective.policy_loss import each_token, sequence_means
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.laws.splitting import FORWARDS, TOLERANCE, Splitter, losses, random_cut, random_samples, relative
@@ -29,6 +31,22 @@ def test_every_objective_has_one_gradient_however_a_step_is_cut_ordered_and_laid
             cuts = random_cut(chance, range(len(splitter.samples)))
             got = splitter.gradient(cuts, choose=lambda c=chance: c.choice(FORWARDS))
             assert relative(got, whole) <= TOLERANCE[dtype]
+
+
+def test_a_policy_loss_of_ones_own_has_one_gradient_however_a_step_is_cut():
+    def own(tokens):
+        drift = sequence_means(tokens.logprobs - tokens.rollout_logprobs, tokens.lengths).exp()
+        ratio = each_token(drift, tokens.lengths, num_tokens=len(tokens.logprobs))
+        return -ratio * tokens.advantages - 0.1 * tokens.entropy * tokens.ratio
+
+    check_policy_loss(own, "own")
+    splitter = Splitter(random_samples(3), LossConfig(bound="mine.py:own"), torch.float64, policy_loss=own)
+    whole, chance = splitter.whole(), random.Random(3)
+    assert relative(Splitter(random_samples(3), LossConfig(), torch.float64).whole(), whole) > 1e-2
+    for _ in range(CUTS // 2):
+        cuts = random_cut(chance, range(len(splitter.samples)))
+        got = splitter.gradient(cuts, choose=lambda: chance.choice(FORWARDS))
+        assert relative(got, whole) <= TOLERANCE[torch.float64]
 
 
 @pytest.mark.parametrize("average", ["token", "sequence", "constant", "prompt"])

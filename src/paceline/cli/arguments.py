@@ -174,11 +174,12 @@ def _add(group: argparse._ArgumentGroup, option: Option) -> None:
         default = f"(default: {str(option.default).lower()})"
     else:
         default = f"(default: {option.default})"
+    code = ["FILE.py:FUNCTION"] if option.takes_code else []
     group.add_argument(
         option.flag,
         nargs="+" if option.item_type else "?" if option.is_switch else None,
         const="true" if option.is_switch and not option.item_type else None,
-        metavar="|".join(option.choices or [words[kind] for kind in kinds]),
+        metavar="|".join([*option.choices, *code] or [words[kind] for kind in kinds]),
         help=_escaped(f"{option.help} {default}"),
     )
 

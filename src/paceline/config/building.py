@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from paceline.config.layout import divisors, layout
 from paceline.config.presets import preset_values
-from paceline.config.reading import NULL_WORDS, find_option, options, parse_value, section_classes, values_of
+from paceline.config.reading import NULL_WORDS, find_option, is_code, options, parse_value, section_classes, values_of
 from paceline.config.rules import require
 from paceline.config.sections import MODEL, Config
 from paceline.errors import ConfigError
@@ -69,7 +69,8 @@ def _check(config: Config) -> None:
 
     # the number of completions, and what they are compared with
     why = "an advantage compares completions of one prompt (only --advantage batch compares prompts)"
-    require(generations >= 2 or advantage.advantage == "batch", "num_generations", generations, "be at least 2", why)
+    right = generations >= 2 or advantage.advantage == "batch" or is_code(advantage.advantage)
+    require(right, "num_generations", generations, "be at least 2", why)
     rule = "be at least 2 with --reward-aggregation normalize_then_sum"
     why = "each reward is compared with that of the prompt's other completions first"
     right = generations >= 2 or advantage.reward_aggregation == "sum_then_normalize"

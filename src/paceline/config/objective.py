@@ -14,10 +14,11 @@ class AdvantageConfig:
 
     preset: PresetName | None = None
     """A published objective: sets the options of this and the next two sections that are not given themselves."""
-    advantage: Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"] = (
-        "group"
-    )
-    """Baseline and scale of the reward: group mean and standard deviation (GRPO), or one of its relatives."""
+    advantage: (
+        Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"] | str
+    ) = "group"
+    """Baseline and scale of the reward: group mean and standard deviation (GRPO), or one of its relatives. Or a
+    function of one group's rewards, as file.py:function or module:function."""
     reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
     """Several rewards: summed as they are, or each normalised within its group first (GDPO)."""
     overlong_share: float = 0.0
@@ -56,8 +57,9 @@ class LossConfig:
 
     ratio_level: Literal["token", "sequence"] = "token"
     """Ratio to the old policy: of each token, or of a sequence by the mean of its log ratios (GSPO)."""
-    bound: Literal["clip", "cispo", "sapo", "none"] = "clip"
-    """Bound of the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), or none."""
+    bound: Literal["clip", "cispo", "sapo", "none"] | str = "clip"
+    """Bound of the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), or none. Or a
+    policy loss per token of your own, as file.py:function or module:function."""
     clip_eps_low: float = 0.2
     """`clip`: the ratio is held above `1 - clip_eps_low`."""
     clip_eps_high: float = 0.28

@@ -76,6 +76,11 @@ class Option:
         return typing.get_args(self.plain_type) if typing.get_origin(self.plain_type) is typing.Literal else ()
 
     @property
+    def takes_code(self) -> bool:
+        """True if code of one's own, named as `file.py:function` or `module:function`, is a value beside the words."""
+        return bool(self.choices) and str in typing.get_args(self.type)
+
+    @property
     def is_switch(self) -> bool:
         """True if the flag alone turns it on: true and false are its values, or among its words."""
         return self.plain_type is bool or "true" in self.choices
@@ -168,6 +173,15 @@ def suggest(
     return f"did you mean {' or '.join(form(name) for name in near)}?" if near else otherwise
 
 
+def is_code(value: object) -> bool:
+    """Return True for the name of a function of one's own, in a file or in a module.
+
+    >>> is_code("mine.py:advantage"), is_code("package.module:advantage"), is_code("group")
+    (True, True, False)
+    """
+    return isinstance(value, str) and all(value.rpartition(":"))
+
+
 def parse_value(option: Option, value: object) -> object:
     """Convert text from a command line or a file, or a value from Python, to the option's type.
 
@@ -190,8 +204,11 @@ def parse_value(option: Option, value: object) -> object:
             return str(_parse_single(option, bool, value)).lower()
         if isinstance(value, str) and value in option.choices:
             return value
-        remedy = suggest(str(value), option.choices, otherwise="")
-        raise refusal(option.name, value, f"be one of {', '.join(option.choices)}", remedy)
+        if option.takes_code and is_code(value):
+            return value
+        rule = f"be one of {', '.join(option.choices)}"
+        rule += ", or a function as file.py:function or module:function" if option.takes_code else ""
+        raise refusal(option.name, value, rule, suggest(str(value), option.choices, otherwise=""))
     *others, last = option.kinds
     for kind in others:
         with contextlib.suppress(ConfigError):

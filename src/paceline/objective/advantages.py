@@ -5,13 +5,17 @@ None is a completion without a reward: it is left out of every mean and standard
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
+from paceline.errors import ConfigError, first_line
 from paceline.metrics.statistics import mean_and_std, mean_of
 
 AdvantageKind = Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
 Rewards = Sequence[float | None]
+GroupAdvantage = Callable[[list[float | None]], Iterable[float]]
+"""An advantage of one's own: from the rewards of one group's completions, None where there is none, to one number each.
+What it gives to a completion without a reward counts as 0."""
 
 STD_EPS = 1e-4
 """Added to a std before dividing, as TRL and ColossalChat do: near-constant rewards do not become +-2.6."""
@@ -55,6 +59,52 @@ def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[f
     if kind == "leave_one_out":
         return [_leave_one_out(rewards) for rewards in groups]
     return [_scaled(rewards, _std(rewards) if kind == "group" else None) for rewards in groups]
+
+
+def own_advantages(rewards: Rewards, function: GroupAdvantage, name: str) -> list[float]:
+    """Return what a function of one's own makes of a group's rewards; 0.0 for a completion without one.
+
+    >>> own_advantages([1.0, None, 3.0], lambda rewards: [(reward or 0.0) - 2 for reward in rewards], "mine.py:f")
+    [-1.0, 0.0, 1.0]
+
+    Raises:
+        ConfigError: it raises, or what it returns is not one finite number per completion.
+    """
+    rule = "return one finite number for each completion of a group"
+
+    def refused(what: str) -> ConfigError:
+        return ConfigError(
+            f"--advantage {name} must {rule}, got {what} for rewards {list(rewards)}",
+            remedies=["correct the function", "choose an advantage that is built in, such as group"],
+        )
+
+    try:
+        found = list(function(list(rewards)))
+    except Exception as error:
+        raise refused(f"{type(error).__name__} ({first_line(error)})") from error
+    if len(found) != len(rewards):
+        raise refused(f"{len(found)} values")
+    for value in found:
+        try:
+            is_number = math.isfinite(value)
+        except TypeError:
+            is_number = False
+        if not is_number:
+            raise refused(repr(value))
+    return [0.0 if reward is None else float(value) for reward, value in zip(rewards, found, strict=True)]
+
+
+TRIAL_GROUPS: Sequence[Rewards] = (
+    *((1.0, 0.0, 0.0, 1.0), (0.5, 0.5, 0.5), (0.0, 0.0, 0.0, 0.0), (-2.0, 0.25, 1e6)),
+    *((1.0, None, 0.0), (None, 1.0), (None, None), (1.0,)),
+)
+"""Rewards that a step may have: mixed, equal, all wrong, of any size, and missing for some or all completions."""
+
+
+def check_advantage(function: GroupAdvantage, name: str) -> None:
+    """Call a function of one's own on a few made-up groups; raises as `own_advantages` does."""
+    for rewards in TRIAL_GROUPS:
+        own_advantages(rewards, function, name)
 
 
 def without_rounding(sums: Sequence[Rewards], sizes: Sequence[Rewards]) -> list[list[float | None]]:

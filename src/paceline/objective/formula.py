@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
+from paceline.config.reading import is_code
 from paceline.config.sections import Config, RewardConfig, SamplingConfig
 from paceline.objective.advantages import STD_EPS, overlong_buffer
 
@@ -56,6 +57,8 @@ def _loss(loss: LossConfig) -> Iterator[Line]:
 
 def _policy(loss: LossConfig) -> str:
     r = _r(loss)
+    if is_code(loss.bound):
+        return f"own: {loss.bound}, of {r}, log p_t, log old_t, log rollout_t, A and H_t"
     if loss.bound == "clip":
         bounds = f"1 - {loss.clip_eps_low:.12g}, 1 + {loss.clip_eps_high:.12g}"
         dual = f", and at most -{loss.dual_clip:.12g} A where A < 0" if loss.dual_clip > 0 else ""
@@ -131,7 +134,8 @@ def _average(loss: LossConfig, sampling: SamplingConfig) -> Iterator[Line]:
 
 
 def _worth(advantage: AdvantageConfig, rewards: RewardConfig, sampling: SamplingConfig) -> Iterator[Line]:
-    yield Line(symbol="A", text=_ADVANTAGES[advantage.advantage])
+    own = f"own: {advantage.advantage}, of the rewards R of a group"
+    yield Line(symbol="A", text=_ADVANTAGES.get(advantage.advantage, own))
     yield Line(symbol="group", text=f"the {sampling.num_generations} completions of one prompt")
     length = advantage.overlong_share > 0
     weighted = {**rewards.weights, **({"overlong": 1.0} if length else {})}

@@ -6,6 +6,7 @@ sequence (`policy_ratio`); the bounds below then apply to sequences. Nothing is 
 add the S lengths up it would wait for the device.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,6 +18,26 @@ GATE_TEMPERATURES = (1.0, 1.05)
 
 LOG_RATIO_LIMIT = 80.0
 """Largest log ratio in nats: e^80 is finite in float32, e^89 is not, and infinity times a mask's 0 is NaN."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyTokens:
+    """What a policy loss reads about the N completion tokens of a micro-batch, of S sequences laid end to end."""
+
+    ratio: Float[Tensor, " N"]
+    """Policy's probability over the old policy's, of the token or of its sequence, with its gradient."""
+    logprobs: Float[Tensor, " N"]
+    """Policy's, in nats, with their gradient."""
+    old_logprobs: Float[Tensor, " N"]
+    """Logprobs of the policy at the start of the step."""
+    rollout_logprobs: Float[Tensor, " N"]
+    """Logprobs as the engine that sampled reported them."""
+    advantages: Float[Tensor, " N"]
+    """Advantage of each token's completion."""
+    entropy: Float[Tensor, " N"]
+    """Entropy of the policy's distribution at each token, in nats, with its gradient."""
+    lengths: Int[Tensor, " S"]
+    """Tokens of each sequence; they sum to N."""
 
 
 def policy_ratio(

@@ -1,4 +1,4 @@
-"""From the name of a reward function to the function: built in, `module:function` or `file.py:function`."""
+"""From the name of a function to the function: a built-in reward, `module:function` or `file.py:function`."""
 
 import difflib
 import importlib
@@ -9,8 +9,9 @@ from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
+from paceline.config.reading import is_code
 from paceline.config.sections import RewardConfig, SamplingConfig
 from paceline.errors import RewardError
 from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answer_format, think_answer_tags
@@ -118,38 +119,54 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
     base = base_name(name)
     if base in BUILT_IN:
         return BUILT_IN[base](context, **parameters_of(name, BUILT_IN[base]))
-    where, colon, attribute = name.rpartition(":")
-    if not colon or not where or not attribute:
+    if not is_code(name):
         raise RewardError(
             f"--reward-funcs: no built-in reward function {base!r}{_nearest(base, list(BUILT_IN))}; choose from "
             f"{', '.join(BUILT_IN)}, or give your own as file.py:function or module:function"
         )
+    return own_function(name, flag="--reward-funcs")
+
+
+def own_function(name: str, *, flag: str) -> Callable[..., Any]:
+    """The user's own function that the option `flag` calls `file.py:function` or `module:function`.
+
+    Raises:
+        RewardError: no such file, module or function, or one that cannot be loaded.
+    """
+    where, _, attribute = name.rpartition(":")
     if where.endswith(".py"):
-        module = _load_file(name, Path(where).expanduser())
+        module = _load_file(f"{flag} {name}", Path(where).expanduser())
     else:
         try:
             module = importlib.import_module(where)
         except _LOADING_ERRORS as error:
             raise RewardError(
-                f"--reward-funcs {name}: the module cannot be imported ({_describe(error)}); "
+                f"{flag} {name}: the module cannot be imported ({_describe(error)}); "
                 "check PYTHONPATH, or name the file as path/to/file.py:function"
             ) from error
     if not hasattr(module, attribute):
         functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
         raise RewardError(
-            f"--reward-funcs {name}: there is no {attribute!r} in it{_nearest(attribute, functions)}; "
+            f"{flag} {name}: there is no {attribute!r} in it{_nearest(attribute, functions)}; "
             f"it defines {', '.join(functions) or 'no function'}"
         )
-    function: RewardFunction = getattr(module, attribute)
+    function = getattr(module, attribute)
     if not callable(function):
-        raise RewardError(
-            f"--reward-funcs {name}: {attribute!r} is of type {type(function).__name__}, but must be a function"
-        )
-    return function
+        raise RewardError(f"{flag} {name}: {attribute!r} is of type {type(function).__name__}, but must be a function")
+    return cast(Callable[..., Any], function)
+
+
+def own_name(function: Callable[..., object]) -> str:
+    """Return the name by which an option records a function that a program gives as an object.
+
+    >>> own_name(sum)
+    'builtins:sum'
+    """
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def source_file(name: str) -> Path | None:
-    """The file that the reward function `name` was loaded from; None: it is built in, or its module has no file."""
+    """The file that the function `name` was loaded from; None: it is built in, or its module has no file."""
     where = name.rpartition(":")[0]
     if base_name(name) in BUILT_IN or not where:
         return None
@@ -168,28 +185,26 @@ def right_from(name: str) -> float:
     return right_of(resolve(name, RewardContext(max_completion_length=1)))  # no threshold depends on a length
 
 
-def _load_file(name: str, path: Path) -> ModuleType:
+def _load_file(label: str, path: Path) -> ModuleType:
     """The file as a module; its name holds a hash of path and content, so two files never meet in one module."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RewardError(f"--reward-funcs {name}: the file cannot be read ({error}); check the path") from error
+        raise RewardError(f"{label}: the file cannot be read ({error}); check the path") from error
     digest = blake2b(str(path.resolve()).encode() + b"\x00" + content, digest_size=8).hexdigest()
-    module_name = f"paceline_reward_{digest}"
+    module_name = f"paceline_own_{digest}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
-        raise RewardError(f"--reward-funcs {name}: {path} is not a Python file; its name must end with .py")
+        raise RewardError(f"{label}: {path} is not a Python file; its name must end with .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
     except _LOADING_ERRORS as error:
         del sys.modules[module_name]
-        raise RewardError(
-            f"--reward-funcs {name}: the file cannot be loaded ({_describe(error)}); correct it first"
-        ) from error
+        raise RewardError(f"{label}: the file cannot be loaded ({_describe(error)}); correct it first") from error
     return module
 
 

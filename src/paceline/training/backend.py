@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -171,6 +171,7 @@ def one_process(
     config: Config, inputs: RunInputs, overrides: Overrides | None = None, *, checkpoint: Checkpoint | None = None
 ) -> OneProcess:
     """Build sampler, engine and trainer around one set of weights, which `make_trainer` reads."""
+    overrides = replace(overrides or Overrides(), policy_loss=inputs.policy_loss)
     trainer = make_trainer(config, inputs.tokenizer, inputs.run_size, overrides, checkpoint=checkpoint)
     engine = make_engine(config, trainer.policy, inputs.tokenizer)
     if checkpoint is not None:
@@ -179,7 +180,7 @@ def one_process(
         config=config,
         trainer=trainer,
         engine=engine,
-        sampler=training_sampler(config, training_rounds(config, engine, inputs.functions)),
+        sampler=training_sampler(config, training_rounds(config, engine, inputs.functions), inputs.advantage),
         task_sampler=make_task_sampler(config, inputs, checkpoint),
         sentences=(*engine_sentences(engine), *trainer_sentences(trainer)),
     )

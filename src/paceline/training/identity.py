@@ -56,7 +56,7 @@ class RunChange:
 
 
 def graders(config: Config) -> dict[str, dict[str, str]]:
-    """By option and name, a hash of the file of every reward function that is not built in, and of each reward model's
+    """By option and name, a hash of the file of every function that is not built in, and of each reward model's
     files. What such a file imports, and a model on the Hub, is not looked at."""
     rewards = config.rewards
     held_out = {config.evaluation.eval_reward_func} - {*rewards.functions}
@@ -66,6 +66,8 @@ def graders(config: Config) -> dict[str, dict[str, str]]:
             **{name: reward_model_files(name) for name in rewards.reward_models},
         },
         "eval_reward_func": {name: _source_files(name) for name in held_out},
+        "advantage": {name: _source_files(name) for name in (config.advantage.advantage,)},
+        "bound": {name: _source_files(name) for name in (config.loss.bound,)},
     }
     return {
         option: {name: " ".join(map(sampled_digest, found)) for name, found in named.items() if found}
@@ -183,7 +185,7 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
     """By option, what is otherwise in the files that it names; a run of an older version has no graders."""
     changed = {}
     for option, named in graders(config).items() if "graders" in before else ():
-        old = before["graders"][option] | (
+        old = before["graders"].get(option, {}) | (
             before["graders"].get("reward_models", {}) if option == "reward_funcs" else {}
         )
         others = [name for name in named if name in old and old[name] != named[name]]

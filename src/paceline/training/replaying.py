@@ -34,6 +34,7 @@ from paceline.training.rollouts.grouping import (
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.restoring import packed_floats, restored_batch, restored_groups
 from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.setup.checks import own_advantage
 from paceline.training.setup.run_inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
 from paceline.types import RolloutGroup
@@ -185,7 +186,9 @@ def regrouped(
     """
     wanted = batch.missing + sum(group.dropped not in OUT_OF_THE_STEP for group in batch.groups)
     scored = without_surplus([_scored(group, options) for group in batch.groups], wanted)
-    groups = make_groups(scored, options, weights=weights, max_completion_length=max_completion_length)
+    groups = make_groups(
+        scored, options, weights=weights, max_completion_length=max_completion_length, own=own_advantage(options)
+    )
     return replace(batch, groups=groups, missing=max(0, wanted - sum(one.left_out is None for one in scored)))
 
 

@@ -34,6 +34,7 @@ from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint, Recomputing, choose_recomputing, least_memory, to_come
+from paceline.training.setup.checks import own_policy_loss
 from paceline.training.setup.run_inputs import Overrides, RunSize
 from paceline.types import RolloutGroup
 
@@ -230,6 +231,7 @@ def make_trainer(
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
         optimizer=overrides.optimizer,
+        policy_loss=overrides.policy_loss or own_policy_loss(config.loss),
         ranks=ranks,
     )
     rate = None

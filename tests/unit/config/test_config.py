@@ -241,6 +241,19 @@ def test_completions_of_one_prompt_may_be_single_where_prompts_are_compared():
     assert build_config({**REQUIRED, "advantage": "batch", "num_generations": 1}).sampling.num_generations == 1
 
 
+def test_an_advantage_or_a_bound_may_be_code_of_ones_own():
+    options = {**REQUIRED, "advantage": "mine.py:f", "bound": "package.losses:g", "num_generations": 1}
+    config = build_config(options)
+    assert (config.advantage.advantage, config.loss.bound) == ("mine.py:f", "package.losses:g")
+    for wrong in ("grup", "mine.py", "mine.py:", ":f"):
+        with pytest.raises(
+            ConfigError, match=r"--advantage must be one of group, .*, or a function as file\.py:function"
+        ):
+            build_config({**REQUIRED, "advantage": wrong})
+    with pytest.raises(ConfigError, match="--average must be one of token, sequence, "):
+        build_config({**REQUIRED, "average": "mine.py:f"})
+
+
 def test_without_reward_functions_the_answer_is_checked_unless_a_model_judges():
     assert build_config(REQUIRED).rewards.names == ("accuracy",)
     judged = build_config({**REQUIRED, "reward_funcs": "model:judge"})

@@ -5,11 +5,14 @@ from itertools import chain
 
 import pytest
 
+from paceline.errors import ConfigError
 from paceline.objective.advantages import (
     advantages,
     carries_signal,
+    check_advantage,
     normalized_sums,
     overlong_penalty,
+    own_advantages,
     without_rounding,
 )
 
@@ -152,3 +155,28 @@ def test_opposite_rewards_normalised_one_by_one_cancel_to_exactly_nothing():
     groups = [{"a": [1.0, 0.0, 0.0], "b": [0.0, 1.0, 1.0]}] * 2
     got = advantages(normalized_sums(groups, {"a": 1.0, "b": 1.0}), kind="batch")
     assert got == [[0.0] * 3] * 2
+
+
+def test_an_advantage_of_ones_own_gives_nothing_to_a_completion_without_a_reward():
+    def halves(rewards):
+        return [9.0 if reward is None else reward / 2 for reward in rewards]
+
+    assert own_advantages([1.0, None, -3.0], halves, "mine.py:halves") == [0.5, 0.0, -1.5]
+    check_advantage(halves, "mine.py:halves")
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda rewards: rewards[1:], r"got 3 values for rewards \[1\.0, 0\.0, 0\.0, 1\.0\]; correct the function, or"),
+        (lambda rewards: rewards, r"got None for rewards \[1\.0, None, 0\.0\]"),
+        (lambda rewards: [math.log((reward or 0) ** 2 + 0.1) / 0.0 for reward in rewards], "got ZeroDivisionError"),
+        (lambda rewards: [math.inf for _ in rewards], "got inf for"),
+        (lambda rewards: ["1" for _ in rewards], "got '1' for"),
+        (lambda rewards: 1.0, "got TypeError"),
+    ],
+)
+def test_an_advantage_that_is_not_one_finite_number_each_is_refused(function, message):
+    with pytest.raises(ConfigError, match=message) as refusal:
+        check_advantage(function, "mine.py:f")
+    assert "--advantage mine.py:f must return one finite number for each completion" in str(refusal.value)

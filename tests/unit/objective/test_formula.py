@@ -159,6 +159,12 @@ def test_every_advantage_and_average_has_words_of_its_own():
         assert len({formula(beta=0.1, **{name: choice}) for choice in choices}) == len(choices)
 
 
+def test_code_of_ones_own_is_named():
+    lines = rows(formula(advantage="mine.py:f", bound="mine.py:g", ratio_level="sequence"))
+    assert lines["A"] == "own: mine.py:f, of the rewards R of a group"
+    assert lines["policy_t"] == "own: mine.py:g, of r, log p_t, log old_t, log rollout_t, A and H_t"
+
+
 @pytest.mark.parametrize(
     "off",
     [

@@ -279,3 +279,14 @@ def test_completions_in_the_format_that_a_reward_asks_for_are_counted():
 
 def right_or_not(completions: list[str], **columns: object) -> list[float]:
     return [float("2" in text) for text in completions]
+
+
+def test_an_advantage_of_ones_own_gets_the_rewards_of_each_group():
+    def first_is_best(rewards):
+        return [float(place == 0) for place in range(len(rewards))]
+
+    own = replace(sampler([MIXED, ALL_RIGHT], advantage="mine.py:first_is_best"), own_advantage=first_is_best)
+    groups = own.sample(taking(TASKS), 2).groups
+    # equal rewards carry signal where the function says so
+    assert [[rollout.advantage for rollout in group.rollouts] for group in groups] == [[1.0, 0.0], [1.0, 0.0]]
+    assert [group.dropped for group in groups] == [None, None]

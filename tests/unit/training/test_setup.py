@@ -7,10 +7,13 @@ import sys
 import pytest
 
 from paceline.config.building import build_config
-from paceline.errors import DataError, ModelError
+from paceline.errors import ConfigError, DataError, ModelError
+from paceline.rewards.resolving import own_name
+from paceline.training.identity import graders
 from paceline.training.setup.checks import check
 from paceline.training.setup.evaluators import RewardEvaluator
-from paceline.training.setup.preparation import prepare
+from paceline.training.setup.preparation import own_objective, prepare
+from paceline.training.setup.run_inputs import Overrides
 from tests.families import family, make_config
 from tests.scripted import ScriptedEngine, completion, task
 from tests.tiny import tiny_tokenizer
@@ -19,7 +22,8 @@ from tests.wrong_inputs import CASES, ROW, furnish, make_model
 CODE = """
 import sys
 from paceline.config.building import build_config
-from paceline.training.setup.preparation import prepare
+from paceline.training.setup.preparation import own_objective, prepare
+from paceline.training.setup.run_inputs import Overrides
 options = {"model": "model", "dataset": "rows.jsonl", "eval_dataset": "rows.jsonl", "max_completion_length": 100}
 inputs = prepare(build_config(options))
 assert (len(inputs.tasks.tasks), len(inputs.evaluators)) == (4, 1)
@@ -158,3 +162,55 @@ def test_changed_logits_are_refused_by_config_json_alone(tmp_path, name, how):
     config = build_config({"model": str(model), "dataset": str(rows), "max_completion_length": 100})
     with pytest.raises(ModelError, match=f"changes its logits after the output embedding .{how}.*of another family"):
         prepare(config)
+
+
+OWN = """
+def centred(rewards):
+    given = [reward for reward in rewards if reward is not None]
+    return [0.0 if reward is None else reward - sum(given) / len(given) for reward in rewards]
+
+
+def surrogate(tokens):
+    return -tokens.ratio * tokens.advantages
+
+
+def mean(tokens):
+    return surrogate(tokens).mean()
+"""
+
+
+def own_options(path, **more):
+    return {"model": "embedded", "dataset": "arithmetic", "advantage": f"{path}:centred", **more}
+
+
+def test_an_advantage_and_a_loss_of_ones_own_are_found_by_name_and_their_file_is_noted(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    config = build_config(own_options(path, bound=f"{path}:surrogate"))
+    advantage, loss = own_objective(config, Overrides())
+    assert (advantage([1.0, None, 3.0]), loss.__name__) == ([-1.0, 0.0, 1.0], "surrogate")
+    noted = graders(config)
+    assert noted["advantage"].keys() | noted["bound"].keys() == {f"{path}:centred", f"{path}:surrogate"}
+    path.write_text(OWN + "# mended\n")
+    assert graders(config) != noted
+    # what is built in has no file
+    plain = graders(build_config({"model": "embedded", "dataset": "arithmetic"}))
+    assert plain["advantage"] == plain["bound"] == {}
+
+
+def test_a_loss_that_averages_is_refused_before_weights_are_read(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    with pytest.raises(ConfigError, match=r"--bound .*mine\.py:mean must .* so it averages or sums itself"):
+        prepare(build_config(own_options(path, bound=f"{path}:mean")))
+
+
+def test_functions_given_as_objects_stand_in_the_options_by_name():
+    def halves(rewards):
+        return [(reward or 0.0) / 2 for reward in rewards]
+
+    given, options = Overrides(advantage=halves), {"model": "embedded", "dataset": "arithmetic"}
+    named = build_config({**options, "advantage": own_name(halves)})
+    assert own_objective(named, given) == (halves, None)
+    with pytest.raises(ConfigError, match="--advantage must name the function that is given as an object, got 'group'"):
+        own_objective(build_config(options), given)

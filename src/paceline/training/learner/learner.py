@@ -25,6 +25,7 @@ from paceline.objective.micro_batches import (
     shortest,
     token_weights,
 )
+from paceline.objective.own_loss import PolicyLoss
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget
@@ -77,9 +78,10 @@ class Learner:
         temperature: float,
         max_completion_length: int,
         optimizer: torch.optim.Optimizer | None = None,
+        policy_loss: PolicyLoss | None = None,
         ranks: Ranks = ONE_RANK,
     ) -> None:
-        """Take the parts; `optimizer` None: as `optim` says.
+        """Take the parts; `optimizer` None: as `optim` says; `policy_loss` None: the bound of `loss`.
 
         With several `ranks` each has a learner, all are given the same groups, and each computes its share of them.
 
@@ -88,7 +90,7 @@ class Learner:
         """
         self.policy, self.reference = policy, reference
         self.loss, self.optim, self.ranks = loss, optim, ranks
-        self.max_completion_length = max_completion_length
+        self.max_completion_length, self._policy_loss = max_completion_length, policy_loss
         layout, stages = ranks.parallel_layout, ranks.parallel_layout.stages
         self.runner: ForwardBackward = (
             WholeModel(forward=forward, temperature=temperature, parallel_layout=layout)
@@ -272,7 +274,7 @@ class Learner:
         policy, entropy = values.logprobs, values.entropy
         old = policy.detach() if part.old_logprobs is None else part.old_logprobs
         terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs)
-        losses, sums = token_losses(batch, terms, self.loss)
+        losses, sums = token_losses(batch, terms, self.loss, self._policy_loss)
         loss = (batch.weights * losses).sum()
         sums["loss"] = loss.detach()
         if first:

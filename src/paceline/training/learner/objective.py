@@ -11,7 +11,9 @@ from torch import Tensor
 
 from paceline.config.objective import LossConfig
 from paceline.objective.micro_batches import MicroBatch
+from paceline.objective.own_loss import PolicyLoss
 from paceline.objective.policy_loss import (
+    PolicyTokens,
     cispo_policy_loss,
     clipped_policy_loss,
     gated_policy_loss,
@@ -37,17 +39,18 @@ class Logprobs:
 
 
 def token_losses(
-    batch: MicroBatch, logprobs: Logprobs, loss: LossConfig
+    batch: MicroBatch, logprobs: Logprobs, loss: LossConfig, own: PolicyLoss | None = None
 ) -> tuple[Float[Tensor, " N"], dict[str, Tensor]]:
     """The loss of each token, and sums over the tokens of what the terms did (names as in `UpdateStats`).
 
         loss = kept * (on_policy * weight * policy_loss + beta * kl_penalty - entropy_coef * entropy)
 
     where weight is `rollout_correction`'s; on_policy is 0 for sequences that `off_policy_threshold` leaves out, and
-    kept for those of `skip_threshold`, whose ratio would explode in the KL too.
+    kept for those of `skip_threshold`, whose ratio would explode in the KL too. `own`: the policy loss where `bound`
+    names a function.
     """
     ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
-    losses, sums = _policy_term(batch, logprobs, ratio, loss)
+    losses, sums = _policy_term(batch, logprobs, ratio, loss, own)
     sums["policy_loss"] = (batch.weights * losses).detach().sum()
     if logprobs.reference is not None:
         if loss.kl == "reverse" or loss.kl == "forward":  # by direction, else by the estimator that is differentiated
@@ -66,9 +69,18 @@ def token_losses(
 
 
 def _policy_term(
-    batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig
+    batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig, own: PolicyLoss | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    losses = policy_loss(ratio, logprobs.policy, batch.advantages, loss)
+    tokens = PolicyTokens(
+        ratio=ratio,
+        logprobs=logprobs.policy,
+        old_logprobs=logprobs.old,
+        rollout_logprobs=batch.rollout_logprobs,
+        advantages=batch.advantages,
+        entropy=logprobs.entropy,
+        lengths=batch.lengths,
+    )
+    losses = policy_loss(tokens, loss) if own is None else own(tokens)
     # tokens whose ratio stands beyond a bound on the side where the bound acts
     moved = ratio.detach()
     if loss.bound == "clip":
@@ -100,10 +112,9 @@ def _policy_term(
     return losses, sums
 
 
-def policy_loss(
-    ratio: Float[Tensor, " N"], logprobs: Float[Tensor, " N"], advantages: Float[Tensor, " N"], loss: LossConfig
-) -> Float[Tensor, " N"]:
-    """The policy term under the bound that the options name."""
+def policy_loss(tokens: PolicyTokens, loss: LossConfig) -> Float[Tensor, " N"]:
+    """The policy term under the built-in bound that the options name."""
+    ratio, advantages = tokens.ratio, tokens.advantages
     if loss.bound == "clip":
         return clipped_policy_loss(
             ratio,
@@ -113,7 +124,8 @@ def policy_loss(
             dual_clip=loss.dual_clip,
         )
     if loss.bound == "cispo":
-        return cispo_policy_loss(ratio, logprobs, advantages, max_ratio=1 + loss.clip_eps_high)
+        return cispo_policy_loss(ratio, tokens.logprobs, advantages, max_ratio=1 + loss.clip_eps_high)
     if loss.bound == "sapo":
         return gated_policy_loss(ratio, advantages)
+    assert loss.bound == "none", f"{loss.bound} is a function, which the learner is given"
     return unbounded_policy_loss(ratio, advantages)

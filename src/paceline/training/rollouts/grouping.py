@@ -4,17 +4,20 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import ConfigError
 from paceline.metrics.statistics import mean_and_std
 from paceline.objective.advantages import (
+    AdvantageKind,
+    GroupAdvantage,
     advantages,
     carries_signal,
     normalized_sums,
     overlong_buffer,
     overlong_penalty,
+    own_advantages,
     without_rounding,
 )
 from paceline.rewards.scoring.scores import combine
@@ -71,8 +74,13 @@ def make_groups(
     *,
     weights: Mapping[str, float],
     max_completion_length: int,
+    own: GroupAdvantage | None = None,
 ) -> tuple[RolloutGroup, ...]:
-    """One group per task, in order; `weights` is by reward function."""
+    """One group per task, in order; `weights` is by reward function. `own`: what `advantage` names, if a function.
+
+    Raises:
+        ConfigError: what `own` returns is not one finite number per completion.
+    """
     all_weights = {**weights, OVERLONG: 1.0}
     rewards = [_with_length(one, options.overlong_share, max_completion_length) for one in scored]
     # none of a completion on which a function failed count, or its zero would be the others' sum
@@ -81,7 +89,7 @@ def make_groups(
         for group, one in zip(rewards, scored, strict=True)
         if one.left_out is None
     ]
-    step_advantages = iter(_advantages(kept, options, all_weights))
+    step_advantages = iter(_advantages(kept, options, all_weights, own))
     return tuple(
         _group(one, group, next(step_advantages) if one.left_out is None else None, options, all_weights)
         for one, group in zip(scored, rewards, strict=True)
@@ -141,7 +149,10 @@ def _with_length(scored: ScoredGroup, share: float, max_length: int) -> list[Fun
 
 
 def _advantages(
-    groups: Sequence[Sequence[FunctionRewards]], options: AdvantageConfig, weights: Mapping[str, float]
+    groups: Sequence[Sequence[FunctionRewards]],
+    options: AdvantageConfig,
+    weights: Mapping[str, float],
+    own: GroupAdvantage | None,
 ) -> list[list[float]]:
     if options.reward_aggregation == "sum_then_normalize":
         sizes = {name: abs(weight) for name, weight in weights.items()}
@@ -157,7 +168,9 @@ def _advantages(
         names = {name: None for group in groups for one in group for name in one}
         by_name = [{name: [one.get(name) for one in group] for name in names} for group in groups]
         sums = normalized_sums(by_name, weights)
-    return advantages(sums, kind=options.advantage)
+    if own is not None:
+        return [own_advantages(rewards, own, options.advantage) for rewards in sums]
+    return advantages(sums, kind=cast(AdvantageKind, options.advantage))
 
 
 def _group(

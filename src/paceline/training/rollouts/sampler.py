@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paceline.config.objective import AdvantageConfig
+from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate
 from paceline.training.rollouts.grouping import make_groups, without_surplus
 from paceline.training.rollouts.rounds import Drawn, Round, RoundSampler, merge_rounds
@@ -39,6 +40,8 @@ class Sampler:
     advantage: AdvantageConfig
     max_completion_length: int
     max_failure_rate: float
+    own_advantage: GroupAdvantage | None = None
+    """The function that `advantage` names, if it is one of the user's own."""
 
     def sample(self, take: Take, count: int) -> RolloutBatch:
         """`count` groups; where some fall outside `filter_range`, up to `max_refills` rounds more to replace them.
@@ -65,6 +68,7 @@ class Sampler:
             self.advantage,
             weights=self.weights,
             max_completion_length=self.max_completion_length,
+            own=self.own_advantage,
         )
         return RolloutBatch(
             groups=groups,

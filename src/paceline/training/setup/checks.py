@@ -4,7 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
 
+from paceline.config.objective import AdvantageConfig, LossConfig
+from paceline.config.reading import is_code
 from paceline.config.sections import Config
 from paceline.data.formats import screen
 from paceline.data.prompts import system_prompt
@@ -19,13 +22,17 @@ from paceline.models.places import (
     read_model_config,
 )
 from paceline.models.weight_headers import check_quantised, check_weights, read_whole
+from paceline.objective.advantages import GroupAdvantage
 from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.parameters import base_name
-from paceline.rewards.resolving import BUILT_IN, default_system_prompt, resolve, reward_context
+from paceline.rewards.resolving import BUILT_IN, default_system_prompt, own_function, resolve, reward_context
 from paceline.rewards.selecting import row_check
 from paceline.types import RowCheck
+
+if TYPE_CHECKING:
+    from paceline.objective.own_loss import PolicyLoss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +79,17 @@ def resolved(config: Config, given: GivenObjects = NOTHING_GIVEN, *, for_trainin
     )
 
 
+def own_advantage(options: AdvantageConfig) -> GroupAdvantage | None:
+    """Load the function that `--advantage` names; None: it is built in. Raises RewardError where it is not there."""
+    name = options.advantage
+    return cast(GroupAdvantage, own_function(name, flag="--advantage")) if is_code(name) else None
+
+
+def own_policy_loss(options: LossConfig) -> "PolicyLoss | None":
+    """Load the function that `--bound` names; None: it is built in. Raises RewardError where it is not there."""
+    return cast("PolicyLoss", own_function(options.bound, flag="--bound")) if is_code(options.bound) else None
+
+
 def check(config: Config, given: GivenObjects = NOTHING_GIVEN, *, needs_weights: bool = True) -> Checked:
     """Check that everything named by training's options exists, and the rows: all of a file, else the first.
 
@@ -82,6 +100,8 @@ def check(config: Config, given: GivenObjects = NOTHING_GIVEN, *, needs_weights:
     """
     positions = None if given.is_model else _look_at_model(config, needs_weights=needs_weights)
     checked, data = resolved(config, given), config.data
+    own_advantage(config.advantage)
+    own_policy_loss(config.loss)
     for name in config.rewards.reward_models:
         check_reward_model(name)
     check_trackers(config.loop.report_to)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from paceline.config.reading import is_code
 from paceline.config.sections import Config
 from paceline.engines import Engine
 from paceline.rewards.function import RewardFunction
@@ -72,10 +73,13 @@ class RewardEvaluator:
     def evaluate(self, engine: Engine, *, step: int) -> "RewardResult":
         """Complete every task `generations` times, and grade."""
         started, config = time.perf_counter(), self.config
-        advantage = replace(config.advantage, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0)
+        kind = "group" if is_code(config.advantage.advantage) else config.advantage.advantage  # it has no use here
+        advantage = replace(
+            config.advantage, advantage=kind, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0
+        )
         rounds = training_rounds(config, engine, self.functions)
         rounds = replace(rounds, num_generations=self.generations, advantage=advantage, purpose="eval")
-        sampler = replace(training_sampler(config, rounds), advantage=advantage)
+        sampler = replace(training_sampler(config, rounds, None), advantage=advantage)
         batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
         seconds = time.perf_counter() - started
         rollouts = [(group.task, rollout.completion.text) for group in batch.groups for rollout in group.rollouts]

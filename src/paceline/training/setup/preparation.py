@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from paceline.config.reading import is_code
 from paceline.config.rules import require
 from paceline.config.sections import Config
 from paceline.data.prompts import Tokenizer
@@ -17,12 +18,14 @@ from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
 from paceline.models.pretrained import changed_logits, load_tokenizer, other_logits, read_config, vocabulary_size
 from paceline.models.weight_headers import check_quantised
+from paceline.objective.advantages import GroupAdvantage, check_advantage
+from paceline.objective.own_loss import PolicyLoss, check_policy_loss
 from paceline.rewards.selecting import check_selections, row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.runtime.devices import choose_device
 from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
-from paceline.training.setup.checks import Checked, resolved
+from paceline.training.setup.checks import Checked, own_advantage, own_policy_loss, resolved
 from paceline.training.setup.evaluators import Evaluator, RewardEvaluator
 from paceline.training.setup.held_out import check_prompts_fit, make_evaluators
 from paceline.training.setup.run_inputs import Overrides, RunInputs
@@ -43,6 +46,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     if checked is None:
         checked = resolved(config) if overrides.functions is None else Checked(functions=overrides.functions)
     functions, data, completion = dict(checked.functions), config.data, config.sampling.max_completion_length
+    own, loss = own_objective(config, overrides)
     # what needs the model's configuration alone
     check_memory_options(config, choose_device(config.model))
     check_quantisation(config, overrides)
@@ -101,7 +105,32 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         model_digests=model_digests(config, tokenizer, overrides.model, has_adapter=has_adapter),
         plan=plan,
         total_steps=plan.steps,
+        advantage=own,
+        policy_loss=loss,
     )
+
+
+def own_objective(config: Config, overrides: Overrides) -> tuple[GroupAdvantage | None, PolicyLoss | None]:
+    """Find the advantage and the policy loss of the user's own, and try them on made-up groups and sequences.
+
+    Raises:
+        ConfigError: one of them cannot be trained with; or it is an object, and the options do not name it.
+        RewardError: what the options name is not there.
+    """
+    pairs = (
+        ("advantage", overrides.advantage, config.advantage.advantage),
+        ("bound", overrides.policy_loss, config.loss.bound),
+    )
+    for option, given, name in pairs:
+        rule = "name the function that is given as an object"
+        require(given is None or is_code(name), option, name, rule, "write its own_name there")
+    advantage = overrides.advantage or own_advantage(config.advantage)
+    loss = overrides.policy_loss or own_policy_loss(config.loss)
+    if advantage is not None:
+        check_advantage(advantage, config.advantage.advantage)
+    if loss is not None:
+        check_policy_loss(loss, config.loss.bound)
+    return advantage, loss
 
 
 def _check_tasks(config: Config, overrides: Overrides, limit: int | None, tasks: Sequence[Task]) -> None:

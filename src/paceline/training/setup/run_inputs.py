@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from paceline.data.tasks import TaskSet
+from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.training.plan.batches import BatchPlan
 from paceline.training.setup.evaluators import Evaluator
@@ -14,6 +15,8 @@ from paceline.types import Task
 
 if TYPE_CHECKING:
     import torch
+
+    from paceline.objective.own_loss import PolicyLoss
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +45,10 @@ class RunInputs:
     """By name, digests of the model and its tokenizer: a resumed run has the same (see `identity.model_digests`)."""
     plan: BatchPlan
     total_steps: int
+    advantage: GroupAdvantage | None = None
+    """The function that `--advantage` names, if it is one of the user's own."""
+    policy_loss: "PolicyLoss | None" = None
+    """The function that `--bound` names, if it is one of the user's own."""
 
     @property
     def run_size(self) -> RunSize:
@@ -66,6 +73,10 @@ class Overrides:
     tasks: TaskSet | None = None
     held_out: Mapping[str, tuple[Task, ...]] | None = None
     """Sets to measure the training rewards on, by name; with `tasks` None means none."""
+    advantage: GroupAdvantage | None = None
+    """A function of one group's rewards; `--advantage` then holds its name (see `own_name`)."""
+    policy_loss: "PolicyLoss | None" = None
+    """A loss of each token; `--bound` then holds its name (see `own_name`)."""
     optimizer: "torch.optim.Optimizer | None" = None
     """Over parameters of `model`."""
     make_scheduler: "Callable[[torch.optim.Optimizer, int], Any] | None" = None

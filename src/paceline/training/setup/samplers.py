@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
+from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
@@ -34,14 +35,15 @@ def training_rounds(config: Config, engine: Engine, functions: Mapping[str, Rewa
     )
 
 
-def training_sampler(config: Config, rounds: RoundSampler) -> Sampler:
-    """The sampler as the options want it for training."""
+def training_sampler(config: Config, rounds: RoundSampler, own_advantage: GroupAdvantage | None) -> Sampler:
+    """The sampler as the options want it for training; `own_advantage` is what they name, if it is a function."""
     return Sampler(
         rounds=rounds,
         weights=config.rewards.weights,
         advantage=config.advantage,
         max_completion_length=config.sampling.max_completion_length,
         max_failure_rate=config.rewards.max_reward_failure_rate,
+        own_advantage=own_advantage,
     )
 
 
