@@ -160,8 +160,9 @@ def train(
         resume: a run directory, or one of its checkpoints, to continue from.
         override: options that may change what a resumed run computes.
         console: where progress is shown; None: the terminal or the notebook.
-        options: every option of the command line. `model`, `dataset`, `eval_dataset` and `reward_funcs` may be objects:
-            a transformers or peft model (with its `tokenizer`), lists of dicts or `datasets.Dataset`, functions.
+        options: every option of the command line. `model`, `dataset`, `eval_dataset`, `reward_funcs`, `advantage` and
+            `bound` may be objects: a transformers or peft model (with its `tokenizer`), lists of dicts or
+            `datasets.Dataset`, functions.
 
     Raises:
         PacelineError: an option is wrong, or the run failed; the sentence names the option and the remedy.

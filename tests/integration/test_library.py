@@ -108,6 +108,22 @@ def test_advantages_of_ones_own_are_those_that_are_trained_on(tmp_path, model):
     assert (none.metrics[0].updates, none.metrics[0].groups_zero_deviation) == (0, 2)
 
 
+def test_an_advantage_and_a_loss_given_as_functions_are_those_of_the_options_that_they_copy(tmp_path, model):
+    def centred(rewards):
+        there = [reward for reward in rewards if reward is not None]
+        return [0.0 if reward is None else reward - sum(there) / len(there) for reward in rewards]
+
+    def plain(batch):
+        return -batch.ratio * batch.advantages
+
+    options = {"model": model, "dataset": ROWS, "reward_funcs": variety, **SMALL}
+    named = paceline.train(**options, advantage="none", bound="none", output_dir=tmp_path / "named")
+    own = paceline.train(**options, advantage=centred, bound=plain, output_dir=tmp_path / "own")
+    assert [one.grad_norm for one in own.metrics] == pytest.approx([one.grad_norm for one in named.metrics], rel=1e-4)
+    with pytest.raises(ConfigError, match="bound"):
+        paceline.train(**options, bound=lambda batch: plain(batch).mean().expand_as(batch.ratio))
+
+
 def test_a_group_that_a_loop_leaves_out_is_counted_and_not_trained_on(tmp_path, model):
     run = by_hand(lambda groups: groups[1:], model=model, dataset=ROWS, reward_funcs=variety, output_dir=tmp_path / "r")
     assert [one.groups_filtered for one in run.metrics] == [1, 1, 1]

@@ -56,6 +56,8 @@ class GivenObjects:
     rows: ReadFiles = field(default_factory=dict)
     is_model: bool = False
     """True if the model is an object, of which no file is looked at."""
+    options: frozenset[str] = frozenset()
+    """Options among `advantage` and `bound` whose function is an object, which is not loaded by its name."""
 
 
 NOTHING_GIVEN = GivenObjects()
@@ -100,8 +102,10 @@ def check(config: Config, given: GivenObjects = NOTHING_GIVEN, *, needs_weights:
     """
     positions = None if given.is_model else _look_at_model(config, needs_weights=needs_weights)
     checked, data = resolved(config, given), config.data
-    own_advantage(config.advantage)
-    own_policy_loss(config.loss)
+    if "advantage" not in given.options:
+        own_advantage(config.advantage)
+    if "bound" not in given.options:
+        own_policy_loss(config.loss)
     for name in config.rewards.reward_models:
         check_reward_model(name)
     check_trackers(config.loop.report_to)

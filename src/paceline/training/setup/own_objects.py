@@ -26,18 +26,29 @@ class OwnObjects:
     """A configuration of peft for a new adapter."""
     rows: ReadFiles = field(default_factory=dict)
     functions: dict[str, RewardFunction] = field(default_factory=dict)
+    objective: dict[str, Any] = field(default_factory=dict)
+    """Functions by the option that they take the place of, `advantage` or `bound`."""
 
     @property
     def given(self) -> GivenObjects:
         """The objects that the cheap stage of setup looks at."""
-        return GivenObjects(functions=self.functions, rows=self.rows, is_model=self.model is not None)
+        return GivenObjects(
+            functions=self.functions, rows=self.rows, is_model=self.model is not None, options=frozenset(self.objective)
+        )
 
     def overrides(self, checked: Checked) -> "Overrides":
         """Return the objects that take the place of what the configuration names."""
         from paceline.training.setup.run_inputs import Overrides
 
         functions = checked.functions if self.functions else None
-        return Overrides(model=self.model, tokenizer=self.tokenizer, adapter=self.adapter, functions=functions)
+        return Overrides(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            adapter=self.adapter,
+            functions=functions,
+            advantage=self.objective.get("advantage"),
+            policy_loss=self.objective.get("bound"),
+        )
 
 
 def objects_apart(keywords: Mapping[str, Any]) -> OwnObjects:
@@ -60,6 +71,10 @@ def objects_apart(keywords: Mapping[str, Any]) -> OwnObjects:
         flags["eval_dataset"] = [f"{name}={_address(one, str(name), found.rows)}" for name, one in held_out.items()]
     elif held_out is not None:
         flags["eval_dataset"] = _address(held_out, "eval_dataset", found.rows)
+    for option in ("advantage", "bound"):
+        if callable(flags.get(option)):
+            function = found.objective[option] = flags[option]
+            flags[option] = f"{function.__module__}:{_name_of_function(function)}"
     sources = flags.get("reward_funcs")
     if sources is not None:
         several = [sources] if isinstance(sources, str) or callable(sources) else list(sources)

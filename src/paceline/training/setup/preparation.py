@@ -123,7 +123,7 @@ def own_objective(config: Config, overrides: Overrides) -> tuple[GroupAdvantage 
     )
     for option, given, name in pairs:
         rule = "name the function that is given as an object"
-        require(given is None or is_code(name), option, name, rule, "write its own_name there")
+        require(given is None or is_code(name), option, name, rule, "write module:function there")
     advantage = overrides.advantage or own_advantage(config.advantage)
     loss = overrides.policy_loss or own_policy_loss(config.loss)
     if advantage is not None:

@@ -74,9 +74,9 @@ class Overrides:
     held_out: Mapping[str, tuple[Task, ...]] | None = None
     """Sets to measure the training rewards on, by name; with `tasks` None means none."""
     advantage: GroupAdvantage | None = None
-    """A function of one group's rewards; `--advantage` then holds its name (see `own_name`)."""
+    """A function of one group's rewards; `--advantage` then holds its name."""
     policy_loss: "PolicyLoss | None" = None
-    """A loss of each token; `--bound` then holds its name (see `own_name`)."""
+    """A loss of each token; `--bound` then holds its name."""
     optimizer: "torch.optim.Optimizer | None" = None
     """Over parameters of `model`."""
     make_scheduler: "Callable[[torch.optim.Optimizer, int], Any] | None" = None
