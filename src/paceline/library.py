@@ -294,16 +294,16 @@ class Session:
     def _open(self) -> Generator[None]:
         order, place = self._order, self._place
         with ExitStack() as around, saying_how_to_resume(order.request, VOICE), _said_in_keywords():
-            leader = None
+            launch = None
             if place is not None:
-                from paceline.workers.torchrun.launch import follow, leading
+                from paceline.workers.torchrun.launch import Launch
 
+                launch = Launch(place, self.config, order.overrides)
                 if not place.leads:
+                    launch.follow()
                     yield
-                    if (status := follow(place, self.config)) != DONE:
-                        raise SystemExit(status)
                     return
-                leader = around.enter_context(leading(place, self.config))
+                around.enter_context(launch.lead())
             from rich.console import Console
 
             from paceline.training.run import running
@@ -314,7 +314,7 @@ class Session:
             session = RunSession(order.request, inputs)
             around.enter_context(session)
             observer = session.command_line(console, VOICE)
-            make_backend = choose_backend(self.config, leader, order.overrides)
+            make_backend = choose_backend(self.config, launch, order.overrides)
             run = session.start(make_backend, observer, opening=opening_sentences(inputs))
             self._session = session
             with observer, session.stepping() as self._interrupted, running(run):
@@ -323,8 +323,6 @@ class Session:
                 raise KeyboardInterrupt(f"{session.interrupt} after step {run.state.step}")
             session.finish(console)
             self._session = None
-            if leader is not None:
-                leader.status = DONE
 
 
 def evaluate(

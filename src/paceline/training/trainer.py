@@ -270,14 +270,30 @@ def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
 def _models(
     config: Config, overrides: Overrides, checkpoint: Checkpoint | None, ranks: Ranks
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
-    """Policy, how it is computed, reference, and what measures its activations. Ranks read their parts alone."""
+    """Policy, how it is computed, reference, and what measures its activations.
+
+    Ranks read their parts alone; of a program's own model each has all of it, and leaves its part.
+    """
     place, seed = None if checkpoint is None else checkpoint.model, config.loop.seed
     adapter = config.lora if overrides.adapter is None else overrides.adapter
     mesh = ranks.parallel_layout if isinstance(ranks.parallel_layout, MeshLayout) else None
     measure: Callable[[], Activations]
+    reference: Loaded | None = None
     if mesh is not None:
-        assert overrides.model is None  # a program's own model is trained in one process
-        policy, forward = load_policy(config.model, config.lora, parallel_layout=mesh, checkpoint=place, seed=seed)
+        if overrides.model is None:
+            policy, forward = load_policy(config.model, adapter, parallel_layout=mesh, checkpoint=place, seed=seed)
+        else:
+            if overrides.optimizer is not None:
+                raise ConfigError(
+                    "optimizers must be (None, None) where ranks share the weights out, whose parameters are others "
+                    "then; leave it out, or train copies (--zero-stage 0)"
+                )
+            policy = adopt_model(overrides.model, config.model, adapter, seed=seed)
+            if config.loss.beta and policy.adapter is None:
+                reference = frozen_copy(policy)
+                mesh.apply(reference.model, reference.compute_dtype)
+            forward = choose_forward(policy.model, policy.compute_dtype)
+            mesh.apply(policy.model, policy.compute_dtype)
         fix_lengths(config, policy)
         measure = partial(measure_by_twin, policy, forward)
     else:
@@ -299,7 +315,7 @@ def _models(
         )
     if overrides.model is None:
         reference = load_reference(policy, config.model, parallel_layout=mesh)
-    else:
+    elif reference is None:
         reference = frozen_copy(policy)
     fix_lengths(config, reference)
     return policy, forward, reference, measure

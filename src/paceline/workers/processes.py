@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from paceline.training.backend import BackendFactory
     from paceline.training.setup.run_inputs import Overrides
-    from paceline.workers.torchrun.launch import Leader
+    from paceline.workers.torchrun.launch import Launch
 
 REACH_SECONDS = 3.0
 """Connection timeout; within a cluster a connection takes milliseconds."""
@@ -74,10 +74,10 @@ def _check_reachable(options: ClusterConfig) -> None:
         ) from None
 
 
-def choose_backend(config: Config, leader: "Leader | None", overrides: "Overrides | None") -> "BackendFactory":
+def choose_backend(config: Config, launch: "Launch | None", overrides: "Overrides | None") -> "BackendFactory":
     """Choose what builds the backend: ranks where a launcher started them, a cluster, or this process."""
-    if leader is not None:
-        return leader.on_all_ranks
+    if launch is not None:
+        return launch.on_all_ranks
     if config.cluster.cluster:
         from paceline.workers.ray import on_a_cluster
 
@@ -99,7 +99,7 @@ def carry_out(
 ) -> int:
     """Run to the last step or to an interrupt, in one process or as one rank of a launch; returns the exit status."""
 
-    def to_the_end(leader: "Leader | None" = None) -> int:
+    def to_the_end(launch: "Launch | None" = None) -> int:
         # loading torch takes seconds: whatever can be refused is refused before this line
         with loading():
             from paceline.training.setup.preparation import prepare
@@ -111,7 +111,7 @@ def carry_out(
 
             from paceline.training.session import train
 
-            make_backend = choose_backend(request.config, leader, overrides)
+            make_backend = choose_backend(request.config, launch, overrides)
         is_done = train(request, inputs, console=console or Console(), make_backend=make_backend, voice=voice)
         return DONE if is_done else INTERRUPTED
 
@@ -120,13 +120,14 @@ def carry_out(
             return to_the_end()
         # all ranks meet before the first of them prepares: what it refuses, the others hear of
         with loading():
-            from paceline.workers.torchrun.launch import follow, leading
+            from paceline.workers.torchrun.launch import Launch
 
+        launch = Launch(place, request.config, overrides)
         if not place.leads:
-            return follow(place, request.config)
-        with leading(place, request.config) as leader:
-            leader.status = to_the_end(leader)
-        return leader.status
+            return int(launch.follow())
+        with launch.lead():
+            launch.result = to_the_end(launch)
+        return int(launch.result)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
 from paceline.errors import ConfigError, EngineError, TrainingError, first_line
@@ -108,7 +108,8 @@ class TrainerActor(_Watch, TrainerWorker):
                 process_group(meeting, rank=number, size=size, device=device, timeout=COLLECTIVE_SECONDS)
             )
             ranks = make_ranks(config.parallel, device, offload="parameters" in config.optim.offload)
-        super().__init__(config, run_size, checkpoint, ranks=ranks)
+        found = None if checkpoint is None else read_checkpoint(checkpoint)
+        super().__init__(config, run_size, found, ranks=ranks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

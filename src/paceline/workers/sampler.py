@@ -1,7 +1,7 @@
 """A sampler's process: an engine on a copy of the weights, and the reward functions."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,11 +9,11 @@ from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.models.loaded import Loaded
 from paceline.models.pretrained import load_tokenizer
-from paceline.rewards.function import RewardFunction
 from paceline.training.assembly import make_engine
 from paceline.training.records import engine_sentences
 from paceline.training.rollouts.rounds import Drawn, Round
 from paceline.training.setup.checks import resolve_functions
+from paceline.training.setup.run_inputs import Overrides
 from paceline.training.setup.samplers import training_rounds, with_reward_models
 from paceline.types import Completion
 from paceline.workers.weight_sync import Manifest, write_buckets
@@ -26,17 +26,22 @@ class SamplerWorker:
         self,
         config: Config,
         policy: Loaded,
-        functions: Mapping[str, RewardFunction] | None = None,
+        overrides: Overrides | None = None,
     ) -> None:
-        """Build engine and scoring; `functions` is None for those of the configuration, on this machine's sandbox."""
+        """Build engine and scoring, with tokenizer and reward functions of `overrides` or of the configuration."""
         self.policy = policy
         self._version = -1  # of the weights from the store that the model has: none yet
         self._offers: deque[tuple[Manifest, tuple[Sequence[np.ndarray], ...]]] = deque(maxlen=1)
         take_newer = self._take_newer if config.cluster.on_new_weights == "continue" else None
-        tokenizer = load_tokenizer(config.model)
+        given = overrides or Overrides()
+        tokenizer = given.tokenizer or load_tokenizer(config.model)
         self.engine = make_engine(config, policy, tokenizer, take_newer=take_newer)
+        functions = given.functions
         if functions is None:
-            functions = with_reward_models(resolve_functions(config, config.rewards.functions), config)
+            functions = resolve_functions(config, config.rewards.functions)
+        if not functions.keys() >= set(config.rewards.names):
+            addresses, tokenizers = given.reward_models, given.reward_tokenizers
+            functions = with_reward_models(functions, config, addresses=addresses, tokenizers=tokenizers)
         self._rounds = training_rounds(config, self.engine, functions)
 
     def sentences(self) -> tuple[str, ...]:

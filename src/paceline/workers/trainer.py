@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.checkpoints.finding import Checkpoint, TrainingState, read_checkpoint
+from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.kernels.checksums import fingerprint
 from paceline.models.parallel.mesh_ranks import MeshRanks
@@ -16,7 +16,7 @@ from paceline.models.pretrained import load_tokenizer
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint
 from paceline.training.records import trainer_sentences
-from paceline.training.setup.run_inputs import RunSize
+from paceline.training.setup.run_inputs import Overrides, RunSize
 from paceline.training.trainer import make_trainer
 from paceline.types import RolloutGroup
 from paceline.workers.weight_sync import Manifest, WeightsChecksum, manifest_of, read_bucket
@@ -46,15 +46,23 @@ class TrainerWorker:
         self,
         config: Config,
         run_size: RunSize,
-        checkpoint: Path | None,
+        checkpoint: Checkpoint | None,
         *,
+        overrides: Overrides | None = None,
         ranks: Ranks = ONE_RANK,
         before_update: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the weights, from a checkpoint if there is one. `before_update` lets go of memory for an update."""
+        """Read the weights, from a checkpoint if there is one, or take a program's own model of `overrides`.
+
+        `before_update` lets go of memory for an update.
+        """
         self._ranks, self._has_store, self._before_update = ranks, config.cluster.cluster, before_update
-        found = None if checkpoint is None else read_checkpoint(checkpoint)
-        self.trainer = make_trainer(config, load_tokenizer(config.model), run_size, checkpoint=found, ranks=ranks)
+        given = overrides or Overrides()
+        tokenizer, is_own = given.tokenizer or load_tokenizer(config.model), given.model is not None
+        at = None if is_own else checkpoint
+        self.trainer = make_trainer(config, tokenizer, run_size, given, checkpoint=at, ranks=ranks)
+        if is_own and checkpoint is not None:
+            self.trainer.restore(checkpoint)
 
     def sentences(self) -> tuple[str, ...]:
         """Sentences for the user on how the model is computed."""
@@ -77,6 +85,10 @@ class TrainerWorker:
         """Manifest of the current weights."""
         model, policy_version = self.trainer.policy.model, self.trainer.policy_version
         return manifest_of(model, version=version, policy_version=policy_version, ranks=self._ranks)
+
+    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """Report what an update would find in these groups, without an update."""
+        return self.trainer.learner.measure(groups)
 
     def bucket(self, names: Sequence[str]) -> list[np.ndarray]:
         """One bucket of the current weights; the first rank returns it, the others help to gather."""

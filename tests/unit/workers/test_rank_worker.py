@@ -20,7 +20,7 @@ from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.training.setup.run_inputs import RunSize
-from paceline.workers.torchrun.launch import RankWorker, Roles
+from paceline.workers.torchrun.rank import RankWorker, Roles
 from paceline.workers.weight_sync import BroadcastGroup, WeightsGroup
 from tests.cluster_runs import options_in
 from tests.laws.layouts import CPU, groups_of
@@ -111,10 +111,10 @@ def work(number: int, folder: str, options: Mapping[str, object]) -> None:
             meeting = Meeting(file=Path(folder, "meeting"))
             group = process_group(meeting, rank=number, size=TRAINING, device=CPU, timeout=60)
             open_groups.enter_context(group)
-            own = RankWorker(rank=number, roles=TOGETHER, device=CPU, cores=1, functions={})
+            own = RankWorker(rank=number, roles=TOGETHER, device=CPU, cores=1)
             found["together"] = {name: steps(config, own) for name, config in configs.items()}
         group = broadcast_group_of(number, folder)
-        own = RankWorker(rank=number, roles=SEPARATE, device=CPU, cores=1, broadcast_group=group, functions={})
+        own = RankWorker(rank=number, roles=SEPARATE, device=CPU, cores=1, broadcast_group=group)
         found["apart"] = {name: steps_apart(config, own, Path(folder, name)) for name, config in configs.items()}
     Path(folder, f"{number}.json").write_text(json.dumps(found))
 

@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.workers.group import WorkerGroup
-from paceline.workers.torchrun.launch import LEAVE, RankWorkers, answer_calls
+from paceline.workers.torchrun.rank import LEAVE, RankWorkers, answer_calls
 from tests.unit.workers.scripted_ranks import Knowing, ScriptedChannels
 
 
@@ -97,8 +97,11 @@ def test_the_first_ranks_own_error_is_told_as_it_is():
 
 
 def test_another_rank_does_what_it_is_asked_until_it_is_asked_to_leave():
-    channels, part = ScriptedChannels({0: [("do", (1,)), ("sampler.do", (2,)), (LEAVE, ()), ("do", (3,))]}), Part()
-    answer_calls(part, channels)
+    channels, part = (
+        ScriptedChannels({0: [("do", (1,)), ("sampler.do", (2,)), (LEAVE, ("left",)), ("do", (3,))]}),
+        Part(),
+    )
+    assert answer_calls(part, channels) == "left"
     assert part.asked == [(1,), (2,)]
     assert channels.sent[0] == ["own (1,)", "own (2,)"]
 

@@ -6,7 +6,7 @@ from paceline.config.building import build_config
 from paceline.config.layout import ParallelConfig
 from paceline.errors import ConfigError
 from paceline.workers.torchrun.environment import check_launched, launched
-from paceline.workers.torchrun.launch import Roles, roles_of
+from paceline.workers.torchrun.rank import Roles, roles_of
 
 TORCHRUN = {
     "RANK": "0",

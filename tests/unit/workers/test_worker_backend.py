@@ -8,7 +8,7 @@ from paceline.errors import TrainingError
 from paceline.training.rollout_journal import NO_TRANSFER
 from paceline.workers.backend import RankWeights, StoredWeights
 from paceline.workers.group import WorkerGroup
-from paceline.workers.torchrun.launch import RankWorkers
+from paceline.workers.torchrun.rank import RankWorkers
 from paceline.workers.trainer import TrainerUpdate
 from paceline.workers.weight_sync import Manifest, Renewed, WeightsChecksum
 from tests.unit.training.test_train_records import NOTHING

@@ -53,9 +53,11 @@ class SocketChannels:
             except OSError:
                 raise RankLost(f"rank {rank} does not take calls any more") from None
 
-    def receive(self, rank: int) -> Any:
-        """Wait for a rank's next message; raises RankLost where none will come."""
+    def receive(self, rank: int, *, seconds: float | None = None) -> Any:
+        """Wait for a rank's next message, `seconds` at most; raises RankLost where none will come."""
         try:
+            if not self.calls[rank].poll(seconds):
+                raise RankLost(f"rank {rank} did not answer within {seconds:g} s")
             return self.calls[rank].recv()
         except (EOFError, OSError):
             raise RankLost(f"rank {rank} does not answer any more") from None

@@ -1,0 +1,271 @@
+"""What a rank of a launch is and does, and how the first one calls it."""
+
+import copy
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from typing_extensions import override
+
+from paceline.checkpoints.finding import Checkpoint, read_checkpoint
+from paceline.config.layout import ParallelConfig, training_ranks
+from paceline.config.sections import Config
+from paceline.errors import ProcessLost
+from paceline.models.loaded import Loaded
+from paceline.models.loading import adopt_model, load_model, restore_weights
+from paceline.models.parallel.gathering import full_parameters
+from paceline.models.parallel.mesh_ranks import make_ranks
+from paceline.models.parallel.ranks import ONE_RANK, RankLost, Ranks
+from paceline.runtime.activity import ACTIVITY
+from paceline.training.rollout_journal import NO_TRANSFER, WeightTransfer
+from paceline.training.setup.run_inputs import Overrides, RunSize
+from paceline.workers.group import Workers
+from paceline.workers.sampler import SamplerWorker
+from paceline.workers.trainer import TrainerWorker
+from paceline.workers.weight_sync import (
+    BroadcastGroup,
+    Renewed,
+    WeightsChecksum,
+    copy_weights,
+    give_weights,
+    take_weights,
+)
+
+LEAVE = "leave"
+"""Last call: what the first rank leads is over."""
+BLAME_SECONDS = 5.0
+"""Seconds to wait for the name of the lost rank when a channel breaks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Roles:
+    """Ranks that train and ranks that sample. The first rank always trains, because it has the loop."""
+
+    training: range
+    sampling: range
+
+    @property
+    def are_apart(self) -> bool:
+        """True if the sampling ranks do not train."""
+        return self.sampling.start > 0
+
+    @property
+    def sentence(self) -> str:
+        """Sentence for the user on who does what."""
+        if not self.are_apart:
+            return f"{len(self.sampling)} ranks sample and train together"
+        train, sample = _counted(self.training, "trains", "train"), _counted(self.sampling, "samples", "sample")
+        return f"{train}, {sample}"
+
+
+def roles_of(options: ParallelConfig, ranks: int) -> Roles:
+    """Roles of the ranks: all sample and train, or the last ones only sample; a ConfigError if none would train."""
+    first = training_ranks(options, ranks)
+    return Roles(training=range(first), sampling=range(first if options.sampling_ranks else 0, ranks))
+
+
+def _counted(ranks: range, one: str, several: str) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} {one}"
+    return f"ranks {ranks[0]} {'and' if len(ranks) == 2 else 'to'} {ranks[-1]} {several}"
+
+
+@dataclass(kw_only=True, slots=True)
+class RankWorker:
+    """A rank: its resources, and its trainer and sampler as far as its role has them."""
+
+    rank: int
+    roles: Roles
+    device: torch.device
+    cores: int
+    broadcast_group: BroadcastGroup | None = None
+    """Group of the first rank and those that only sample; None on other ranks, or if no rank only samples."""
+    overrides: Overrides = field(default_factory=Overrides)
+    """This rank's own objects in the place of what the configuration names."""
+    trainer: TrainerWorker | None = None
+    sampler: SamplerWorker | None = None
+    ranks: Ranks = ONE_RANK
+
+    @property
+    def is_split(self) -> bool:
+        """True if this rank trains less than the whole model."""
+        return self.ranks.sizes.splits_the_model
+
+    def build(self, config: Config, run_size: RunSize, checkpoint: Path | None) -> None:
+        """Read the weights, from a checkpoint if there is one."""
+        torch.set_num_threads(self.cores)  # launchers leave one, and what reads the weights takes what it finds
+        found = None if checkpoint is None else read_checkpoint(checkpoint)
+        trains, samples = self.rank in self.roles.training, self.rank in self.roles.sampling
+        if trains:
+            self.ranks = make_ranks(config.parallel, self.device, offload="parameters" in config.optim.offload)
+            if self.overrides.model is not None:
+                same_weights(self.overrides.model, self.ranks, self.device)
+        # a copy to sample from is made before the trainer leaves its part of a program's own model
+        own = (
+            load_copy(config, self.overrides, found, is_apart=not trains)
+            if samples and (not trains or self.is_split)
+            else None
+        )
+        if trains:
+            self.trainer = TrainerWorker(
+                config,
+                run_size,
+                found,
+                overrides=self.overrides,
+                ranks=self.ranks,
+                before_update=lambda: None if self.sampler is None else self.sampler.engine.rest(),
+            )
+        if samples:
+            policy = own or cast(TrainerWorker, self.trainer).trainer.policy
+            self.sampler = SamplerWorker(config, policy, self.overrides)
+            self.sampler.engine.take_weights(0 if found is None else found.state.policy_version)
+
+    def restore(self, checkpoint: Path) -> None:
+        """Put a checkpoint into what was built without it."""
+        found = read_checkpoint(checkpoint)
+        if self.trainer is not None:
+            self.trainer.trainer.restore(found)
+        self._take(found.model, found.state.policy_version)
+
+    def load_weights(self, model: Path, policy_version: int) -> None:
+        """Put the weights of a checkpoint's `model` directory alone into trainer and sampler."""
+        if self.trainer is not None:
+            restore_weights(self.trainer.trainer.policy, model)
+        self._take(model, policy_version)
+
+    def _take(self, model: Path, policy_version: int) -> None:
+        if self.sampler is not None:
+            if self.trainer is None or self.is_split:
+                restore_weights(self.sampler.policy, model)
+            self.sampler.engine.take_weights(policy_version)
+
+    def renew(self, policy_version: int) -> Renewed:
+        """Bring samplers to the trained weights of this version; all ranks call it together."""
+        started, group, device = time.perf_counter(), self.broadcast_group, self.device
+        if self.sampler is None:
+            assert self.trainer is not None
+            weights = full_parameters(self.trainer.trainer.policy.model, self.ranks)
+            if group is None:
+                assert not [*weights]  # those who have parts of it help the first one, and get none
+                return Renewed(transfer=NO_TRANSFER, held=None)
+            found, nbytes = give_weights(group, weights, device)
+        elif self.trainer is None:
+            assert group is not None
+            self.sampler.engine.rest()
+            found, nbytes = take_weights(group, self.sampler.policy.model, device)
+            self.sampler.engine.take_weights(policy_version)
+        else:
+            is_copied = self.is_split and self.sampler.engine.policy_version != policy_version
+            if is_copied:
+                weights = full_parameters(self.trainer.trainer.policy.model, self.ranks, everywhere=True)
+                found, nbytes = copy_weights(self.sampler.policy.model, weights)
+            self.sampler.engine.take_weights(policy_version)
+            if not is_copied:
+                return Renewed(transfer=NO_TRANSFER, held=None)
+        transfer = WeightTransfer(seconds=time.perf_counter() - started, nbytes=nbytes)
+        return Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=found))
+
+
+class Channels(Protocol):
+    """Channels from the first rank to the others, or from another rank to it."""
+
+    def send(self, ranks: Collection[int], message: Any) -> None:
+        """Send the same message to several ranks."""
+
+    def receive(self, rank: int) -> Any:
+        """Wait for a rank's next message; raises RankLost where none will come."""
+
+
+class Knowing(Protocol):
+    """Knows which rank was lost."""
+
+    def verdict(self, seconds: float) -> BaseException | None:
+        """Reason why the run is over, waiting up to `seconds` for it; None if there is none."""
+
+
+class RankWorkers(Workers):
+    """`Workers` that are ranks: the first one sends its calls to the others and does its own part at the same time."""
+
+    def __init__(self, own: Any, numbers: range, channels: Channels, knowing: Knowing, *, part: str = "") -> None:
+        """`own` is what this rank has; methods are looked up in its `part`, such as `worker.trainer`."""
+        self._own, self._numbers, self._channels, self._knowing = own, numbers, channels, knowing
+        self._prefix = f"{part}." if part else ""
+        self._own_call: tuple[str, tuple[Any, ...]] = ("", ())
+
+    @property
+    @override
+    def numbers(self) -> Sequence[int]:
+        return self._numbers
+
+    @override
+    def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
+        call, others = (self._prefix + method, arguments), [worker for worker in workers if worker]
+        if others:
+            with self._blaming():
+                self._channels.send(others, call)
+        if 0 in workers:
+            self._own_call = call
+
+    @override
+    def wait(self, busy: Collection[int]) -> int:
+        """The first rank's own part comes first: meanwhile the others do theirs."""
+        return min(busy)
+
+    @override
+    def answer(self, worker: int) -> Any:
+        with self._blaming():
+            if worker:
+                ACTIVITY.beat("rank 0", f"waits for what rank {worker} gives")
+                return self._channels.receive(worker)
+            method, arguments = self._own_call
+            return attrgetter(method)(self._own)(*arguments)
+
+    @contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Name the rank that was lost, where this one only lost touch with it."""
+        try:
+            yield
+        except RankLost as lost:
+            raise (self._knowing.verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
+
+
+def answer_calls(worker: Any, channels: Channels) -> Any:
+    """Answer the first rank's calls on another rank until the last one; returns what that one leaves.
+
+    Raises:
+        RankLost: the first rank, or another one, cannot be reached any more.
+        PacelineError: a call raised it; there is no answer then.
+    """
+    while True:
+        method, arguments = channels.receive(0)
+        if method == LEAVE:
+            return arguments[0]
+        channels.send([0], attrgetter(method)(worker)(*arguments))
+
+
+def same_weights(model: Any, ranks: Ranks, device: torch.device) -> None:
+    """Give every rank that trains the first one's weights of a program's own model, as it may draw them at random."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        if tensor.is_floating_point():  # quantised ones were read from files
+            tensor.data.copy_(ranks.broadcast(tensor.detach().to(device).contiguous(), source=0))
+
+
+def load_copy(config: Config, overrides: Overrides, checkpoint: Checkpoint | None, *, is_apart: bool) -> Loaded:
+    """Load a frozen copy of the whole model to sample from. `is_apart`: a program's own model is no one else's here."""
+    adapter, seed = overrides.adapter or config.lora, config.loop.seed
+    place = None if checkpoint is None else checkpoint.model
+    if overrides.model is None:
+        policy = load_model(config.model, adapter, checkpoint=place, seed=seed)
+    else:
+        model = overrides.model if is_apart else copy.deepcopy(overrides.model)
+        policy = adopt_model(model, config.model, adapter, seed=seed)
+        if place is not None:
+            restore_weights(policy, place)
+    policy.model.requires_grad_(False)
+    return policy
