@@ -143,6 +143,27 @@ def test_an_evaluation_and_a_checkpoint_come_when_a_loop_asks_for_them(tmp_path,
     assert (tmp_path / "run" / "checkpoints" / "step-000001").is_dir()
 
 
+@pytest.mark.long
+def test_functions_and_rows_of_a_program_reach_the_actors_of_a_cluster(tmp_path, model):
+    pytest.importorskip("ray")
+    penalty = 0.01
+
+    def brief(completions, **columns):
+        return [1.0 - penalty * len(text) for text in completions]
+
+    options = {"model": model, "dataset": ROWS, "reward_funcs": brief, **SMALL}
+    here = paceline.train(**options, output_dir=tmp_path / "here")
+    cluster = paceline.train(**options, cluster=True, output_dir=tmp_path / "cluster")
+    assert weights(here) == weights(cluster)
+    with pytest.raises(ConfigError, match="model must be a name with cluster, got a Qwen2ForCausalLM"):
+        paceline.train(
+            **{**options, "model": tiny_model("qwen2")},
+            tokenizer=tiny_tokenizer(),
+            cluster=True,
+            output_dir=tmp_path / "object",
+        )
+
+
 @pytest.mark.usefixtures("heeded_signals")
 def test_an_interrupted_loop_finishes_its_step_and_the_resumed_one_ends_with_the_same_weights(tmp_path, model):
     options = {"model": str(model), "dataset": ROWS, "reward_funcs": variety}

@@ -165,6 +165,11 @@ def own_name(function: Callable[..., object]) -> str:
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
+def has_home(name: str) -> bool:
+    """Return True if a process can find the function by its name alone: it is built in, or code with a place."""
+    return base_name(name) in BUILT_IN or ":" in name
+
+
 def source_file(name: str) -> Path | None:
     """The file that the function `name` was loaded from; None: it is built in, or its module has no file."""
     where = name.rpartition(":")[0]

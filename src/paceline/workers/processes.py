@@ -81,7 +81,7 @@ def choose_backend(config: Config, launch: "Launch | None", overrides: "Override
     if config.cluster.cluster:
         from paceline.workers.ray import on_a_cluster
 
-        return on_a_cluster
+        return partial(on_a_cluster, overrides=overrides)
     from paceline.training.backend import in_this_process
 
     return partial(in_this_process, overrides=overrides)

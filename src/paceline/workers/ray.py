@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,12 @@ from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
+from paceline.rewards.resolving import has_home
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import choose_device
 from paceline.runtime.watchdog import write_stacks
 from paceline.training.backend import Backend, make_task_sampler
-from paceline.training.setup.run_inputs import RunInputs, RunSize
+from paceline.training.setup.run_inputs import Overrides, RunInputs, RunSize
 from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import Lost, WorkerGroup, Workers
 from paceline.workers.sampler import SamplerWorker
@@ -74,10 +75,11 @@ class _Watch:
 class SamplerActor(_Watch, SamplerWorker):
     """A sampler. It samples nothing before its first weights."""
 
-    def __init__(self, config: Config, directory: Path, number: int) -> None:
+    def __init__(self, config: Config, directory: Path, number: int, overrides: Overrides) -> None:
         """`directory` is what the configuration's paths are relative to."""
         os.chdir(directory)
-        super().__init__(config, load_model(config.model, config.lora, seed=config.loop.seed))
+        adapter = overrides.adapter or config.lora
+        super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), overrides)
 
     @ray.method(concurrency_group="tell")
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
@@ -94,6 +96,7 @@ class TrainerActor(_Watch, TrainerWorker):
         config: Config,
         directory: Path,
         number: int,
+        overrides: Overrides,
         meeting: Meeting | None,
         run_size: RunSize,
         checkpoint: Path | None,
@@ -109,7 +112,7 @@ class TrainerActor(_Watch, TrainerWorker):
             )
             ranks = make_ranks(config.parallel, device, offload="parameters" in config.optim.offload)
         found = None if checkpoint is None else read_checkpoint(checkpoint)
-        super().__init__(config, run_size, found, ranks=ranks)
+        super().__init__(config, run_size, found, overrides=overrides, ranks=ranks)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,18 +284,32 @@ class RayWorkers(Workers):
 
 
 @contextmanager
-def on_a_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
-    """Build the backend of a run with `--cluster`, a `BackendFactory`."""
-    options, size = config.cluster, inputs.run_size
+def on_a_cluster(
+    config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, overrides: Overrides | None = None
+) -> Iterator[Backend]:
+    """Build the backend of a run with `--cluster`, a `BackendFactory`; a program's functions travel to the actors.
+
+    Raises:
+        ConfigError: a program's own model, which other processes cannot share.
+    """
+    options, size, given = config.cluster, inputs.run_size, overrides or Overrides()
+    if given.model is not None:
+        raise ConfigError(
+            f"--model must be a name with --cluster, got a {type(given.model).__name__}; save it by save_pretrained "
+            "and give the directory"
+        )
+    # what has a name that the actors can load is loaded there
+    own = {name: one for name, one in (given.functions or {}).items() if not has_home(name)}
+    given = replace(given, functions=own)
     # on a cluster of this machine processes share all cores
     here = (os.cpu_count() or 1) // (options.num_producers + options.num_consumers)
     cpus = config.model.threads or (max(1, here) if options.ray_address is None else 1)
     share = Share(cpus=cpus, gpus=1 if choose_device(config.model).type == "cuda" else 0)
     done, path = (0, None) if checkpoint is None else (checkpoint.state.step, checkpoint.path.absolute())
     with ray_cluster(options, share), _meeting(options) as meeting:
-        actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, meeting, size, path)
+        actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, given, meeting, size, path)
         trainers = WorkerGroup(actors, "trainer")
-        actors = RayWorkers(SamplerActor, "sampler", options.num_producers, share, config, spread=True)
+        actors = RayWorkers(SamplerActor, "sampler", options.num_producers, share, config, given, spread=True)
         samplers = WorkerGroup(actors, "sampler")
         weights = StoredWeights(trainers, samplers, done=done)
         task_sampler = make_task_sampler(config, inputs, checkpoint)

@@ -36,9 +36,7 @@ class SamplerWorker:
         given = overrides or Overrides()
         tokenizer = given.tokenizer or load_tokenizer(config.model)
         self.engine = make_engine(config, policy, tokenizer, take_newer=take_newer)
-        functions = given.functions
-        if functions is None:
-            functions = resolve_functions(config, config.rewards.functions)
+        functions = resolve_functions(config, config.rewards.functions, given.functions or {})
         if not functions.keys() >= set(config.rewards.names):
             addresses, tokenizers = given.reward_models, given.reward_tokenizers
             functions = with_reward_models(functions, config, addresses=addresses, tokenizers=tokenizers)
