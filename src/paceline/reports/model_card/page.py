@@ -1,8 +1,11 @@
 """The whole card: what the Hub reads, then what a person reads, from top to bottom."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -14,7 +17,6 @@ from paceline.metrics.comparisons import level_of_best, probability
 from paceline.objective.formula import as_text, objective
 from paceline.reports.format import count, percent_interval, points
 from paceline.reports.model_card.facts import CardFacts
-from paceline.reports.model_card.papers import paper_of
 
 MARK = "<!-- Written by Paceline, which writes it again with the model; without this line it leaves the file alone. -->"
 SECTIONS = ("lora", "sampling", "advantage", "loss", "optim")
@@ -201,6 +203,50 @@ def _limits(facts: CardFacts) -> Iterator[str]:
     elif facts.prompting.system is not None:
         yield "In training the system message above came before each question; without it the answers may be others."
     yield "The licences of the base model and of the data hold; this card states none."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paper:
+    """An entry of `papers.bib`."""
+
+    arxiv: str
+    title: str
+    bibtex: str
+    """The entry itself, as Hub and LaTeX read it."""
+
+
+@cache
+def _papers() -> Mapping[str, Paper]:
+    """Read the papers of objectives, by their numbers on arXiv."""
+    entries = (
+        files("paceline.reports.model_card").joinpath("papers.bib").read_text(encoding="utf-8").strip().split("\n\n")
+    )
+    fields = [dict(re.findall(r"^  (\w+) = \{(.*)\}", entry, re.MULTILINE)) for entry in entries]
+    return {
+        one["eprint"]: Paper(arxiv=one["eprint"], title=one["title"].strip("{}"), bibtex=entry)
+        for one, entry in zip(fields, entries, strict=True)
+    }
+
+
+def paper_of(config: Config) -> Paper:
+    """The paper of the preset; without one, of the most telling option of the objective.
+
+    Every run compares completions within a group, as the first of them does.
+    """
+    papers, grpo = _papers(), "2402.03300"
+    if config.advantage.preset is not None:
+        found = re.search(r"arXiv:(\d{4}\.\d{5})", PRESETS[config.advantage.preset].source)
+        return papers[grpo if found is None else found[1]]
+    loss, kind = config.loss, config.advantage.advantage
+    if loss.bound in ("cispo", "sapo"):
+        return papers[{"cispo": "2506.13585", "sapo": "2511.20347"}[loss.bound]]
+    if loss.ratio_level == "sequence":
+        return papers["2507.18071"]
+    if kind in ("batch", "group_mean_batch_std"):
+        return papers["2501.03262"]
+    if kind in ("leave_one_out", "none"):
+        return papers[{"leave_one_out": "2402.14740", "none": "2503.20783"}[kind]]
+    return papers["2503.14476" if loss.average == "token" else grpo]
 
 
 def _table(first: str, second: str, rows: Mapping[str, object]) -> str:
