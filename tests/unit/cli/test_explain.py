@@ -13,8 +13,8 @@ from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
+from paceline.reports.page.html import configuration
 from paceline.reports.page.reading import read_run
-from paceline.reports.page.sections import configuration
 
 
 def explained(capsys, *words: str) -> tuple[str, dict[str, list[str]]]:

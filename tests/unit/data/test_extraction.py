@@ -5,7 +5,6 @@ import tracemalloc
 
 import pytest
 
-from paceline.data.extraction.actions import actions, labels, last_action, tool_call_blocks
 from paceline.data.extraction.answers import (
     closing_hashes,
     final_answer,
@@ -16,8 +15,9 @@ from paceline.data.extraction.answers import (
     stand_once_in_order,
     unboxed,
 )
-from paceline.data.extraction.fences import last_code_block
 from paceline.data.extraction.thinking import prefill, prefills_think, visible_text
+from paceline.rewards.builtin.code import last_code_block
+from paceline.rewards.builtin.tools import actions, labels, last_action, tool_call_blocks
 
 
 @pytest.mark.parametrize(

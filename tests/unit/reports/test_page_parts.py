@@ -10,9 +10,9 @@ from paceline.objective.formula import Line as Definition
 from paceline.reports.page.curves import metric_chart, time_chart
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure, readings
 from paceline.reports.page.headline import form_note, form_of, headline, is_right_leniently, verdict_of
+from paceline.reports.page.html import alarm_list, as_list, stretches
 from paceline.reports.page.reading import read_run
 from paceline.reports.page.samples import LONGEST_HALF, card, group_folds, moments, telling
-from paceline.reports.page.sections import alarm_list, as_list, stretches
 from paceline.reports.page.series import MAX_POINTS, Series
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from paceline.errors import ModelError
-from paceline.reports.viewer.documents import texts_of, tokens_of
-from paceline.reports.viewer.pieces import Pieces, load_pieces
+from paceline.reports.viewer.documents import Pieces, load_pieces, texts_of, tokens_of
 from tests.tiny import tiny_tokenizer
 from tests.unit.reports.viewed_runs import rollout
 

@@ -3,16 +3,111 @@
 import base64
 import hashlib
 import os
+import re
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
-from paceline.errors import CheckpointError
+from paceline.config.building import build_config
+from paceline.config.flat_yaml import parse_yaml
+from paceline.errors import CheckpointError, ConfigError
+from paceline.metrics.alarms import RULES
+from paceline.metrics.definitions import Record
+from paceline.objective.formula import Line, objective
+from paceline.reports.format import count, percent
 from paceline.reports.page import curves, samples
+from paceline.reports.page.accounting import dropped_counts
 from paceline.reports.page.headline import headline
 from paceline.reports.page.outcome import first_set
 from paceline.reports.page.reading import RunRecord, read_run
-from paceline.reports.page.sections import alarm_list, configuration, dropped
+
+_MOST = 8
+"""Stretches of an alarm that are named; the rest are counted."""
+
+
+def stretches(metrics: Sequence[Record]) -> list[tuple[str, int, int]]:
+    """Alarms with the first and the last of the steps in a row at which they held, in the order of the first."""
+    found: list[tuple[str, int, int]] = []
+    open_since: dict[str, int] = {}
+    last = 0
+    for record in [*metrics, {"step": 0, "alarms": []}]:  # the end closes what is still active
+        alarms = record.get("alarms")  # none in steps of older versions
+        active = [name for name in alarms if isinstance(name, str)] if isinstance(alarms, list) else []
+        over = [name for name in open_since if name not in active]
+        found += [(name, open_since.pop(name), last) for name in over]
+        last = record["step"]
+        for name in active:
+            open_since.setdefault(name, last)
+    return sorted(found, key=lambda one: one[1])
+
+
+def alarm_list(run: RunRecord) -> str:
+    """Alarms that were active, at which steps, what they mean and what to do; empty without any."""
+    by_name: dict[str, list[str]] = {}
+    for name, first, last in stretches(run.metrics):
+        by_name.setdefault(name, []).append(f"step {first:,}" if first == last else f"steps {first:,} to {last:,}")
+    rules, items = {rule.name: rule for rule in RULES}, ""
+    for name, parts in by_name.items():
+        more = f" and {count(len(parts) - _MOST, 'more stretch', 'more stretches')}" if len(parts) > _MOST else ""
+        # a newer version's rule may be unknown here
+        about = f"<p>{escape(rules[name].meaning)}; {escape(rules[name].remedy)}.</p>" if name in rules else ""
+        items += f"<li><b>{escape(name)}</b>: {', '.join(parts[:_MOST])}{more}{about}</li>"
+    return f'<ul class="alarms">{items}</ul>' if items else ""
+
+
+def dropped(run: RunRecord) -> str:
+    """Everything that was filtered, cut, failed or unreadable, counted."""
+    rows = "".join(
+        f'<tr{"" if number else " class=zero"}><th scope="row">{escape(what)}</th><td>{number:,.0f}</td>'
+        f"<td>{percent(number / of) if of else ''}</td></tr>"
+        for what, number, of in dropped_counts(run)
+    )
+    lead = "<p>Nothing leaves a run without being counted. Shares are of all prompts or all completions.</p>"
+    return f'{lead}<table class="counts"><tbody>{rows}</tbody></table>'
+
+
+def configuration(run: RunRecord) -> str:
+    """The objective as a formula, and the resolved configuration, folded."""
+    if not run.config_text:
+        return ""
+    try:
+        lines = objective(build_config(parse_yaml(run.config_text, "config.yaml")))
+        formula = f"<h3>The objective, minimised</h3>{as_list(lines)}"
+    except ConfigError:  # a damaged file, or one of a version with other options: the page still shows the file
+        formula = ""
+    options = count(len(run.config), "line")
+    return f"{formula}<details><summary>config.yaml, {options}</summary><pre>{escape(run.config_text)}</pre></details>"
+
+
+_INDEXED = re.compile(r"\b([A-Za-z]+)_t\b")
+_NAMES = re.compile(r"\b(A|R|r|p|q|tau|rho)\b")
+_TIMES, _MINUS = " * ", re.compile(r"(?<![\w)])-(?=[\w(])| - ")
+_GREEK = {"tau": "&tau;", "rho": "&rho;"}
+
+
+def as_list(lines: Iterable[Line]) -> str:
+    """One term and its definition per line. The text stays as it is; only signs and letters are set otherwise.
+
+    >>> as_list([Line(symbol="kl_t", text="2 * log(p_t / q_t) - A")])  # doctest: +NORMALIZE_WHITESPACE
+    '<dl class="formula"><dt>kl<sub>t</sub></dt><dd>2 &middot; log(<i>p<sub>t</sub></i> / <i>q<sub>t</sub></i>)
+    &minus; <i>A</i></dd></dl>'
+    """
+
+    def italic(found: re.Match[str]) -> str:
+        name = found[0]
+        if found.string[: found.start()].endswith(("<i>", "<", "&")):  # set already, or a letter of a tag or an entity
+            return name
+        return f"<i>{_GREEK.get(name, name)}</i>"
+
+    rows = ""
+    for line in lines:
+        symbol = _INDEXED.sub(r"\1<sub>t</sub>", escape(line.symbol))
+        text = _MINUS.sub(lambda found: " &minus; " if found[0] == " - " else "&minus;", escape(line.text))
+        text = _INDEXED.sub(r"<i>\1<sub>t</sub></i>", text.replace(_TIMES, " &middot; "))
+        rows += f"<dt>{symbol}</dt><dd>{_NAMES.sub(italic, text)}</dd>"
+    return f'<dl class="formula">{rows}</dl>'
+
 
 # Shown by the script, without which they would do nothing.
 _TOOLS = (

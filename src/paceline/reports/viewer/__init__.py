@@ -2,7 +2,6 @@
 
 columns.py    which files hold completions; a file to columns
 suspicion.py  which completions to look at first, by stated rules
-pieces.py     the tokenizer of a run; token ids to the texts of tokens
 documents.py  all of these by name, as the page asks for them
 serving.py    the page: its files in `page/`; on this machine alone, or as a directory that opens without a server
 """
