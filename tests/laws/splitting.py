@@ -22,27 +22,33 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 EVERYTHING = LossConfig(
     ratio_level="sequence",
-    dual_clip=1.5,
+    bound_shape=(1.5,),
     average="prompt",
     beta=0.1,
     kl="forward",
     entropy_coef=0.05,
     rollout_correction="sequence_truncate",
-    correction_max=1.1,
+    correction_bounds=(0.8, 1.1),
     off_policy_threshold=0.05,
     skip_threshold=1.4,
 )
 """No preset has these, and each looks at more than one token of a completion."""
 
+SOFT = {
+    "sapo": LossConfig(bound="sapo", bound_shape=(2.0, 0.5), average="sequence"),
+    "luspo": LossConfig(ratio_level="sequence", average="sequence_sum"),
+    "vespo": LossConfig(bound="vespo", rollout_correction="token_truncate", correction_bounds=(0.9, 1.1)),
+}
+
 
 def losses() -> dict[str, LossConfig]:
-    """The loss of every preset, and `EVERYTHING`."""
+    """The loss of every preset, `EVERYTHING`, and those of `SOFT`."""
     names = {field.name for field in fields(LossConfig)}
     presets = {
         name: LossConfig(**{option: value for option, value in preset.values.items() if option in names})
         for name, preset in PRESETS.items()
     }
-    return presets | {"everything": EVERYTHING}
+    return presets | {"everything": EVERYTHING, **SOFT}
 
 
 def random_samples(seed: int, *, groups: int = 4) -> list[Sample]:

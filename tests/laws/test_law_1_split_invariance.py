@@ -49,7 +49,7 @@ def test_a_policy_loss_of_ones_own_has_one_gradient_however_a_step_is_cut():
         assert relative(got, whole) <= TOLERANCE[torch.float64]
 
 
-@pytest.mark.parametrize("average", ["token", "sequence", "constant", "prompt"])
+@pytest.mark.parametrize("average", ["token", "sequence", "constant", "prompt", "sequence_sum"])
 def test_every_average_has_one_gradient_for_the_learners_own_cuts_under_any_budget(average):
     splitter = Splitter(random_samples(5), LossConfig(average=average), torch.float64)
     whole, rows = splitter.whole(), range(len(splitter.samples))
@@ -133,6 +133,8 @@ def groups_of(samples: list[Sample], reasons: Sequence[str | None] = ()) -> list
         (LossConfig(), 1),
         (LossConfig(), 3),
         (LossConfig(beta=0.1), 2),
+        (LossConfig(top_entropy_quantile=0.3), 2),
+        (LossConfig(entropy_coef=0.02, entropy_target=(4.0, 0.0, 0.05, 0.02), top_entropy_quantile=0.5), 3),
         (LossConfig(beta=0.1, kl="k3_ratio", average="sequence", average_over="all"), 2),
         (LossConfig(beta=0.1, kl="k3", average="prompt", average_over="all", ratio_level="sequence"), 2),
     ],

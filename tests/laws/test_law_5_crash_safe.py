@@ -1,6 +1,7 @@
 """Law 5, one process: a run that is killed and resumed ends with the same weights, bit for bit."""
 
 import hashlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,16 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(tmp_path, undist
     assert [record["accuracy"] for record in RunDir(run).evals()] == [
         record["accuracy"] for record in RunDir(undisturbed).evals()
     ]
+
+
+def test_an_adaptive_entropy_bonus_goes_on_as_it_was(tmp_path):
+    run, bonus = tmp_path / "run", "--entropy-coef 0.01 --entropy-target 0.3 0 0.05 0.01"
+    assert paceline("train", "--output-dir", str(run), *SHORT.split(), *bonus.split()) == 0
+    whole = sha256(run)
+    states = [json.loads(file.read_text()) for file in sorted(run.glob("checkpoints/*/progress.json"))]
+    assert {round(state["entropy_coef"], 9) for state in states} - {0.01}
+    assert paceline("train", "--resume", str(sorted((run / "checkpoints").iterdir())[0])) == 0
+    assert sha256(run) == whole
 
 
 def test_an_exported_checkpoint_is_what_the_end_of_the_run_wrote(tmp_path, undisturbed):

@@ -92,7 +92,7 @@ def test_dual_clip_holds_the_cost_of_bad_tokens_only():
         held = a < 0 and r > 1.3
         return -1.3 * a if held else clipped(step, p, row, t)
 
-    assert_same({"dual_clip": 1.3}, term=term)
+    assert_same({"bound_shape": (1.3,)}, term=term)
 
 
 def test_no_bound():
@@ -146,7 +146,7 @@ def test_rollout_correction(kind, level):
         beyond = 1.2 if kind == "truncate" else 0.0
         return w if w <= 1.2 else beyond
 
-    values = {"rollout_correction": f"{level}_{kind}", "correction_max": 1.2}
+    values = {"rollout_correction": f"{level}_{kind}", "correction_bounds": (0.0, 1.2)}
     assert_same(values, weight=weight)
 
 
@@ -191,7 +191,7 @@ def test_the_penalty_of_each_direction_away_from_the_old_policy(kl):
 
 
 def test_masks_and_weights_leave_kl_and_entropy_alone():
-    values = {"beta": 0.3, "rollout_correction": "token_mask", "correction_max": 1e-9}
+    values = {"beta": 0.3, "rollout_correction": "token_mask", "correction_bounds": (0.0, 1e-9)}
     assert_same(values, weight=nothing, added=penalty("reverse"))
 
 

@@ -37,7 +37,7 @@ def tables() -> dict[str, Tensor]:
     [
         ({"loss_type": "grpo"}, {"average": "sequence", **CLIP}),
         ({"loss_type": "grpo", "epsilon_high": 0.28}, {"average": "sequence", "clip_eps_low": 0.2}),
-        ({"loss_type": "grpo", "delta": 1.5}, {"average": "sequence", "dual_clip": 1.5, **CLIP}),
+        ({"loss_type": "grpo", "delta": 1.5}, {"average": "sequence", "bound_shape": (1.5,), **CLIP}),
         (
             {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
             {"average": "sequence", "ratio_level": "sequence", "clip_eps_low": 3e-4, "clip_eps_high": 4e-4},
@@ -53,11 +53,26 @@ def tables() -> dict[str, Tensor]:
             {"average": "token", "ratio_level": "sequence", **CLIP},
         ),
         ({"loss_type": "dapo", "entropy_coef": 0.03, "delta": 1.5},
-         {"average": "token", "entropy_coef": 0.03, "dual_clip": 1.5, **CLIP}),
+         {"average": "token", "entropy_coef": 0.03, "bound_shape": (1.5,), **CLIP}),
         ({"loss_type": "cispo", "epsilon_high": 5.0}, {"average": "token", "bound": "cispo", "clip_eps_high": 4.0}),
         # left alone, TRL's epsilon_high is epsilon and holds every weight at 0.2; here the bound is above 1
         ({"loss_type": "cispo", "epsilon_high": 1.25}, {"average": "token", "bound": "cispo", "clip_eps_high": 0.25}),
         ({"loss_type": "sapo"}, {"average": "sequence", "bound": "sapo"}),
+        ({"loss_type": "sapo", "sapo_temperature_pos": 2.0, "sapo_temperature_neg": 0.5},
+         {"average": "sequence", "bound": "sapo", "bound_shape": (2.0, 0.5)}),
+        ({"loss_type": "luspo"}, {"average": "sequence_sum", **CLIP}),
+        (
+            {"loss_type": "luspo", "importance_sampling_level": "sequence"},
+            {"average": "sequence_sum", "ratio_level": "sequence", **CLIP},
+        ),
+        ({"loss_type": "vespo"}, {"average": "token", "bound": "vespo"}),
+        ({"loss_type": "vespo", "vespo_k_pos": 1.0, "vespo_lambda_pos": 0.5, "vespo_k_neg": 0.3,
+          "vespo_lambda_neg": 4.0}, {"average": "token", "bound": "vespo", "bound_shape": (1.0, 0.5, 0.3, 4.0)}),
+        # in one micro-batch the tokens of TRL's quantile are those of the update
+        ({"loss_type": "dapo", "top_entropy_quantile": 0.3},
+         {"average": "token", "top_entropy_quantile": 0.3, **CLIP}),
+        ({"loss_type": "grpo", "top_entropy_quantile": 0.0},
+         {"average": "sequence", "top_entropy_quantile": 0.0, **CLIP}),
         (
             {"loss_type": "sapo", "importance_sampling_level": "sequence"},
             {"average": "sequence", "bound": "sapo", "ratio_level": "sequence"},
@@ -125,10 +140,24 @@ def test_the_correction_of_rollouts_enters_trls_loss_where_it_enters_ours(tmp_pa
     real = torch.tensor([[place < len(text) for place in range(MAX_LENGTH)] for text in COMPLETIONS])
     log_weight = (tables["old_per_token_logps"] - tables["sampling_per_token_logps"]).where(real, 0.0)
     weight = (log_weight if level == "token" else log_weight.sum(-1, keepdim=True)).exp()
-    weight = weight.clamp(max=1.3) if kind == "truncate" else weight.where(weight <= 1.3, 0.0)
+    low = 0.7 if level == "token" else 0.3  # something must be left of six sequences
+    inside = (weight >= low) & (weight <= 1.3)
+    weight = weight.clamp(low, 1.3) if kind == "truncate" else weight.where(inside, 0.0)
     trainer = trainer_of(tmp_path, loss_type="dapo")
     trainer.use_vllm = True
-    ours = LossConfig(rollout_correction=f"{level}_{kind}", correction_max=1.3, **CLIP)
+    ours = LossConfig(rollout_correction=f"{level}_{kind}", correction_bounds=(low, 1.3), **CLIP)
+    assert_same(our_outcome(ours, tables), trl_outcome(trainer, tables | {"importance_sampling_ratio": weight}))
+
+
+@pytest.mark.parametrize("kind", ["truncate", "mask"])
+def test_vespo_takes_the_correction_into_the_weight_of_the_completion(tmp_path, tables, kind):
+    tables = without(tables, "ref_per_token_logps")
+    real = torch.tensor([[place < len(text) for place in range(MAX_LENGTH)] for text in COMPLETIONS])
+    weight = (tables["old_per_token_logps"] - tables["sampling_per_token_logps"]).where(real, 0.0).exp()
+    weight = weight.clamp(max=1.3) if kind == "truncate" else weight.where(weight <= 1.3, 0.0)
+    trainer = trainer_of(tmp_path, loss_type="vespo")
+    trainer.use_vllm = True
+    ours = LossConfig(bound="vespo", rollout_correction=f"token_{kind}", correction_bounds=(0.0, 1.3))
     assert_same(our_outcome(ours, tables), trl_outcome(trainer, tables | {"importance_sampling_ratio": weight}))
 
 

@@ -23,6 +23,10 @@ class TrainingState:
     """Tasks taken from the data order, over all epochs."""
     policy_version: int
     """Optimiser updates done."""
+    entropy_coef: float | None = None
+    """Coefficient of an adaptive entropy bonus; None: it is none, or no update was made."""
+    last_entropy: float | None = None
+    """Mean entropy of the last update under it, in nats."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,7 +32,7 @@ TOKENS = DoorOption(
     "objective, to RUN/tokens/, where `paceline rollouts` finds it.",
 )
 JSON = DoorOption(name="json", help="Print one JSON object instead of a table.")
-FIXED = ("ref_sync_steps", "ref_sync_mix")
+FIXED = ("ref_sync",)
 """Options of the objective that shaped the weights before the step."""
 OF_THE_MODEL = ("trust_remote_code",)
 """Options by which the run's own model is read."""
@@ -98,7 +98,9 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
         return None
     own = parse_yaml(to_yaml(config), "config.yaml")
     values = {**own, **preset_values(given.get("preset")), **following_values(given), **given}
-    without = build_config({**values, **dict.fromkeys(FIXED[:1], 0)})
+    if "bound" in {**preset_values(given.get("preset")), **given} and "bound_shape" not in given:
+        values["bound_shape"] = None  # those of another bound
+    without = build_config({**values, **dict.fromkeys(FIXED)})
     # a reference that moves belongs to how the run came about, and there is none without a KL
     return build_config(values) if without.loss.beta > 0 else without
 

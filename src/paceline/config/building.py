@@ -75,9 +75,9 @@ def _check(config: Config) -> None:
     why = "each reward is compared with that of the prompt's other completions first"
     right = generations >= 2 or advantage.reward_aggregation == "sum_then_normalize"
     require(right, "num_generations", generations, rule, why)
-    right = loss.ref_sync_steps == 0 or config.lora.lora_rank == 0
+    right = loss.ref_sync is None or config.lora.lora_rank == 0
     why = "the reference is the model without its adapter"
-    require(right, "ref_sync_steps", loss.ref_sync_steps, "be 0 with --lora-rank", why)
+    require(right, "ref_sync", loss.ref_sync, "be none with --lora-rank", why)
     parts, rollouts = config.optim.num_minibatches, config.loop.prompts_per_step * generations
     fitting = divisors(rollouts)
     nearest = [*[n for n in fitting if n < parts][-1:], *[n for n in fitting if n > parts][:1]]

@@ -41,10 +41,10 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("reward_funcs", "reward_weights", "preset", "advantage", "reward_aggregation"),
         *("overlong_share", "mask_truncated", "filter_range", "filter_func"),
         # the loss or the update is another
-        *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "dual_clip"),
-        *("average", "average_over", "beta", "kl", "ref_sync_mix", "entropy_coef", "rollout_correction"),
-        *("correction_max", "off_policy_threshold", "skip_threshold"),
-        *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_beta1", "adam_beta2", "adam_eps"),
+        *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "bound_shape"),
+        *("average", "average_over", "beta", "kl", "entropy_coef", "entropy_target", "rollout_correction"),
+        *("correction_bounds", "top_entropy_quantile", "off_policy_threshold", "skip_threshold"),
+        *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_betas", "adam_eps"),
         *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
         # the learning rate falls towards the last step, unless --lr-schedule is constant
         *("max_steps", "num_epochs"),
@@ -52,7 +52,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("eval_dataset", "eval_split", "eval_size", "eval_temperature", "eval_generations"),
         "eval_reward_func",
     ),
-    "never": ("lora_rank", "lora_targets", "optimizer", "ref_sync_steps"),
+    "never": ("lora_rank", "lora_targets", "optimizer", "ref_sync"),
 }
 """Options of each rule, with the reasons; each option is in exactly one of them."""
 NEVER_BECAUSE = "a checkpoint holds the weights and moments of what it was saved of"

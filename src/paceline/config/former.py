@@ -76,9 +76,52 @@ FORMER: Mapping[str, Former] = {
     ),
     "placement": Former(now="samplers are always spread over the machines that there are", ignored=True),
     "shard_size": Former(now="slices lie on all processes that have samples of their own", ignored=True),
+    "adam_beta1": Former(
+        now="give both as --adam-betas 0.9 0.999",
+        default=0.9,
+        option="adam_betas",
+        value=lambda first, given: [first, _numbers(given, "adam_betas", (0.9, 0.999))[1]],
+    ),
+    "adam_beta2": Former(
+        now="give both as --adam-betas 0.9 0.999",
+        default=0.999,
+        option="adam_betas",
+        value=lambda second, given: [_numbers(given, "adam_betas", (0.9, 0.999))[0], second],
+    ),
+    "dual_clip": Former(
+        now="give it as --bound-shape 3 with --bound clip",
+        default=0.0,
+        option="bound_shape",
+        value=lambda most, given: [most] if given.get("bound", "clip") == "clip" else given.get("bound_shape"),
+    ),
+    "correction_max": Former(
+        now="give both bounds as --correction-bounds 0 2",
+        default=2.0,
+        option="correction_bounds",
+        value=lambda most, _: [0.0, most],
+    ),
+    "ref_sync_steps": Former(
+        now="give steps and share as --ref-sync 512 0.6",
+        default=0,
+        option="ref_sync",
+        value=lambda steps, _: [steps, 0.6],
+    ),
+    "ref_sync_mix": Former(
+        now="give steps and share as --ref-sync 512 0.6",
+        default=0.6,
+        option="ref_sync",
+        value=lambda share, given: [_numbers(given, "ref_sync", ())[0], share] if given.get("ref_sync") else None,
+    ),
     "overlong_weight": Former(now="scale --reward-weights instead: the penalty counts once", default=1.0),
 }
 """By name; read in this order."""
+
+
+def _numbers(given: Mapping[str, object], option: str, default: Sequence[object]) -> Sequence[object]:
+    """Return the numbers of an option that an earlier row may have set."""
+    found = given.get(option, default)
+    assert isinstance(found, Sequence)
+    return found
 
 
 def _listed(value: object) -> list[str]:

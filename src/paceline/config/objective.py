@@ -1,5 +1,6 @@
 """Options for what a step optimises: advantages, loss and optimiser."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,24 +52,32 @@ class AdvantageConfig:
             require(bounds is not None or value == default, name, value, f"be {default} without --filter-range", why)
 
 
+SHAPES: Mapping[str, tuple[float, ...]] = {"clip": (), "sapo": (1.0, 1.05), "vespo": (2.0, 3.0, 3.0, 2.0)}
+"""Numbers of each bound that has some, as they are where none are given; `clip` takes one, and has none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossConfig:
     """Objective: bounds of the ratio, averages over tokens, KL and corrections."""
 
     ratio_level: Literal["token", "sequence"] = "token"
     """Ratio to the old policy: of each token, or of a sequence by the mean of its log ratios (GSPO)."""
-    bound: Literal["clip", "cispo", "sapo", "none"] | str = "clip"
-    """Bound of the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), or none. Or a
-    policy loss per token of your own, as file.py:function or module:function."""
+    bound: Literal["clip", "cispo", "sapo", "vespo", "none"] | str = "clip"
+    """Bound of the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), a smooth
+    weight of the whole completion (VESPO), or none. Or a policy loss per token of your own, as file.py:function or
+    module:function."""
     clip_eps_low: float = 0.2
     """`clip`: the ratio is held above `1 - clip_eps_low`."""
     clip_eps_high: float = 0.28
     """`clip`: the ratio is held below `1 + clip_eps_high` (DAPO's clip-higher: above `clip_eps_low`). `cispo`: it
     weighs at most that, and the default is 4."""
-    dual_clip: float = 0.0
-    """`clip`: where the advantage is negative, the ratio counts as this at most, for example 3; 0: off."""
-    average: Literal["token", "sequence", "constant", "prompt"] = "token"
-    """Unit of equal weight: token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt."""
+    bound_shape: tuple[float, ...] | None = None
+    """Numbers of `bound`. `clip`: where the advantage is negative, the ratio counts as this at most, such as 3 (dual
+    clip). `sapo`: temperatures for positive and negative advantages, 1 1.05. `vespo`: k and lambda for positive, then
+    for negative advantages, 2 3 3 2. None: no dual clip, else those."""
+    average: Literal["token", "sequence", "constant", "prompt", "sequence_sum"] = "token"
+    """Unit of equal weight: token (DAPO), completion (GRPO), token over a constant (Dr. GRPO), or prompt. sequence_sum:
+    each completion counts as the sum of its tokens (LUSPO)."""
     average_over: Literal["kept", "all"] = "kept"
     """Completions that `average` counts: those that may have a gradient, or also masked and ungraded ones, as TRL's."""
     beta: float = 0.0
@@ -76,18 +85,23 @@ class LossConfig:
     kl: Literal["reverse", "forward", "k3", "k3_ratio"] = "reverse"
     """reverse is KL(policy || reference), forward is KL(reference || policy), each with its own gradient. k3 is GRPO's
     estimator as TRL differentiates it, and k3_ratio the same times the ratio."""
-    ref_sync_steps: int = 0
-    """Steps between updates of the reference towards the policy; 0: never."""
-    ref_sync_mix: float = 0.6
-    """Share of the policy in such an update: reference = mix * policy + (1 - mix) * reference."""
+    ref_sync: tuple[float, ...] | None = None
+    """Steps between updates of the reference towards the policy, and the policy's share in them, such as 64 0.6:
+    reference = share * policy + (1 - share) * reference. None: never."""
     entropy_coef: float = 0.0
     """Weight of the policy's entropy, in nats per token, as a bonus."""
+    entropy_target: tuple[float, ...] | None = None
+    """Adaptive bonus: entropy in nats per token, then the least, the largest and the change per update of
+    `entropy_coef`, such as 0.2 0 1 0.005. It rises after an update at or below that entropy, falls after one above
+    it, and counts only behind the first kind."""
+    top_entropy_quantile: float = 1.0
+    """Share of an update's tokens, those of the highest entropy, whose policy term counts; 1: all, 0.2 is usual."""
     rollout_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "none"
     """Weight of old over rollout probability, for engines that compute otherwise and completions of older weights: of
     each token, or of a sequence by the product over its tokens; held at a bound (truncate), or 0 beyond it (mask). With
     `max_staleness` above 0 the default is token_truncate."""
-    correction_max: float = 2.0
-    """Bound of that weight."""
+    correction_bounds: tuple[float, ...] = (0.0, 2.0)
+    """Lower and upper bound of that weight."""
     off_policy_threshold: float | None = None
     """Drop completions with a negative advantage whose mean log of rollout over policy probability is above this."""
     skip_threshold: float | None = None
@@ -96,23 +110,70 @@ class LossConfig:
     def __post_init__(self) -> None:
         require(0 <= self.clip_eps_low < 1, "clip_eps_low", self.clip_eps_low, "lie in [0, 1)")
         require(self.clip_eps_high >= 0, "clip_eps_high", self.clip_eps_high, "be at least 0")
-        bounded = self.bound != "clip" or self.dual_clip == 0 or self.dual_clip > 1 + self.clip_eps_high
-        require(bounded, "dual_clip", self.dual_clip, "be 0 or above 1 + clip_eps_high", "3 is usual")
+        self._check_shape()
         require(self.beta >= 0, "beta", self.beta, "be at least 0")
-        require(self.ref_sync_steps >= 0, "ref_sync_steps", self.ref_sync_steps, "be at least 0")
-        require(0 < self.ref_sync_mix <= 1, "ref_sync_mix", self.ref_sync_mix, "lie in (0, 1]")
-        right, rule, why = (
-            self.ref_sync_steps == 0 or self.beta > 0,
-            "be 0 while --beta is 0",
-            "there is no reference then",
-        )
-        require(right, "ref_sync_steps", self.ref_sync_steps, rule, why)
+        if (moves := self.ref_sync) is not None:
+            right = len(moves) == 2 and moves[0] >= 1 and moves[0] == int(moves[0]) and 0 < moves[1] <= 1
+            require(right, "ref_sync", moves, "be steps and a share in (0, 1]", "512 0.6 is usual")
+            require(self.beta > 0, "ref_sync", moves, "be none while --beta is 0", "there is no reference then")
         require(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "be at least 0")
-        require(self.correction_max > 0, "correction_max", self.correction_max, "be above 0", "2 is usual")
+        if (control := self.entropy_target) is not None:
+            right = len(control) == 4 and 0 <= control[1] <= control[2] and control[3] > 0 and control[0] >= 0
+            rule = "be an entropy, the least and the largest coefficient, and its change per update"
+            require(right, "entropy_target", control, rule, "0.2 0 1 0.005 is usual")
+        share = self.top_entropy_quantile
+        require(0 <= share <= 1, "top_entropy_quantile", share, "lie in [0, 1]", "0.2 is usual, 1 is off")
+        bounds = self.correction_bounds
+        right = len(bounds) == 2 and 0 <= bounds[0] < bounds[1]
+        require(right, "correction_bounds", bounds, "be two numbers from 0 on, the lower first", "0 2 is usual")
+        self._check_vespo()
         if self.off_policy_threshold is not None:
             require(self.off_policy_threshold > 0, "off_policy_threshold", self.off_policy_threshold, "be above 0")
         if self.skip_threshold is not None:
             require(self.skip_threshold > 1, "skip_threshold", self.skip_threshold, "be above 1", "20 is usual")
+
+    def _check_shape(self) -> None:
+        given, usual = self.bound_shape, SHAPES.get(self.bound, ())
+        if given is None:
+            return
+        known = self.bound in SHAPES
+        require(known, "bound_shape", given, f"be none with --bound {self.bound}", "it has no numbers of its own")
+        count = len(usual) or 1
+        rule = f"be {'one number' if count == 1 else f'{count} numbers'} with --bound {self.bound}"
+        advice = f"{' '.join(map(str, usual)) or 3} is usual"
+        require(len(given) == count, "bound_shape", given, rule, advice)
+        if self.bound == "clip":
+            require(given[0] > 1 + self.clip_eps_high, "bound_shape", given, "be above 1 + clip_eps_high", advice)
+        else:
+            require(min(given) > 0, "bound_shape", given, "be above 0", advice)
+
+    def _check_vespo(self) -> None:
+        if self.bound == "vespo":
+            why = "it weighs whole completions itself"
+            require(self.ratio_level == "token", "ratio_level", self.ratio_level, "be token with --bound vespo", why)
+            right = not self.rollout_correction.startswith("sequence")
+            rule = "be none, token_truncate or token_mask with --bound vespo"
+            require(right, "rollout_correction", self.rollout_correction, rule, "it multiplies them itself")
+
+    @property
+    def shape(self) -> tuple[float, ...]:
+        """Numbers of the bound, as given or as usual; for `clip` none without a dual clip."""
+        return SHAPES.get(self.bound, ()) if self.bound_shape is None else self.bound_shape
+
+    @property
+    def ref_sync_steps(self) -> int:
+        """Steps between updates of the reference; 0: it stays as it is."""
+        return 0 if self.ref_sync is None else int(self.ref_sync[0])
+
+    @property
+    def has_entropy_bonus(self) -> bool:
+        """True if entropy has a gradient in some update."""
+        return self.entropy_coef > 0 or self.entropy_target is not None
+
+    @property
+    def needs_every_token(self) -> bool:
+        """True if completions of advantage 0 are computed too: they have a gradient, or a place among the entropies."""
+        return self.beta > 0 or self.has_entropy_bonus or self.top_entropy_quantile < 1
 
 
 OFFLOADED = ("optimizer", "activations", "parameters")
@@ -139,10 +200,8 @@ class OptimConfig:
     """Steps from 0 to the peak learning rate."""
     min_lr_ratio: float = 0.0
     """Final learning rate of `linear` and `cosine`, as a share of the peak."""
-    adam_beta1: float = 0.9
-    """Decay of AdamW's mean of gradients."""
-    adam_beta2: float = 0.999
-    """Decay of AdamW's mean of squared gradients."""
+    adam_betas: tuple[float, ...] = (0.9, 0.999)
+    """Decay of AdamW's mean of gradients, and of its mean of squared gradients."""
     adam_eps: float = 1e-8
     """Added to the root of the mean square."""
     weight_decay: float = 0.0
@@ -169,8 +228,8 @@ class OptimConfig:
         require(self.learning_rate < 1, "learning_rate", self.learning_rate, "be below 1")
         require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "be at least 0")
         require(0 <= self.min_lr_ratio <= 1, "min_lr_ratio", self.min_lr_ratio, "lie in [0, 1]")
-        require(0 <= self.adam_beta1 < 1, "adam_beta1", self.adam_beta1, "lie in [0, 1)")
-        require(0 <= self.adam_beta2 < 1, "adam_beta2", self.adam_beta2, "lie in [0, 1)")
+        right = len(self.adam_betas) == 2 and all(0 <= beta < 1 for beta in self.adam_betas)
+        require(right, "adam_betas", self.adam_betas, "be two numbers in [0, 1)", "0.9 0.999 is usual")
         require(self.adam_eps > 0, "adam_eps", self.adam_eps, "be above 0")
         require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "be at least 0")
         require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "be at least 0")

@@ -7,6 +7,7 @@ always `(weights * token_losses).sum()`, and its gradient does not depend on how
 advantages.py          rewards of a group to advantages
 micro_batches.py       a step's completions to micro-batches, with the weight of every token
 policy_loss.py         ratio, clip, dual clip, CISPO, the gate of SAPO; KL divergence from the reference policy
+entropy.py             tokens of high entropy, and the coefficient of a bonus that follows a target
 own_loss.py            a policy loss of one's own, and the check that a cut changes none of it
 rollout_correction.py  importance weights and masks for rollouts of another policy
 schedule.py            the learning rate of a step

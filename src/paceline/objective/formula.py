@@ -12,9 +12,6 @@ from paceline.config.reading import is_code
 from paceline.config.sections import Config, RewardConfig, SamplingConfig
 from paceline.objective.advantages import STD_EPS, overlong_buffer
 
-SAPO_TAU = (1.0, 1.05)
-"""Copy of `policy_loss.GATE_TEMPERATURES`, whose module needs torch; a test compares the two."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
@@ -46,9 +43,13 @@ def as_text(lines: Iterable[Line]) -> str:
 
 def _loss(loss: LossConfig) -> Iterator[Line]:
     dropped = "on * " if loss.off_policy_threshold is not None else ""
-    terms = dropped + ("c_t * " if loss.rollout_correction != "none" else "") + "policy_t"
+    weighed = loss.rollout_correction != "none" and loss.bound != "vespo"
+    terms = dropped + ("c_t * " if weighed else "") + "policy_t"
     terms += f" + {loss.beta:.12g} * kl_t" if loss.beta > 0 else ""
-    terms += f" - {loss.entropy_coef:.12g} * H_t" if loss.entropy_coef > 0 else ""
+    chosen = "top_t * " if loss.top_entropy_quantile < 1 else ""
+    terms = terms.replace("policy_t", f"{chosen}policy_t")
+    coef = "eps" if loss.entropy_target is not None else f"{loss.entropy_coef:.12g}"
+    terms += f" - {coef} * {chosen}H_t" if loss.has_entropy_bonus else ""
     kept = "kept * " if loss.skip_threshold is not None else ""
     inner = f"({terms})" if " + " in terms or " - " in terms else terms
     yield Line(symbol="loss", text=f"sum over tokens t of w_t * {kept}{inner}")
@@ -61,13 +62,17 @@ def _policy(loss: LossConfig) -> str:
         return f"own: {loss.bound}, of {r}, log p_t, log old_t, log rollout_t, A and H_t"
     if loss.bound == "clip":
         bounds = f"1 - {loss.clip_eps_low:.12g}, 1 + {loss.clip_eps_high:.12g}"
-        dual = f", and at most -{loss.dual_clip:.12g} A where A < 0" if loss.dual_clip > 0 else ""
+        dual = f", and at most -{loss.shape[0]:.12g} A where A < 0" if loss.shape else ""
         return f"-min({r} A, clip({r}, {bounds}) A){dual}"
     if loss.bound == "cispo":
         return f"-stop_gradient(min({r}, {1 + loss.clip_eps_high:.12g})) A log p_t"
     if loss.bound == "sapo":
-        positive, negative = SAPO_TAU
-        return f"-(4 / tau) sigmoid(tau ({r} - 1)) A, tau = {positive:g} where A > 0, else {negative:g}"
+        positive, negative = loss.shape
+        return f"-(4 / tau) sigmoid(tau ({r} - 1)) A, tau = {positive:.12g} where A > 0, else {negative:.12g}"
+    if loss.bound == "vespo":
+        k, scale, k_bad, scale_bad = loss.shape
+        how = f"k = {k:.12g}, l = {scale:.12g} where A >= 0, else {k_bad:.12g}, {scale_bad:.12g}"
+        return f"-stop_gradient(w^k exp(l (1 - w))) A log p_t, {how}"
     return f"-{r} A"
 
 
@@ -77,7 +82,12 @@ def _r(loss: LossConfig) -> str:
 
 def _ratio(loss: LossConfig, optim: OptimConfig, sampling: SamplingConfig) -> Iterator[Line]:
     level = "p_t / old_t" if loss.ratio_level == "token" else "exp(mean over the completion of log(p_t / old_t))"
-    yield Line(symbol=_r(loss), text=level)
+    if loss.bound == "vespo":
+        also = " and of c_t" if loss.rollout_correction != "none" else ""
+        level = f"product over the completion of p_t / old_t{also}, in [1e-8, e^20]"
+        yield Line(symbol="w", text=level)
+    else:
+        yield Line(symbol=_r(loss), text=level)
     yield Line(symbol="p_t", text=f"the policy's probability of the token, at temperature {sampling.temperature:.12g}")
     updates = optim.num_iterations * optim.num_minibatches
     how = f"{updates} updates: passes {optim.num_iterations}, minibatches {optim.num_minibatches}"
@@ -95,19 +105,30 @@ def _kl(loss: LossConfig) -> Iterator[Line]:
             "k3_ratio": f"{_r(loss)} ({estimate})",
         }
         yield Line(symbol="kl_t", text=penalties[loss.kl])
-        moves = f", every {loss.ref_sync_steps} steps {loss.ref_sync_mix:.12g} p + {1 - loss.ref_sync_mix:.12g} q"
-        yield Line(symbol="q_t", text=f"the reference's probability{moves if loss.ref_sync_steps else ''}")
-    if loss.entropy_coef > 0:
+        moves = ""
+        if loss.ref_sync is not None:
+            share = loss.ref_sync[1]
+            moves = f", every {loss.ref_sync_steps} steps {share:.12g} p + {1 - share:.12g} q"
+        yield Line(symbol="q_t", text=f"the reference's probability{moves}")
+    if loss.has_entropy_bonus:
         yield Line(symbol="H_t", text="entropy of the policy's distribution at t, nats")
+    if loss.entropy_target is not None:
+        target, least, most, change = loss.entropy_target
+        mean = f"the mean H_t of the update before was at most {target:.12g}"
+        how = f"after each such update + {change:.12g} up to {most:.12g}, "
+        how += f"after others - {change:.12g} down to {least:.12g}"
+        yield Line(symbol="eps", text=f"0 unless {mean}; {loss.entropy_coef:.12g} at first, {how}")
 
 
 def _corrections(loss: LossConfig) -> Iterator[Line]:
     if loss.rollout_correction != "none":
         level, kind = loss.rollout_correction.split("_")
         rho = "old_t / rollout_t" if level == "token" else "product over the completion of old / rollout"
+        least, most = loss.correction_bounds
+        low, start = (f"max({least:.12g}, ", f"from {least:.12g} ") if least > 0 else ("", "")
         held = {
-            "truncate": f"min(rho, {loss.correction_max:.12g})",
-            "mask": f"rho up to {loss.correction_max:.12g}, else 0",
+            "truncate": f"{low}min(rho, {most:.12g}){')' if low else ''}",
+            "mask": f"rho {start}up to {most:.12g}, else 0",
         }
         yield Line(symbol="c_t", text=f"{held[kind]}, rho = {rho}")
     if loss.off_policy_threshold is not None:
@@ -115,6 +136,9 @@ def _corrections(loss: LossConfig) -> Iterator[Line]:
         yield Line(symbol="on", text=f"0 where A < 0 and {drift}, else 1")
     if loss.rollout_correction != "none" or loss.off_policy_threshold is not None:
         yield Line(symbol="rollout_t", text="the token's probability as the engine reported it")
+    if loss.top_entropy_quantile < 1:
+        share = f"the top {loss.top_entropy_quantile:.12g} of the update's tokens by H_t"
+        yield Line(symbol="top_t", text=f"1 for {share}, else 0")
     if loss.skip_threshold is not None:
         yield Line(
             symbol="kept", text=f"0 where the completion's mean of p_t / old_t > {loss.skip_threshold:.12g}, else 1"
@@ -126,6 +150,7 @@ def _average(loss: LossConfig, sampling: SamplingConfig) -> Iterator[Line]:
         "token": "1 / tokens of the update",
         "sequence": "1 / (completions of the update * tokens of the completion)",
         "constant": f"1 / (completions of the update * {sampling.max_completion_length})",
+        "sequence_sum": "1 / completions of the update",
         "prompt": "1 / (prompts of the update * tokens of the prompt's completions)",
     }
     yield Line(symbol="w_t", text=weights[loss.average])

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Average = Literal["token", "sequence", "constant", "prompt"]
+Average = Literal["token", "sequence", "constant", "prompt", "sequence_sum"]
 Layout = Literal["packed", "padded"]
 """Form of a micro-batch: `packed` lays tokens end to end, each prompt once; `padded` has a row per sample."""
 
@@ -84,6 +84,7 @@ def token_weights(samples: Sequence[Sample], *, average: Average, max_completion
         sequence  1 / (B * T_i)                                 GRPO, arXiv:2402.03300, Eq. 3
         constant  1 / (B * max_completion_length)               Dr. GRPO, arXiv:2503.20783, section 3.2
         prompt    1 / (P * sum of T over the prompt's samples)  ScaleRL, arXiv:2510.13786, section 3.2
+        sequence_sum  1 / B                                     LUSPO, arXiv:2602.05261
 
     `samples` must hold every sample that counts, also those whose advantage is zero. A masked one is among the B
     samples and the P prompts with T_i = 0; its own weight is 0.
@@ -96,6 +97,7 @@ def token_weights(samples: Sequence[Sample], *, average: Average, max_completion
         "token": [sum(lengths)] * len(samples),
         "sequence": [len(samples) * length for length in lengths],
         "constant": [len(samples) * max_completion_length] * len(samples),
+        "sequence_sum": [len(samples)] * len(samples),
         "prompt": [len(tokens_of_group) * tokens_of_group[sample.group] for sample in samples],
     }
     pairs = zip(samples, denominators[average], strict=True)

@@ -6,6 +6,8 @@ sequence (`policy_ratio`); the bounds below then apply to sequences. Nothing is 
 add the S lengths up it would wait for the device.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,8 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-GATE_TEMPERATURES = (1.0, 1.05)
-"""SAPO's temperatures for positive and negative advantages; the sharper gate for the second was more stable."""
+VESPO_LOG_RANGE = (math.log(1e-8), 20.0)
+"""Range of a completion's log weight in VESPO, and of each correction's part in it; a token's log ratio is held at 20
+either way."""
 
 LOG_RATIO_LIMIT = 80.0
 """Largest log ratio in nats: e^80 is finite in float32, e^89 is not, and infinity times a mask's 0 is NaN."""
@@ -101,16 +104,43 @@ def cispo_policy_loss(
     return -ratio.detach().clamp(max=max_ratio) * advantages * logprobs
 
 
-def gated_policy_loss(ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"]) -> Float[Tensor, " N"]:
+def gated_policy_loss(
+    ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"], *, temperatures: Sequence[float]
+) -> Float[Tensor, " N"]:
     """Return the loss with a smooth gate instead of clipping; its slope at ratio 1 is the plain surrogate's.
 
-        loss = -(4 / tau) * sigmoid(tau * (ratio - 1)) * A, tau = 1.0 where A > 0, else 1.05
+        loss = -(4 / tau) * sigmoid(tau * (ratio - 1)) * A, tau the first temperature where A > 0, else the second
 
-    Source: SAPO, arXiv:2511.20347.
+    Source: SAPO, arXiv:2511.20347, whose temperatures are 1 and 1.05: the sharper gate for the second was more stable.
     """
-    positive, negative = GATE_TEMPERATURES
+    positive, negative = temperatures
     tau = torch.full_like(advantages, negative).masked_fill(advantages > 0, positive)
     return -(4 / tau) * torch.sigmoid(tau * (ratio - 1)) * advantages
+
+
+def vespo_policy_loss(
+    tokens: PolicyTokens, *, shape: Sequence[float], correction: Float[Tensor, " N"] | None = None
+) -> Float[Tensor, " N"]:
+    """Return the policy gradient loss under a smooth weight of the whole completion, without gradient through it.
+
+        loss = -phi(w) * A * logprobs,  phi(w) = w^k * exp(lambda * (1 - w))
+        log w = sum over the completion of log(policy / old), and of log(correction) where there is one
+
+    `shape`: k and lambda where A >= 0, then where A < 0. phi(1) = 1, and both very small and very large weights vanish.
+    Source: VESPO, arXiv:2602.10693, with the ranges of `VESPO_LOG_RANGE`.
+    """
+    low, high = VESPO_LOG_RANGE
+    log_ratio = (tokens.logprobs - tokens.old_logprobs).detach().clamp(-high, high)
+    if correction is not None:
+        log_ratio = log_ratio + correction.log().clamp(low, high)
+    log_weight = sequence_sums(log_ratio, tokens.lengths).clamp(low, high)
+    log_weight = each_token(log_weight, tokens.lengths, num_tokens=len(log_ratio))
+    is_good = tokens.advantages >= 0
+    k_good, lambda_good, k_bad, lambda_bad = shape
+    k = torch.full_like(log_weight, k_bad).masked_fill(is_good, k_good)
+    scale = torch.full_like(log_weight, lambda_bad).masked_fill(is_good, lambda_good)
+    phi = torch.exp(scale + k * log_weight - scale * log_weight.exp())
+    return -phi * tokens.advantages * tokens.logprobs
 
 
 def unbounded_policy_loss(ratio: Float[Tensor, " N"], advantages: Float[Tensor, " N"]) -> Float[Tensor, " N"]:

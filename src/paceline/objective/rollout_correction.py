@@ -3,6 +3,8 @@
 N completion tokens of S sequences laid end to end. All weights are without gradient.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -16,15 +18,15 @@ def rollout_weights(
     lengths: Int[Tensor, " S"],
     *,
     mode: str,
-    maximum: float,
+    bounds: Sequence[float],
 ) -> Float[Tensor, " N"]:
     """Return the importance weight of the trainer's distribution over the engine's, for each token.
 
         weight = exp(old_logprobs - rollout_logprobs)
         token_     of the token
         sequence_  multiplied over its sequence
-        _truncate  min(weight, maximum)
-        _mask      weight where it is at most `maximum`, else 0
+        _truncate  weight held between the two `bounds`
+        _mask      weight where it lies between them, else 0
 
     The product over a sequence is unbiased and leaves ever less of long sequences. Source: truncated importance
     sampling, "Your efficient RL framework secretly brings you off-policy RL training" (Yao et al., 2025); masking,
@@ -35,7 +37,10 @@ def rollout_weights(
     if level == "sequence":
         log_weight = each_token(sequence_sums(log_weight, lengths), lengths, num_tokens=len(log_weight))
     weight = torch.exp(log_weight)
-    return weight.clamp(max=maximum) if kind == "truncate" else torch.where(weight <= maximum, weight, 0.0)
+    least, most = bounds
+    if kind == "truncate":
+        return weight.clamp(least, most)
+    return torch.where((weight >= least) & (weight <= most), weight, 0.0)
 
 
 def off_policy_sequences(

@@ -1,6 +1,7 @@
 """The trainer of a run: the policy with its optimiser, how a step updates it, what is saved and exported."""
 
 import copy
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Collection, Sequence
@@ -130,6 +131,9 @@ class Trainer:
         self.learner.check_weights()
         ranks = self.learner.ranks
         group = ranks.side_group()
+        if self.config.loss.entropy_target is not None and math.isfinite(self.learner.entropy_control[1]):
+            coef, entropy = self.learner.entropy_control
+            state = replace(state, entropy_coef=coef, last_entropy=entropy)
         taken = take_checkpoint(
             root,
             state,
@@ -262,7 +266,10 @@ def updates_per_step(config: Config) -> int:
 
 def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
     load_optimizer(checkpoint, learner.optimizer, learner.policy.model, learner.ranks)
-    learner.policy_version = checkpoint.state.policy_version
+    state = checkpoint.state
+    learner.policy_version = state.policy_version
+    if state.entropy_coef is not None and state.last_entropy is not None:
+        learner.entropy_control = state.entropy_coef, state.last_entropy
     if learner.loss.ref_sync_steps and learner.reference is not None:
         load_reference_weights(checkpoint, learner.reference.model)
 
@@ -310,7 +317,7 @@ def _models(
         return policy, forward, None, measure
     if config.loss.ref_sync_steps and policy.adapter is not None:
         raise ConfigError(
-            f"--ref-sync-steps must be 0 with an adapter, got {config.loss.ref_sync_steps}; "
+            f"--ref-sync must be none with an adapter, got {config.loss.ref_sync}; "
             "the reference is the model without it"
         )
     if overrides.model is None:

@@ -237,7 +237,6 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
         (f"{TRL} --load_in_4bit", "weights are not quantised"),
         (f"{TRL} --fp16", "fp16 must be left out"),
         (f"{TRL} --num_generations 3", "num_generations must divide the 8 completions"),
-        (f"{TRL} --loss_type luspo", "loss_type 'luspo' is not offered"),
         (f"{TRL} --lr_scheduler_type polynomial", "for the command line, got 'polynomial'"),
         (f"{TRL} --reward_funcs accuracy", "did you mean accuracy_reward?"),
         (f"{TRL} --accelerate_config zero4", "must be a file of accelerate's"),

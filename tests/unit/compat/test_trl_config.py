@@ -172,17 +172,9 @@ def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
     [
         ({"vllm_mode": "server"}, "vllm_mode (use_vllm is off)", {"use_vllm": True}),
         ({"vllm_gpu_memory_utilization": 0.5}, "(use_vllm is off)", {"use_vllm": True}),
-        ({"entropy_target": 0.5}, "(use_adaptive_entropy is off)", {"use_adaptive_entropy": True}),
-        ({"vespo_k_pos": 1.0}, "(loss_type is not vespo)", {"loss_type": "vespo"}),
         ({"fsdp_config": {"a": 1}}, "(fsdp is off)", {"fsdp": "full_shard"}),
         ({"liger_kernel_config": {"a": True}}, "(use_liger_kernel is off)", {"use_liger_kernel": True}),
         ({"cast_lm_head_to_fp32": True}, "(every product is float32 without bf16)", {"bf16": True}),
-        ({"sapo_temperature_neg": 2.0}, "(loss_type is not sapo)", {"loss_type": "sapo"}),
-        (
-            {"vllm_importance_sampling_clip_min": 0.5},
-            "(rollouts are not corrected)",
-            {"vllm_importance_sampling_mode": "token_mask"},
-        ),
     ],
 )
 def test_a_field_of_something_switched_off_is_accepted_and_said_and_refused_with_its_switch(fields, said, switched_on):
@@ -196,6 +188,9 @@ def test_a_field_of_something_switched_off_is_accepted_and_said_and_refused_with
     ("fields", "said"),
     [
         ({"ref_model_sync_steps": 8}, "ref_model_sync_steps (sync_ref_model is off)"),
+        ({"entropy_target": 0.5}, "entropy_target (use_adaptive_entropy is off)"),
+        ({"vespo_k_pos": 1.0}, "vespo_k_pos (loss_type is not vespo)"),
+        ({"sapo_temperature_neg": 2.0}, "sapo_temperature_neg (loss_type is not sapo)"),
         ({"warmup_steps": 5, "lr_scheduler_type": "constant"}, "warmup_steps (lr_scheduler_type is constant)"),
         (
             {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_correction": False},
@@ -394,6 +389,8 @@ def test_a_share_of_the_run_is_counted_on_its_updates():
         ("dapo", "clip", "token"),
         ("cispo", "cispo", "token"),
         ("sapo", "sapo", "sequence"),
+        ("luspo", "clip", "sequence_sum"),
+        ("vespo", "vespo", "token"),
     ],
 )
 def test_a_loss_type_is_a_bound_and_an_average(loss_type, bound, average):
@@ -408,10 +405,10 @@ def test_the_fields_of_the_objective_become_options():
         sync_ref_model=True, ref_model_sync_steps=6, ref_model_mixup_alpha=0.9, steps_per_generation=4,
     )  # fmt: skip
     loss = config.loss
-    assert (loss.clip_eps_low, loss.clip_eps_high, loss.dual_clip) == (0.1, 0.3, 2.0)
+    assert (loss.clip_eps_low, loss.clip_eps_high, loss.bound_shape) == (0.1, 0.3, (2.0,))
     assert (loss.beta, loss.kl, loss.entropy_coef, loss.ratio_level) == (0.04, "k3", 0.01, "sequence")
     assert config_of(beta=0.04).loss.kl == "k3_ratio"
-    assert (loss.off_policy_threshold, loss.ref_sync_steps, loss.ref_sync_mix) == (0.5, 2, 0.9)
+    assert (loss.off_policy_threshold, loss.ref_sync) == (0.5, (2.0, 0.9))
     assert config.advantage.mask_truncated
 
 
@@ -446,7 +443,20 @@ def test_the_upper_bound_follows_epsilon_when_it_is_not_given():
 def test_rollouts_are_corrected_only_where_it_is_configured():
     assert config_of().loss.rollout_correction == "none"
     loss = config_of(vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_cap=2.5).loss
-    assert (loss.rollout_correction, loss.correction_max) == ("token_truncate", 2.5)
+    assert (loss.rollout_correction, loss.correction_bounds) == ("token_truncate", (0.0, 2.5))
+    loss = config_of(vllm_importance_sampling_clip_min=0.5).loss
+    assert (loss.rollout_correction, loss.correction_bounds) == ("sequence_mask", (0.5, 3.0))
+
+
+def test_the_numbers_of_soft_bounds_and_of_entropy_become_options():
+    sapo = config_of(loss_type="sapo", sapo_temperature_pos=2.0).loss
+    vespo = config_of(loss_type="vespo", vespo_k_neg=4.0, vespo_lambda_pos=1.5).loss
+    assert (sapo.bound_shape, vespo.bound_shape) == ((2.0, 1.05), (2.0, 1.5, 4.0, 2.0))
+    given = {"entropy_target": 0.4, "entropy_coef_max": 0.1, "entropy_coef": 0.01, "top_entropy_quantile": 0.2}
+    loss = config_of(use_adaptive_entropy=True, **given).loss
+    assert (loss.entropy_target, loss.entropy_coef) == ((0.4, 0.0, 0.1, 0.005), 0.01)
+    assert (loss.top_entropy_quantile, config_of().loss.top_entropy_quantile) == (0.2, 1.0)
+    assert config_of(adam_beta2=0.95).optim.adam_betas == (0.9, 0.95)
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
@@ -577,8 +587,8 @@ def test_what_the_options_have_no_word_for_is_said():
         ({"delta": 1.1}, "delta must be above 1 + epsilon_high (0.2), got 1.1; 3 is usual, None is off"),
         ({"delta": 0.0}, "delta must be above 1 + epsilon_high (0.2), got 0.0; 3 is usual, None is off"),
         ({"beta": -0.1}, "beta must be at least 0, got -0.1"),
-        ({"loss_type": "grop"}, "loss_type must be one of grpo, bnpo, dr_grpo, dapo, cispo, sapo, got 'grop'; did "),
-        ({"loss_type": "vespo"}, "loss_type 'vespo' is not offered: its soft weights need a bound that no option "),
+        ({"loss_type": "grop"}, "loss_type must be one of grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo, vespo, got "),
+        ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, "importance_sampling_level must be token"),
         ({"scale_rewards": "grup"}, "scale_rewards must be one of group, batch, none, got 'grup'; did you mean group?"),
         ({"preset": "dr_grp"}, "preset must be one of grpo, dapo, dr_grpo, "),
         ({"optim": "sgd"}, "optim must be one of adamw_torch, adamw_torch_fused, adamw_8bit, adamw_bnb_8bit"),

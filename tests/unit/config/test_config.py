@@ -162,7 +162,23 @@ def test_one_option_in_two_spellings_is_refused():
             r"--num-generations must be at least 2 with --reward-aggregation normalize_then_sum, got 1",
         ),
         ({"clip_eps_low": 1.5}, r"--clip-eps-low must lie in \[0, 1\), got 1\.5"),
-        ({"dual_clip": 1.1}, r"--dual-clip must be 0 or above 1 \+ clip_eps_high, got 1\.1; 3 is usual"),
+        ({"bound_shape": [1.1]}, r"--bound-shape must be above 1 \+ clip_eps_high, got \(1\.1,\); 3 is usual"),
+        ({"bound": "sapo", "bound_shape": [1]}, r"be 2 numbers with --bound sapo, got \(1\.0,\); 1\.0 1\.05 is usual"),
+        (
+            {"bound": "vespo", "bound_shape": [1, 2, 3, 0]},
+            r"--bound-shape must be above 0, got .*; 2\.0 3\.0 3\.0 2\.0",
+        ),
+        ({"bound": "cispo", "bound_shape": [3]}, "--bound-shape must be none with --bound cispo"),
+        ({"bound": "vespo", "ratio_level": "sequence"}, "--ratio-level must be token with --bound vespo"),
+        (
+            {"bound": "vespo", "rollout_correction": "sequence_mask"},
+            "--rollout-correction must be none, token_truncate or token_mask with --bound vespo",
+        ),
+        ({"top_entropy_quantile": 1.5}, r"--top-entropy-quantile must lie in \[0, 1\], got 1\.5; 0\.2 is usual"),
+        ({"entropy_target": [0.2]}, r"--entropy-target must be an entropy, the least .*; 0\.2 0 1 0\.005 is usual"),
+        ({"correction_bounds": [3, 2]}, "--correction-bounds must be two numbers from 0 on, the lower first"),
+        ({"adam_betas": [0.9]}, r"--adam-betas must be two numbers in \[0, 1\), got"),
+        ({"ref_sync": [0.5, 0.6], "beta": 0.1}, r"--ref-sync must be steps and a share in \(0, 1\], got"),
         ({"preset": "grop"}, r"--preset must be one of grpo, .*, got 'grop'; did you mean grpo\?"),
         ({"preset": "dr-grpo"}, r"--preset must be one of .*, got 'dr-grpo'; did you mean dr_grpo"),
         ({"filter_range": [1, 0]}, r"--filter-range must be two numbers, the lower first, got \(1\.0, 0\.0\)"),
@@ -179,8 +195,8 @@ def test_one_option_in_two_spellings_is_refused():
         ({"max_refills": 2}, r"--max-refills must be 0 without --filter-range, got 2"),
         ({"oversampling": 2.0}, r"--oversampling must be 1 without --filter-range, got 2\.0"),
         ({"oversampling": 0.5, "filter_range": [0, 1]}, r"--oversampling must be at least 1, got 0\.5"),
-        ({"ref_sync_steps": 5}, r"--ref-sync-steps must be 0 while --beta is 0, got 5"),
-        ({"ref_sync_steps": 5, "beta": 0.1, "lora_rank": 4}, r"--ref-sync-steps must be 0 with --lora-rank, got 5"),
+        ({"ref_sync": [5, 0.6]}, r"--ref-sync must be none while --beta is 0, got \(5\.0, 0\.6\)"),
+        ({"ref_sync": [5, 1], "beta": 0.1, "lora_rank": 4}, r"--ref-sync must be none with --lora-rank, got \(5"),
         (
             {"num_minibatches": 7, "prompts_per_step": 4, "num_generations": 8},
             r"--num-minibatches must divide the 32 completions of a step, got 7; the nearest that do are 4 and 8",
@@ -394,7 +410,7 @@ def test_completions_of_older_weights_are_corrected_towards_the_sampler_unless_i
     required = {"model": "m", "dataset": "d"}
     stale = {**required, "cluster": True, "max_staleness": "1"}
     loss = build_config(stale).loss
-    assert (loss.rollout_correction, loss.correction_max) == ("token_truncate", 2.0)
+    assert (loss.rollout_correction, loss.correction_bounds[1]) == ("token_truncate", 2.0)
     assert build_config(required | {"cluster": True}).loss.rollout_correction == "none"
     assert build_config(stale | {"preset": "gspo"}).loss.rollout_correction == "token_truncate"
     for given in ("none", "token_mask"):

@@ -6,8 +6,7 @@ from paceline.config.building import build_config
 from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
-from paceline.objective.formula import SAPO_TAU, as_text, objective
-from paceline.objective.policy_loss import GATE_TEMPERATURES
+from paceline.objective.formula import as_text, objective
 
 REQUIRED = {"model": "org/model", "dataset": "rows.jsonl"}
 
@@ -118,16 +117,17 @@ CHANGES: dict[str, tuple[dict[str, object], object]] = {
     "bound": ({}, "sapo"),
     "clip_eps_low": ({}, 0.2 + 1e-9),
     "clip_eps_high": ({}, 0.28 + 1e-9),
-    "dual_clip": ({}, 3.0),
+    "bound_shape": ({}, (3.0,)),
     "average": ({}, "prompt"),
     "average_over": ({}, "all"),
     "beta": ({}, 1e-9),
     "kl": (DIVERGING, "forward"),
-    "ref_sync_steps": (DIVERGING, 7),
-    "ref_sync_mix": ({**DIVERGING, "ref_sync_steps": 7}, 0.7),
+    "ref_sync": (DIVERGING, (7, 0.7)),
+    "entropy_target": ({}, (0.2, 0.0, 1.0, 0.005)),
+    "top_entropy_quantile": ({}, 0.2),
     "entropy_coef": ({}, 1e-9),
     "rollout_correction": ({}, "token_mask"),
-    "correction_max": ({"rollout_correction": "token_truncate"}, 3.0),
+    "correction_bounds": ({"rollout_correction": "token_truncate"}, (0.5, 2.0)),
     "off_policy_threshold": ({}, 0.5),
     "skip_threshold": ({}, 20.0),
     "reward_funcs": ({}, ("format",)),
@@ -169,7 +169,7 @@ def test_code_of_ones_own_is_named():
     "off",
     [
         {"kl": "forward"},
-        {"correction_max": 9.0},
+        {"correction_bounds": (0.0, 9.0)},
         {"bound": "sapo", "clip_eps_high": 9.0},
         {"bound": "none", "clip_eps_low": 0.1},
     ],
@@ -186,5 +186,21 @@ def test_all_terms_stand_in_the_order_in_which_the_learner_joins_them():
     assert rows(text)["loss"] == "sum over tokens t of w_t * kept * (on * c_t * policy_t + 0.1 * kl_t - 0.01 * H_t)"
 
 
-def test_the_gate_is_that_of_the_loss():
-    assert SAPO_TAU == GATE_TEMPERATURES
+def test_a_bonus_that_follows_a_target_and_the_tokens_of_high_entropy_are_told():
+    lines = rows(formula(entropy_coef=0.01, entropy_target=(0.2, 0.0, 1.0, 0.005), top_entropy_quantile=0.2))
+    assert lines["loss"] == "sum over tokens t of w_t * (top_t * policy_t - eps * top_t * H_t)"
+    assert lines["top_t"] == "1 for the top 0.2 of the update's tokens by H_t, else 0"
+    assert lines["eps"] == (
+        "0 unless the mean H_t of the update before was at most 0.2; 0.01 at first, after each such update + 0.005 "
+        "up to 1, after others - 0.005 down to 0"
+    )
+
+
+def test_vespo_has_the_correction_in_its_weight():
+    lines = rows(formula(bound="vespo", rollout_correction="token_mask", correction_bounds=(0.5, 2.0)))
+    assert lines["loss"] == "sum over tokens t of w_t * policy_t"
+    assert lines["policy_t"].startswith(
+        "-stop_gradient(w^k exp(l (1 - w))) A log p_t, k = 2, l = 3 where A >= 0, else 3"
+    )
+    assert lines["w"] == "product over the completion of p_t / old_t and of c_t, in [1e-8, e^20]"
+    assert lines["c_t"].startswith("rho from 0.5 up to 2, else 0")

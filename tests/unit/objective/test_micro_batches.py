@@ -77,13 +77,17 @@ def test_padded_rows_hold_prompt_and_completion_of_each_sample():
         ("sequence", [1 / 9, 1 / 3, 1 / 6]),
         ("constant", [1 / 30, 1 / 30, 1 / 30]),
         ("prompt", [1 / 8, 1 / 8, 1 / 4]),
+        ("sequence_sum", [1 / 3, 1 / 3, 1 / 3]),
     ],
 )
 def test_weights_are_each_averages_share_of_the_whole_step(average, weights):
     assert token_weights(STEP, average=average, max_completion_length=10) == pytest.approx(weights)
 
 
-@pytest.mark.parametrize(("average", "whole"), [("token", 1.0), ("sequence", 0.5), ("constant", 0.25), ("prompt", 1.0)])
+@pytest.mark.parametrize(
+    ("average", "whole"),
+    [("token", 1.0), ("sequence", 0.5), ("constant", 0.25), ("prompt", 1.0), ("sequence_sum", 2.5)],
+)
 def test_a_masked_sample_counts_as_a_completion_without_tokens(average, whole):
     # four completions of 5 tokens, two of them masked: 10 tokens, 4 completions; 4 x 10 of the longest allowed
     kept, masked = sample(0, "pq", "abcde"), replace(sample(0, "pq", "abcde"), masked=True)

@@ -36,15 +36,24 @@ def test_sums_and_means_keep_sequences_apart():
 )
 def test_rollout_weights_are_held_or_masked_by_token_or_by_sequence(kind, level, weights):
     old = logs(0.5, 3, 2 - 1e-12, 1, 1.5, 4).requires_grad_()
-    got = rollout_weights(old, torch.zeros(6), LENGTHS, mode=f"{level}_{kind}", maximum=2.0)
+    got = rollout_weights(old, torch.zeros(6), LENGTHS, mode=f"{level}_{kind}", bounds=(0.0, 2.0))
     assert got.tolist() == pytest.approx(weights)
     assert not got.requires_grad
 
 
+def test_a_lower_bound_holds_or_masks_small_weights():
+    # 0.5 3 | 2 | 1 1.5 4 between 0.75 and 2
+    old = logs(0.5, 3, 2 - 1e-12, 1, 1.5, 4)
+    held = rollout_weights(old, torch.zeros(6), LENGTHS, mode="token_truncate", bounds=(0.75, 2.0))
+    masked = rollout_weights(old, torch.zeros(6), LENGTHS, mode="token_mask", bounds=(0.75, 2.0))
+    assert held.tolist() == pytest.approx([0.75, 2, 2, 1, 1.5, 2])
+    assert masked.tolist() == pytest.approx([0, 0, 2, 1, 1.5, 0])
+
+
 def test_a_product_that_overflows_is_held_or_masked_and_never_infinite():
     old, rollout, lengths = torch.zeros(3), torch.full((3,), -60.0), torch.tensor([3])
-    held = rollout_weights(old, rollout, lengths, mode="sequence_truncate", maximum=2.0)
-    masked = rollout_weights(old, rollout, lengths, mode="sequence_mask", maximum=2.0)
+    held = rollout_weights(old, rollout, lengths, mode="sequence_truncate", bounds=(0.0, 2.0))
+    masked = rollout_weights(old, rollout, lengths, mode="sequence_mask", bounds=(0.0, 2.0))
     assert (held.tolist(), masked.tolist()) == ([2.0] * 3, [0.0] * 3)
 
 

@@ -191,7 +191,7 @@ def test_nothing_is_measured_where_every_completion_is_masked(over):
     assert (measured.loss, measured.tokens_trained) == (0.0, 0)
 
 
-@pytest.mark.parametrize("options", [{"skip_threshold": 20.0}, {"dual_clip": 3.0}, {"bound": "sapo"}], ids=str)
+@pytest.mark.parametrize("options", [{"skip_threshold": 20.0}, {"bound_shape": (3.0,)}, {"bound": "sapo"}], ids=str)
 def test_a_ratio_beyond_any_float_is_bounded_or_dropped_and_leaves_the_others_their_gradient(options):
     samples = samples_of([group((b"ab", -1.0), (b"z", 1.0))])
     batch = pack(samples, [1.0, 1.0], [0, 1], dtype=torch.float32)
@@ -274,7 +274,7 @@ def test_an_entropy_bonus_trains_completions_without_advantage_and_flattens_the_
 def test_what_the_bounds_did_is_counted_in_tokens():
     rollout = group((b"abcd", 1.0), (b"xy", -1.0))  # the engine said 0.0 nats: the weight of any token is below 1
     loss = LossConfig(
-        rollout_correction="token_mask", correction_max=1e-9, off_policy_threshold=0.1, skip_threshold=2.0
+        rollout_correction="token_mask", correction_bounds=(0.0, 1e-9), off_policy_threshold=0.1, skip_threshold=2.0
     )
     stats = learner(loss=loss).step([rollout], learning_rate=0.0)
     assert stats.correction_masked_fraction == 1.0
@@ -287,7 +287,7 @@ def test_what_the_bounds_did_is_counted_in_tokens():
 
 @pytest.mark.parametrize("mix", [0.6, 1.0])
 def test_the_reference_moves_towards_the_policy_by_the_mix(mix):
-    half = learner(loss=LossConfig(beta=0.1, ref_sync_steps=1, ref_sync_mix=mix), reference=True)
+    half = learner(loss=LossConfig(beta=0.1, ref_sync=(1, mix)), reference=True)
     pairs = [
         (ours.clone(), theirs.clone())
         for ours, theirs in zip(half.policy.model.parameters(), half.reference.model.parameters(), strict=True)
@@ -368,3 +368,48 @@ def test_weights_that_are_not_finite_are_found_by_name_before_they_are_saved():
         half.policy.model.model.layers[1].mlp.up_proj.weight[0, 0] = math.nan
     with pytest.raises(TrainingError, match=r"a weight of model\.layers\.1\.mlp\.up_proj\.weight is not finite"):
         half.check_weights()
+
+
+def entropy_gradient(half: Learner, groups, *, steps: int) -> list[float]:
+    """The entropy's coefficient before each step, and behind the last."""
+    coefs = [half.entropy_control[0]]
+    for _ in range(steps):
+        half.step(groups, learning_rate=0.0)
+        coefs.append(half.entropy_control[0])
+    return coefs
+
+
+def test_an_adaptive_bonus_rises_and_falls_with_the_entropy_of_the_last_update():
+    # the tiny model's entropy is near log(vocabulary), far above 0.2 and below 50
+    groups = [group((b"ab", 1.0), (b"c", -1.0))]
+    low = learner(loss=LossConfig(entropy_coef=0.01, entropy_target=(50.0, 0.0, 0.02, 0.006)))
+    assert entropy_gradient(low, groups, steps=3) == pytest.approx([0.01, 0.016, 0.02, 0.02])
+    high = learner(loss=LossConfig(entropy_coef=0.01, entropy_target=(0.2, 0.0, 0.02, 0.006)))
+    assert entropy_gradient(high, groups, steps=3) == pytest.approx([0.01, 0.004, 0.0, 0.0])
+    # the mean is over the update's tokens
+    assert low.entropy_control[1] == pytest.approx(low.step(groups, learning_rate=0.0).entropy)
+
+
+def test_an_adaptive_bonus_counts_only_behind_an_update_of_low_entropy():
+    groups = [group((b"ab", 1.0), (b"c", -1.0))]
+    plain, static = learner(), learner(loss=LossConfig(entropy_coef=0.016))
+    control = learner(loss=LossConfig(entropy_coef=0.01, entropy_target=(50.0, 0.0, 1.0, 0.006)))
+    losses = [half.step(groups, learning_rate=0.0).loss for half in (plain, static)]
+    # nothing is measured before the first update; then the coefficient has risen once
+    assert [control.step(groups, learning_rate=0.0).loss for _ in range(2)] == pytest.approx(losses)
+
+
+def test_tokens_below_the_top_entropies_of_the_whole_update_have_no_gradient():
+    groups = [group((b"abcd", 1.0), (b"xy", -1.0)), group((b"q", 2.0), (b"rstu", 0.0))]
+    half = learner(loss=LossConfig(top_entropy_quantile=0.4), micro_batch_tokens=1)
+    samples = samples_of(groups)
+    weights = token_weights(samples, average="token", max_completion_length=8)
+    batch = pack(samples, weights, range(4), dtype=torch.float64)
+    values = half.runner.values(half.policy, [batch])[0]
+    # of 11 tokens the quantile 0.6 is the seventh lowest entropy: five are left
+    top = values.entropy >= values.entropy.sort().values[6] - 1e-9
+    assert top.sum() == 5
+    expected = float((batch.weights * -batch.advantages * top).sum())
+    stats = half.step(groups, learning_rate=0.0)
+    assert stats.policy_loss == pytest.approx(expected)
+    assert stats.tokens_trained == 11  # those without an advantage have a place among the entropies

@@ -39,10 +39,10 @@ def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
 
 
 def test_moments_in_main_memory_give_the_updates_of_torchs_adamw():
-    optim = OptimConfig(weight_decay=0.1, adam_beta1=0.8)
+    optim = OptimConfig(weight_decay=0.1, adam_betas=(0.8, 0.999))
     plain, offloaded = policy(), policy()
     first = updates(plain, make_optimizer(plain, optim), (1e-2, 5e-3, 1e-3))
-    other = make_optimizer(offloaded, OptimConfig(weight_decay=0.1, adam_beta1=0.8, offload=("optimizer",)))
+    other = make_optimizer(offloaded, OptimConfig(weight_decay=0.1, adam_betas=(0.8, 0.999), offload=("optimizer",)))
     assert isinstance(other, OffloadedAdamW)
     assert same(updates(offloaded, other, (1e-2, 5e-3, 1e-3)), first)
 

@@ -42,7 +42,7 @@ def test_memory_by_hand():
     assert memory.sampling == lasting + memory.engine + memory.kv_cache + memory.drawn
     assert memory.update == lasting + 4_000 + memory.activations + memory.head
     assert memory.peak == max(memory.sampling, memory.update)
-    moving = memory_plan(build_config({**REQUIRED, **given, "ref_sync_steps": 5}), shape)
+    moving = memory_plan(build_config({**REQUIRED, **given, "ref_sync": (5, 0.6)}), shape)
     assert moving.saved == 16_000, "and the reference that moves"
     waiting = memory_plan(build_config({**REQUIRED, **given, "background_save": False}), shape)
     assert waiting.saved == 0

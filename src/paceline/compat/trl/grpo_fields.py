@@ -29,7 +29,7 @@ from paceline.config.reading import field_docstrings
 
 def corrects_rollouts(args: Any) -> bool:
     """True if fields ask for the weight of old over rollout probability; at the defaults none does."""
-    names = ("vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max", "vllm_importance_sampling_cap")
+    names = [f"vllm_importance_sampling_{name}" for name in ("mode", "clip_max", "clip_min", "cap")]
     return bool(args.vllm_importance_sampling_correction) and any(changed(args, name) for name in names)
 
 
@@ -40,7 +40,8 @@ def uses_sapo(args: Any) -> bool:
 
 
 SAPO = Switch(is_on=uses_sapo, off="loss_type is not sapo")
-CORRECTION = Switch(is_on=corrects_rollouts, off="rollouts are not corrected")
+VESPO = Switch(is_on=lambda args: bool(args.loss_type == "vespo"), off="loss_type is not vespo")
+ADAPTIVE = Switch(is_on=lambda args: bool(args.use_adaptive_entropy), off="use_adaptive_entropy is off")
 MAY_CORRECT = Switch(
     is_on=lambda args: bool(args.vllm_importance_sampling_correction), off="vllm_importance_sampling_correction is off"
 )
@@ -48,10 +49,7 @@ REFERENCE_MOVES = Switch(is_on=lambda args: bool(args.sync_ref_model), off="sync
 HALF = Switch(is_on=lambda args: bool(args.bf16), off="every product is float32 without bf16")
 
 BATCHES_ALONE = "generation always batches continuously"
-NOT_ADAPTIVE = "use_adaptive_entropy is off"
-NOT_VESPO = "loss_type is not vespo"
 NO_VLLM = "use_vllm is off"
-SAPO_GATE = "SAPO's gate has the temperatures of its paper"
 PRODUCERS: Remark = (
     "idle",
     "the run's own samplers do that, and find each other; no server is started beside it",
@@ -122,7 +120,12 @@ class GRPOFields:
     """How a model given by name is loaded."""
     trust_remote_code: bool = becomes(False, "trust_remote_code")
     """Run Python code that comes with the model."""
-    router_aux_loss_coef: float | None = refused(None, "a router's auxiliary loss is not computed", also=(0, 0.0))
+    router_aux_loss_coef: float | None = refused(
+        None,
+        "a router's auxiliary loss is a product of averages over a micro-batch, so a step's gradient would depend on "
+        "how it is cut",
+        also=(0, 0.0),
+    )
     disable_dropout: bool = idle(False, "dropout is always off, so that the policy that trains is the one that sampled")
     cast_lm_head_to_fp32: bool = refused(
         False,
@@ -224,52 +227,60 @@ class GRPOFields:
         "dapo",
         "bound average average_over",
         "bound, average and average_over=all",
-        choices=("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo"),
-        absent={
-            "luspo": "a sequence's loss would grow with its length, an average that no option here has",
-            "vespo": "its soft weights need a bound that no option here has",
-        },
+        choices=("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
     )
-    """How tokens are bounded and averaged: grpo, bnpo, dr_grpo, dapo, cispo or sapo."""
+    """How tokens are bounded and averaged: grpo, bnpo, dr_grpo, dapo, cispo, sapo, luspo or vespo."""
     epsilon: float = decides(
         0.2, "clip_eps_low clip_eps_high", "clip_eps_low, and clip_eps_high while epsilon_high is None"
     )
     """The ratio is held above 1 - epsilon."""
     epsilon_high: float | None = decides(None, "clip_eps_high")
     """The ratio is held below 1 + epsilon_high; with cispo its weight is this at most. None: epsilon (cispo: 5)."""
-    delta: float | None = decides(None, "dual_clip")
+    delta: float | None = decides(None, "bound_shape")
     """The ratio counts as this at most, also where the advantage is negative."""
-    sapo_temperature_neg: float = refused(1.05, SAPO_GATE, switch=SAPO)
-    sapo_temperature_pos: float = refused(1.0, SAPO_GATE, switch=SAPO)
-    vespo_k_pos: float = idle(2.0, NOT_VESPO)
-    vespo_lambda_pos: float = idle(3.0, NOT_VESPO)
-    vespo_k_neg: float = idle(3.0, NOT_VESPO)
-    vespo_lambda_neg: float = idle(2.0, NOT_VESPO)
+    sapo_temperature_neg: float = decides(1.05, "bound_shape", switch=SAPO)
+    """Temperature of sapo's gate for negative advantages."""
+    sapo_temperature_pos: float = decides(1.0, "bound_shape", switch=SAPO)
+    """And for positive ones."""
+    vespo_k_pos: float = decides(2.0, "bound_shape", switch=VESPO)
+    """Power of vespo's weight for advantages from 0 on."""
+    vespo_lambda_pos: float = decides(3.0, "bound_shape", switch=VESPO)
+    """How soon large weights vanish there."""
+    vespo_k_neg: float = decides(3.0, "bound_shape", switch=VESPO)
+    """Power of vespo's weight for negative advantages."""
+    vespo_lambda_neg: float = decides(2.0, "bound_shape", switch=VESPO)
+    """How soon large weights vanish there."""
     beta: float = becomes(0.0, "beta")
     """Weight of the KL divergence to the reference model; 0 loads none."""
     use_bias_correction_kl: bool = becomes(
         True, "kl", "kl: k3_ratio or k3", convert=lambda corrected: "k3_ratio" if corrected else "k3"
     )
     """Multiply the KL estimator k3 by the ratio."""
-    sync_ref_model: bool = decides(False, "ref_sync_steps", "ref_sync_steps above 0")
+    sync_ref_model: bool = decides(False, "ref_sync")
     """Move the reference towards the policy now and then."""
-    ref_model_mixup_alpha: float = decides(0.6, "ref_sync_mix", switch=REFERENCE_MOVES)
+    ref_model_mixup_alpha: float = decides(0.6, "ref_sync", switch=REFERENCE_MOVES)
     """By how much: reference = alpha * policy + (1 - alpha) * reference."""
     ref_model_sync_steps: int = decides(
         512,
-        "ref_sync_steps",
-        "ref_sync_steps: updates, rounded up to whole batches of rollouts",
+        "ref_sync",
+        "ref_sync: updates, rounded up to whole batches of rollouts",
         switch=REFERENCE_MOVES,
     )
     """Every so many updates."""
-    top_entropy_quantile: float = refused(1.0, "every token of a completion is trained on")
+    top_entropy_quantile: float = becomes(1.0, "top_entropy_quantile")
+    """Share of an update's tokens, those of the highest entropy, whose policy term counts."""
     entropy_coef: float = becomes(0.0, "entropy_coef")
     """Weight of the policy's entropy as a bonus."""
-    use_adaptive_entropy: bool = refused(False, "the entropy coefficient stays what entropy_coef says")
-    entropy_coef_min: float = idle(0.0, NOT_ADAPTIVE)
-    entropy_coef_max: float = idle(1.0, NOT_ADAPTIVE)
-    entropy_coef_delta: float = idle(0.005, NOT_ADAPTIVE)
-    entropy_target: float = idle(0.2, NOT_ADAPTIVE)
+    use_adaptive_entropy: bool = decides(False, "entropy_target")
+    """Let the weight of the entropy follow entropy_target, from entropy_coef on."""
+    entropy_coef_min: float = decides(0.0, "entropy_target", switch=ADAPTIVE)
+    """The least weight."""
+    entropy_coef_max: float = decides(1.0, "entropy_target", switch=ADAPTIVE)
+    """The largest weight."""
+    entropy_coef_delta: float = decides(0.005, "entropy_target", switch=ADAPTIVE)
+    """Change of the weight per update."""
+    entropy_target: float = decides(0.2, "entropy_target", switch=ADAPTIVE)
+    """Entropy in nats per token up to which the weight rises and counts."""
     mask_truncated_completions: bool = becomes(False, "mask_truncated")
     """No gradient from completions cut at max_completion_length."""
     off_policy_mask_threshold: float | None = becomes(None, "off_policy_threshold")
@@ -282,17 +293,20 @@ class GRPOFields:
     )
     """token_truncate, token_mask, sequence_truncate or sequence_mask."""
     vllm_importance_sampling_correction: bool = decides(
-        True, "rollout_correction", "rollout_correction, when one of the next three is set as well"
+        True, "rollout_correction", "rollout_correction, when one of the next four is set as well"
     )
     """Weigh by old over rollout probability, if configured."""
     vllm_importance_sampling_clip_max: float | None = decides(
-        3.0, "correction_max rollout_correction", switch=MAY_CORRECT
+        3.0, "correction_bounds rollout_correction", switch=MAY_CORRECT
     )
-    """Bound of that weight."""
-    vllm_importance_sampling_clip_min: float | None = refused(
-        None, "the weight of old over rollout probability has no lower bound here", switch=CORRECTION
+    """Upper bound of that weight."""
+    vllm_importance_sampling_clip_min: float | None = decides(
+        None, "correction_bounds rollout_correction", switch=MAY_CORRECT
     )
-    vllm_importance_sampling_cap: float | None = decides(None, "correction_max rollout_correction", switch=MAY_CORRECT)
+    """Lower bound of that weight; None: 0."""
+    vllm_importance_sampling_cap: float | None = decides(
+        None, "correction_bounds rollout_correction", switch=MAY_CORRECT
+    )
     """Older name of vllm_importance_sampling_clip_max."""
     max_tool_calling_iterations: int | None = refused(None, "there are no tools and no turns")
 

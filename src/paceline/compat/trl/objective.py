@@ -21,6 +21,8 @@ LOSSES: Mapping[str, tuple[str, str]] = {
     "dapo": ("clip", "token"),
     "cispo": ("cispo", "token"),
     "sapo": ("sapo", "sequence"),
+    "luspo": ("clip", "sequence_sum"),
+    "vespo": ("vespo", "token"),
 }
 """`loss_type` to bound and average."""
 ADVANTAGES: Mapping[str, str] = {"group": "group", "batch": "group_mean_reward_std", "none": "none"}
@@ -28,7 +30,7 @@ CISPO_MAX_RATIO = 5.0
 """ScaleRL's value; TRL's default for cispo is `epsilon`, which bounds every weight at 0.2."""
 OPTIONS = tuple(one.name for one in options() if one.section in ("advantage", "loss") and one.name in DECIDED_BY)
 """Options of the objective that fields decide."""
-UNSET = ("preset", "ref_sync_steps", "ref_sync_mix", "rollout_correction", "correction_max")
+UNSET = ("preset", "ref_sync", "rollout_correction", "correction_bounds")
 """Those of them that no preset sets."""
 
 
@@ -62,8 +64,11 @@ def objective_options(args: "GRPOConfig") -> Options:
     if args.preset is not None:
         found = {name: value for name, value in found.items() if any(changed(args, one) for one in DECIDED_BY[name])}
         found["preset"] = args.preset
-    if args.sync_ref_model:
-        found["ref_sync_mix"] = args.ref_model_mixup_alpha
+    if args.use_adaptive_entropy:
+        found["entropy_target"] = (
+            *(args.entropy_target, args.entropy_coef_min, args.entropy_coef_max),
+            args.entropy_coef_delta,
+        )
     return {**found, **_correction(args)}
 
 
@@ -76,6 +81,11 @@ def _bound(args: "GRPOConfig", bound: str) -> Options:
                 f"{high!r}; {CISPO_MAX_RATIO} is usual"
             )
         return {"bound": bound, "clip_eps_high": (CISPO_MAX_RATIO if high is None else high) - 1}
+    if bound == "sapo":
+        return {"bound": bound, "bound_shape": (args.sapo_temperature_pos, args.sapo_temperature_neg)}
+    if bound == "vespo":
+        of_good, of_bad = (args.vespo_k_pos, args.vespo_lambda_pos), (args.vespo_k_neg, args.vespo_lambda_neg)
+        return {"bound": bound, "bound_shape": (*of_good, *of_bad)}
     if bound != "clip":
         return {"bound": bound}
     if not 0 <= low < 1:
@@ -90,8 +100,8 @@ def _bound(args: "GRPOConfig", bound: str) -> Options:
         above = cast(float, PRESETS[args.preset].values.get("clip_eps_high", high))
     if delta is not None and delta <= 1 + above:
         raise ConfigError(f"delta must be above 1 + epsilon_high ({above}), got {delta!r}; 3 is usual, None is off")
-    # 0 means off in the option, and would stop every gradient in the field
-    return {"bound": bound, "clip_eps_low": low, "clip_eps_high": high, "dual_clip": 0.0 if delta is None else delta}
+    shape = None if delta is None else (delta,)
+    return {"bound": bound, "clip_eps_low": low, "clip_eps_high": high, "bound_shape": shape}
 
 
 def _correction(args: "GRPOConfig") -> Options:
@@ -104,4 +114,5 @@ def _correction(args: "GRPOConfig") -> Options:
         raise ConfigError(
             "vllm_importance_sampling_clip_max must be a number, got None: the weight has no other bound; 3.0 is usual"
         )
-    return {"rollout_correction": args.vllm_importance_sampling_mode, "correction_max": most}
+    bounds = (args.vllm_importance_sampling_clip_min or 0.0, most)
+    return {"rollout_correction": args.vllm_importance_sampling_mode, "correction_bounds": bounds}

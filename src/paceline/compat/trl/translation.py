@@ -125,6 +125,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         "reward_weights": _weights(args, surroundings),
         # the step and the run
         "prompts_per_step": batches.prompts_per_step,
+        "adam_betas": (args.adam_beta1, args.adam_beta2),
         "num_minibatches": batches.num_minibatches,
         "warmup_steps": warmup_steps(args, prompts),
         "save_steps": interval(args, "save", prompts),
@@ -141,7 +142,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     else:
         given["num_epochs"] = args.num_train_epochs
     if args.sync_ref_model:
-        given["ref_sync_steps"] = _reference_steps(args, surroundings)
+        given["ref_sync"] = (_reference_steps(args, surroundings), args.ref_model_mixup_alpha)
     try:
         return build_config(given)
     except ConfigError as error:

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from array import array
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +17,7 @@ from paceline.models.loaded import Loaded
 from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.rows import on_device
+from paceline.objective.entropy import next_entropy_coef, top_entropy_threshold
 from paceline.objective.micro_batches import (
     MicroBatch,
     Sample,
@@ -46,6 +49,8 @@ class PreparedBatch:
     old_logprobs: Tensor | None
     """Policy at the start of the step; None before its first forward pass, and where another rank has the head."""
     ref_logprobs: Tensor | None
+    chosen: Tensor | None = None
+    """Tokens that count under `top_entropy_quantile`, of the update that is being made; None: all."""
     is_idle: bool = False
     """Computed for the other ranks' sake, who make one pass more than this one has samples for; it adds nothing."""
 
@@ -102,6 +107,8 @@ class Learner:
             tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
         )
         self.policy_version = 0
+        self.entropy_control = (loss.entropy_coef, math.inf)
+        """Under `entropy_target`: the coefficient, and the mean entropy of the last update."""
         self._passed, self._passes_of_step = 0, 0
 
     def step(
@@ -122,7 +129,7 @@ class Learner:
         ACTIVITY.advance("update", 0, 1)
         # choose: which completions have a gradient, and which update each belongs to
         samples = samples_of(groups, over=self.loss.average_over)
-        always = self.loss.beta > 0 or self.loss.entropy_coef > 0  # else it is exactly zero without an advantage
+        always = self.loss.needs_every_token  # else the gradient is exactly zero without an advantage
         trained = [at for at, one in enumerate(samples) if not one.masked and (always or one.advantage != 0.0)]
         runs = minibatches(len(samples), self.optim.num_minibatches)
         runs = [run for run in runs if any(at in run for at in trained)]
@@ -227,10 +234,30 @@ class Learner:
                     then=f"start again ({str(error).partition(chr(10))[0]})",
                 ) from None
             self.policy_version += 1
+            if self.loss.entropy_target is not None and found.values.get("bonus_tokens"):
+                mean = found.values["bonus_entropy"] / found.values["bonus_tokens"]
+                coef = next_entropy_coef(self.entropy_control[0], mean, control=self.loss.entropy_target)
+                self.entropy_control = coef, mean
         else:
             found = replace(found, skipped=True)
         self.optimizer.zero_grad(set_to_none=True)
         return computed, found
+
+    def _chosen(self, parts: Sequence[PreparedBatch], values: Sequence[TokenValues | None]) -> Sequence[PreparedBatch]:
+        """Choose the tokens of high entropy among those of all ranks."""
+        found = [None if one is None else one.entropy.detach() for one in values]
+        pairs = zip(parts, found, strict=True)
+        own = [entropy for part, entropy in pairs if entropy is not None and not part.is_idle and self.ranks.speaks]
+        numbers = torch.cat(own).cpu() if own else torch.empty(0, dtype=self.policy.model.dtype)
+        texts = self.ranks.all_gather_text(b64encode(numbers.double().numpy().tobytes()).decode())
+        entropies = torch.cat([torch.tensor(array("d", b64decode(text)), dtype=numbers.dtype) for text in texts])
+        if not len(entropies):
+            return parts
+        threshold = top_entropy_threshold(entropies, share=self.loss.top_entropy_quantile)
+        return [
+            replace(part, chosen=None if entropy is None else entropy >= threshold)
+            for part, entropy in zip(parts, found, strict=True)
+        ]
 
     def _cut_again(self, minibatch: Minibatch) -> Minibatch:
         """Cut the minibatch by the current budget; its old logprobs stay, as the weights behind them may be gone."""
@@ -253,7 +280,10 @@ class Learner:
         self, parts: Sequence[PreparedBatch], *, first: bool
     ) -> tuple[list[PreparedBatch], list[dict[str, Tensor]]]:
         """Add the micro-batches' shares of the update's gradient; the first pass gives the old logprobs."""
-        parts, sums = list(parts), list[dict[str, Tensor]]()
+        sums = list[dict[str, Tensor]]()
+        if self.loss.top_entropy_quantile < 1:  # by a pass more, with the weights as they are
+            parts = self._chosen(parts, self.runner.values(self.policy, [part.batch for part in parts]))
+        parts = list(parts)
 
         def loss(number: int, values: TokenValues) -> Tensor:
             self._passed += 1  # more than were foreseen where memory ran out and they were cut again
@@ -273,14 +303,21 @@ class Learner:
         batch = part.batch
         policy, entropy = values.logprobs, values.entropy
         old = policy.detach() if part.old_logprobs is None else part.old_logprobs
-        terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs)
-        losses, sums = token_losses(batch, terms, self.loss, self._policy_loss)
+        terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs, chosen=part.chosen)
+        losses, sums = token_losses(batch, terms, self._loss_now(), self._policy_loss)
         loss = (batch.weights * losses).sum()
         sums["loss"] = loss.detach()
         if first:
             mismatch = (batch.rollout_logprobs - old).abs()
             sums |= {"entropy": entropy.detach().sum(), "mismatch": mismatch.sum(), "mismatch_max": mismatch.max()}
         return loss, replace(part, old_logprobs=old), sums
+
+    def _loss_now(self) -> LossConfig:
+        """Return the options with the entropy's coefficient as it is in this update."""
+        if self.loss.entropy_target is None:
+            return self.loss
+        coef, entropy = self.entropy_control
+        return replace(self.loss, entropy_coef=coef if entropy <= self.loss.entropy_target[0] else 0.0)
 
     def _sums(
         self, parts: Sequence[PreparedBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
@@ -299,6 +336,8 @@ class Learner:
         with torch.no_grad():
             parts = self._prepare(samples, inside) if inside else []
             values = self.runner.values(self.policy, [part.batch for part in parts])
+            if self.loss.top_entropy_quantile < 1:
+                parts = [*self._chosen(parts, values)]
             sums = [
                 self._loss(part, found, first=True)[2]
                 for part, found in zip(parts, values, strict=True)
@@ -330,8 +369,9 @@ class Learner:
             )
 
     def sync_reference(self) -> None:
-        """Move the reference towards the policy by `ref_sync_mix`. Source: TR-DPO, arXiv:2404.09656 (soft update)."""
+        """Move the reference towards the policy, by the soft update of TR-DPO, arXiv:2404.09656."""
         assert self.reference is not None  # the configuration asks for beta > 0
+        assert self.loss.ref_sync is not None
         with torch.no_grad():
             for kept, moved in zip(self.reference.model.parameters(), self.policy.model.parameters(), strict=True):
-                kept.lerp_(moved, self.loss.ref_sync_mix)
+                kept.lerp_(moved, self.loss.ref_sync[1])

@@ -6,7 +6,7 @@ Nothing here averages: the step's token weights do.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from paceline.config.objective import LossConfig
@@ -21,6 +21,7 @@ from paceline.objective.policy_loss import (
     kl_penalty,
     policy_ratio,
     unbounded_policy_loss,
+    vespo_policy_loss,
 )
 from paceline.objective.rollout_correction import off_policy_sequences, rollout_weights, runaway_sequences
 
@@ -36,6 +37,8 @@ class Logprobs:
     old: Float[Tensor, " N"]
     """Policy at the start of the step."""
     reference: Float[Tensor, " N"] | None
+    chosen: Bool[Tensor, " N"] | None = None
+    """Tokens whose policy term and entropy count, under `top_entropy_quantile`; None: all."""
 
 
 def token_losses(
@@ -43,14 +46,17 @@ def token_losses(
 ) -> tuple[Float[Tensor, " N"], dict[str, Tensor]]:
     """The loss of each token, and sums over the tokens of what the terms did (names as in `UpdateStats`).
 
-        loss = kept * (on_policy * weight * policy_loss + beta * kl_penalty - entropy_coef * entropy)
+        loss = kept * (chosen * on_policy * weight * policy_loss + beta * kl_penalty - entropy_coef * chosen * entropy)
 
-    where weight is `rollout_correction`'s; on_policy is 0 for sequences that `off_policy_threshold` leaves out, and
-    kept for those of `skip_threshold`, whose ratio would explode in the KL too. `own`: the policy loss where `bound`
-    names a function.
+    where chosen is 0 for tokens below the top of `top_entropy_quantile`; weight is `rollout_correction`'s; on_policy is
+    0 for sequences that `off_policy_threshold` leaves out, and kept for those of `skip_threshold`, whose ratio would
+    explode in the KL too. `own`: the policy loss where `bound` names a function.
     """
     ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
     losses, sums = _policy_term(batch, logprobs, ratio, loss, own)
+    entropy = logprobs.entropy
+    if logprobs.chosen is not None:
+        losses, entropy = torch.where(logprobs.chosen, losses, 0.0), torch.where(logprobs.chosen, entropy, 0.0)
     sums["policy_loss"] = (batch.weights * losses).detach().sum()
     if logprobs.reference is not None:
         if loss.kl == "reverse" or loss.kl == "forward":  # by direction, else by the estimator that is differentiated
@@ -61,7 +67,10 @@ def token_losses(
         losses = losses + loss.beta * penalty
         sums["kl"] = kl_estimate(logprobs.policy.detach(), logprobs.reference).sum()
     if loss.entropy_coef > 0:
-        losses = losses - loss.entropy_coef * logprobs.entropy
+        losses = losses - loss.entropy_coef * entropy
+    if loss.entropy_target is not None:
+        count = torch.ones_like(entropy) if logprobs.chosen is None else logprobs.chosen
+        sums |= {"bonus_entropy": entropy.detach().sum(), "bonus_tokens": count.sum()}
     if loss.skip_threshold is not None:
         skipped = runaway_sequences(logprobs.policy, logprobs.old, batch.lengths, threshold=loss.skip_threshold)
         losses, sums["skipped"] = torch.where(skipped, 0.0, losses), skipped.sum()
@@ -80,7 +89,16 @@ def _policy_term(
         entropy=logprobs.entropy,
         lengths=batch.lengths,
     )
-    losses = policy_loss(tokens, loss) if own is None else own(tokens)
+    weight = None
+    if loss.rollout_correction != "none":
+        weight = rollout_weights(
+            logprobs.old,
+            batch.rollout_logprobs,
+            batch.lengths,
+            mode=loss.rollout_correction,
+            bounds=loss.correction_bounds,
+        )
+    losses = policy_loss(tokens, loss, weight) if own is None else own(tokens)
     # tokens whose ratio stands beyond a bound on the side where the bound acts
     moved = ratio.detach()
     if loss.bound == "clip":
@@ -90,16 +108,11 @@ def _policy_term(
         low = torch.zeros((), dtype=torch.int64, device=ratio.device)
         high = (moved > 1 + loss.clip_eps_high).sum() if loss.bound == "cispo" else low
     sums = {"clip_low": low, "clip_high": high}
-    if loss.rollout_correction != "none":
-        weight = rollout_weights(
-            logprobs.old,
-            batch.rollout_logprobs,
-            batch.lengths,
-            mode=loss.rollout_correction,
-            maximum=loss.correction_max,
-        )
-        losses = losses * weight
-        sums["correction_masked"] = ((weight == 0) | (weight == loss.correction_max)).sum()
+    if weight is not None:
+        if loss.bound != "vespo":  # there it is a part of the completion's weight
+            losses = losses * weight
+        least, most = loss.correction_bounds
+        sums["correction_masked"] = ((weight == 0) | (weight == least) | (weight == most)).sum()
     if loss.off_policy_threshold is not None:
         dropped = off_policy_sequences(
             logprobs.policy,
@@ -112,8 +125,10 @@ def _policy_term(
     return losses, sums
 
 
-def policy_loss(tokens: PolicyTokens, loss: LossConfig) -> Float[Tensor, " N"]:
-    """The policy term under the built-in bound that the options name."""
+def policy_loss(
+    tokens: PolicyTokens, loss: LossConfig, correction: Float[Tensor, " N"] | None = None
+) -> Float[Tensor, " N"]:
+    """The policy term under the built-in bound that the options name. Only VESPO's reads the rollout correction."""
     ratio, advantages = tokens.ratio, tokens.advantages
     if loss.bound == "clip":
         return clipped_policy_loss(
@@ -121,11 +136,13 @@ def policy_loss(tokens: PolicyTokens, loss: LossConfig) -> Float[Tensor, " N"]:
             advantages,
             clip_eps_low=loss.clip_eps_low,
             clip_eps_high=loss.clip_eps_high,
-            dual_clip=loss.dual_clip,
+            dual_clip=loss.shape[0] if loss.shape else 0.0,
         )
     if loss.bound == "cispo":
         return cispo_policy_loss(ratio, tokens.logprobs, advantages, max_ratio=1 + loss.clip_eps_high)
     if loss.bound == "sapo":
-        return gated_policy_loss(ratio, advantages)
+        return gated_policy_loss(ratio, advantages, temperatures=loss.shape)
+    if loss.bound == "vespo":
+        return vespo_policy_loss(tokens, shape=loss.shape, correction=correction)
     assert loss.bound == "none", f"{loss.bound} is a function, which the learner is given"
     return unbounded_policy_loss(ratio, advantages)

@@ -28,7 +28,7 @@ def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
     ]
     common: dict[str, Any] = {
         "lr": optim.learning_rate,
-        "betas": (optim.adam_beta1, optim.adam_beta2),
+        "betas": optim.adam_betas,
         "eps": optim.adam_eps,
     }
     if optim.optimizer != "adamw_8bit":
