@@ -1,16 +1,14 @@
-"""Faults of a run on a cluster of this machine, or on ranks of a launcher: a process of it dies, stops or is slow."""
+"""Faults of a run on a cluster of this machine: a process of it dies, stops or is slow."""
 
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 
 from tests.chaos.kills import CLUSTER, GONE_SECONDS, left_after, until_judging
-from tests.chaos.processes import LONGEST_SECONDS, Ended, descendants
+from tests.chaos.processes import descendants
 from tests.chaos.runs import Outcome, Place, mischief
-from tests.chaos.scene import REMEDY, Impossible, Scene, must
+from tests.chaos.scene import Impossible, Scene, must
 
 CONSUMER = (
     "for entry in filter(str.isdigit, os.listdir('/proc')):",
@@ -107,34 +105,3 @@ def dead_vllm_worker(scene: Scene) -> None:
     mischief(harmed, *ONCE, "import signal", "os.kill(os.getpid(), signal.SIGKILL)")
     must(harmed.train(*CLUSTER, *vllm), 0)
     assert harmed.outcome().weights == place.outcome().weights
-
-
-def dead_rank(scene: Scene) -> None:
-    place = scene.place()
-    lines = ("if os.environ.get('RANK') != '1': return", *ONCE, "import signal", "os.kill(os.getpid(), signal.SIGKILL)")
-    undisturbed = scene.place("undisturbed")
-    assert _ranks(undisturbed).status == 0
-    mischief(place, *lines)
-    ended = _ranks(place)
-    assert ended.status != 0
-    assert "rank 1 is gone" in ended.said, ended.said[-600:]
-    assert REMEDY in ended.said, ended.said[-600:]
-    mischief(place, "pass")
-    assert _ranks(place, "--resume", "run", "--override", "reward_funcs").status == 0
-    assert place.outcome().weights == undisturbed.outcome().weights
-
-
-def _ranks(place: Place, *instead: str) -> Ended:
-    """The run on two ranks that torchrun starts."""
-    words = list(instead) or place.words()
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline", "train"]
-    done = subprocess.run(
-        [*launcher, *words],
-        cwd=place.folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=2 * LONGEST_SECONDS,
-    )
-    return Ended(status=done.returncode, said=" ".join((done.stdout + done.stderr).split()), seconds=0.0)

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.chaos import clusters, damage, graders, interruptions
+from tests.chaos import clusters, damage, graders, interruptions, ranks
 from tests.chaos.scene import Scene
 
 SKIPPED = "the checkpoint is named and skipped, the one before is used, and the run ends as if nothing had happened"
 REFUSED = "refused with status 2 and an error, nothing changed; once it is undone, the resumed run ends the same"
+NAMED = "all end, the rank is named; the resumed run ends as if nothing had happened"
 STOPPED = (
     "the run stops with status 1 and the function's name; once it is fixed, `--resume` with `--override reward_funcs` "
     "ends the same"
@@ -151,10 +152,10 @@ FAULTS: tuple[Fault, ...] = (
         cluster=True,
     ),
     _fault(clusters.dead_vllm_worker, "SIGKILL to a sampler with vLLM", UNTOUCHED, cluster=True),
-    _fault(
-        clusters.dead_rank,
-        "SIGKILL to one of two ranks of torchrun",
-        "all end, the rank is named; the resumed run ends as if nothing had happened",
-        cluster=True,
-    ),
+    _fault(ranks.dead_rank, "SIGKILL to one of two ranks of torchrun", NAMED, cluster=True),
+    _fault(ranks.dead_first_rank, "SIGKILL to the first of two ranks", NAMED, cluster=True),
+    _fault(ranks.dead_sampling_rank, "SIGKILL to a rank that only samples", NAMED, cluster=True),
+    _fault(ranks.stopped_rank, "SIGSTOP to one of two ranks", NAMED, cluster=True),
+    _fault(ranks.stopped_sampling_rank, "SIGSTOP to a rank that only samples", NAMED, cluster=True),
+    _fault(ranks.slow_rank, "a rank takes longer than `--actor-timeout` for its share", UNTOUCHED, cluster=True),
 )
