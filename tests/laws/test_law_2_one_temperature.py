@@ -8,14 +8,16 @@ from paceline.engines import Request, Sampling
 from paceline.engines.local.engine import LocalEngine
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
+from paceline.models.pretrained import soft_cap
 from paceline.training.learner.learner import Learner
 from paceline.types import Rollout, RolloutGroup, Task
+from tests.families import family, make_model
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
-def mismatch(*, sampled_at: float, trained_at: float, top_p: float = 1.0) -> tuple[float, float]:
+def mismatch(*, sampled_at: float, trained_at: float, top_p: float = 1.0, model=None) -> tuple[float, float]:
     """Mean and largest difference between engine's and trainer's logprobs over a step's tokens."""
-    policy = Loaded(model=tiny_model("qwen2").train(), compute_dtype=torch.float32)
+    policy = Loaded(model=(model or tiny_model("qwen2")).train(), compute_dtype=torch.float32)
     learner = Learner(
         policy,
         choose_forward(policy.model),
@@ -49,6 +51,17 @@ def mismatch(*, sampled_at: float, trained_at: float, top_p: float = 1.0) -> tup
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.4])
 def test_at_one_temperature_engine_and_trainer_agree_to_rounding(temperature):
     assert mismatch(sampled_at=temperature, trained_at=temperature)[1] < 1e-4
+
+
+@pytest.mark.parametrize("name", ["gemma2", "vaultgemma", "nanochat"])
+def test_logits_with_a_soft_cap_are_capped_in_both(name):
+    # a head that makes logits as large as the cap, which then bends every distribution
+    model = make_model(family(name))
+    model.config.final_logit_softcapping = 2.0
+    with torch.no_grad():
+        model.get_output_embeddings().weight *= 30
+    assert soft_cap(model.config) == 2.0
+    assert mismatch(sampled_at=0.8, trained_at=0.8, model=model)[1] < 1e-4
 
 
 def test_another_temperature_in_the_trainer_would_show():

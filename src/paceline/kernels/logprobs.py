@@ -38,7 +38,7 @@ class LogitPasses:
     gradients and temperature."""
 
 
-def token_logprobs(
+def token_logprobs(  # noqa: PLR0913 - one distribution and how its logits are cut, without a record for one caller
     hidden: Float[Tensor, "N H"],
     head: Float[Tensor, "V H"],
     targets: Int[Tensor, " N"],
@@ -47,8 +47,11 @@ def token_logprobs(
     chunk_elements: int | None = None,
     product_rows: int | None = None,
     passes: LogitPasses | None = None,
+    soft_cap: float | None = None,
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Return the logprob of each target and the entropy of its distribution, softmax(hidden @ head.T / temperature).
+
+    With a `soft_cap` c the logits are c * tanh(hidden @ head.T / c), as Gemma 2's.
 
     Logits exist for `product_rows` tokens at a time in the precision of `hidden`. In float32 (float64 for float64
     input) there are `chunk_elements` at a time; None chooses both by device. `passes` that need no such copy may
@@ -61,7 +64,9 @@ def token_logprobs(
         raise ValueError(f"temperature must be above 0, got {temperature}")
     rows = max(1, (chunk_elements or CHUNK_ELEMENTS[hidden.device.type]) // head.shape[0])
     many = max(rows, product_rows or PRODUCT_ROWS[hidden.device.type])
-    chunks = _Chunks(many=many, few=rows if passes is None else many, passes=passes or TORCH)
+    few = rows if passes is None or soft_cap is not None else many
+    chosen = passes or TORCH
+    chunks = _Chunks(many=many, few=few, passes=chosen if soft_cap is None else capped(chosen, soft_cap))
     logprobs, entropy = cast(
         tuple[Tensor, Tensor],
         _TokenLogprobs.apply(hidden, head, targets, temperature, chunks),  # type: ignore[no-untyped-call]
@@ -198,6 +203,28 @@ def to_gradients(
     torch.mul(probabilities, factor, out=logits)
     if at_target is not None:
         logits.scatter_(1, targets[:, None], at_target.to(logits.dtype))
+
+
+def capped(passes: LogitPasses, soft_cap: float) -> LogitPasses:
+    """Return passes that cap the logits first, in float32 at least: c * tanh(x / c), with the gradient 1 - tanh^2."""
+
+    def tanh(logits: Tensor) -> Tensor:
+        wide = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+        return (wide / soft_cap).tanh_()
+
+    def statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        return passes.statistics(tanh(logits).mul_(soft_cap), targets, temperature)
+
+    def gradients(
+        logits: Tensor, targets: Tensor, normalisers: Tensor, entropy: Tensor, given: Gradients, temperature: float
+    ) -> None:
+        bent = tanh(logits)
+        slope = 1 - bent.square()
+        bent.mul_(soft_cap)
+        passes.to_gradients(bent, targets, normalisers, entropy, given, temperature)
+        logits.copy_(bent.mul_(slope))
+
+    return LogitPasses(statistics=statistics, to_gradients=gradients)
 
 
 TORCH = LogitPasses(statistics=_statistics, to_gradients=to_gradients)

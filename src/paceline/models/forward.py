@@ -17,7 +17,7 @@ from paceline.models.attention import NAME, NO_MASK, PackedLayout
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.parallel.ranks import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
-from paceline.models.pretrained import changed_logits, other_logits, partial_attention
+from paceline.models.pretrained import changed_logits, other_logits, partial_attention, soft_cap
 from paceline.models.rows import on_device, take_rows
 from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack, padded_rows
 
@@ -160,26 +160,29 @@ def _wanted(
 
 def _own_hidden(model: PreTrainedModel, probe: MicroBatch) -> Float[Tensor, "N H"]:
     """What predicts each target by the model's own forward pass over each row alone, in evaluation mode."""
-    rows = on_device(padded_rows(probe), model.device)
+    rows, cap = on_device(padded_rows(probe), model.device), soft_cap(model.config)
     with evaluating(model):
         states = list[Tensor]()
         for index, real in zip(rows.index, rows.real, strict=True):
             ids = probe.input_ids[index[real]][None]
             hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
             states.append(hidden[0])
-            # refuse logits that are not what the output embedding makes of these states, however large it makes them:
-            # a soft cap far above the logits of a few random tokens would change none of them, so they are made large
+            # refuse logits that are not what the output embedding and the known soft cap make of these states, however
+            # large it makes them: a cap far above the logits of a few random tokens would change none of them, so they
+            # are made large; as large as a known cap, where another one would show most
             head = model.get_output_embeddings()
             if head is None:
                 raise ModelError(f"{type(model).__name__} has no output embedding; use a causal language model")
             wanted = head(hidden)
-            factor = _LOUD / float(wanted.abs().max().clamp_min(1e-6))
+            factor = (cap or _LOUD) / float(wanted.abs().max().clamp_min(1e-6))
             louder = head.register_forward_hook(lambda module, arguments, logits, factor=factor: logits * factor)
             try:
                 logits = model(input_ids=ids, use_cache=False).logits
             finally:
                 louder.remove()
-            if not _relative_difference(logits, wanted * factor) <= _HEAD_TOLERANCE:
+            wanted = wanted * factor
+            wanted = wanted if cap is None else cap * torch.tanh(wanted / cap)
+            if not _relative_difference(logits, wanted) <= _HEAD_TOLERANCE:
                 raise ModelError(f"{type(model).__name__} {other_logits(changed_logits(model.config))}")
     return take_rows(pad_sequence(states, batch_first=True).flatten(0, 1), rows.sources)
 

@@ -10,8 +10,9 @@ from paceline.errors import ModelError, first_line
 from paceline.models.places import GET_AGAIN, model_place
 
 SOFT_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""What families of transformers call the number c of a soft cap: their logits are c tanh(x / c)."""
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")
-"""What families of transformers call that which changes logits after the output embedding."""
+"""What they call a factor of the logits after the output embedding."""
 
 
 def model_directory(name: str) -> str:
@@ -64,12 +65,18 @@ def context_length(config: ModelConfig) -> int | None:
     return getattr(read_config(config).get_text_config(), "max_position_embeddings", None)
 
 
-def changed_logits(config: PretrainedConfig) -> str | None:
-    """How a model changes its logits after the output embedding, by its configuration; None where that is silent."""
+def soft_cap(config: PretrainedConfig) -> float | None:
+    """The number c where a model's logits are c tanh(x / c) of what its output embedding gives; None: they are that."""
     text = config.get_text_config()
-    caps = [(name, getattr(text, name, None)) for name in SOFT_CAPS]
+    found = [value for name in SOFT_CAPS if isinstance(value := getattr(text, name, None), int | float) and value > 0]
+    return float(found[0]) if found else None
+
+
+def changed_logits(config: PretrainedConfig) -> str | None:
+    """How a model scales its logits after the output embedding, by its configuration; None where that is silent."""
+    text = config.get_text_config()
     scales = [(name, value) for name in SCALES if (value := getattr(text, name, None)) != 1]
-    found = [f"{name} {value}" for name, value in (*caps, *scales) if isinstance(value, int | float)]
+    found = [f"{name} {value}" for name, value in scales if isinstance(value, int | float)]
     return ", ".join(found) or None
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.kernels.cpu.logits import logit_passes
 from paceline.kernels.logprobs import token_logprobs
 
 
@@ -99,3 +100,34 @@ def test_the_gradient_of_a_sure_token_survives_bfloat16():
 def test_a_temperature_of_zero_is_refused():
     with pytest.raises(ValueError, match=r"temperature must be above 0, got 0\.0"):
         token_logprobs(torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([0]), temperature=0.0)
+
+
+def test_logits_with_a_soft_cap_have_the_values_and_gradients_of_a_plain_softmax():
+    hidden, head, targets = random_case(5, rows=9, width=4, vocab=11)
+    hidden = (3 * hidden).detach().requires_grad_()  # some logits lie far beyond the cap of 2
+    logits = 2 * torch.tanh(hidden @ head.T / 2)
+    assert (hidden @ head.T).abs().max() > 4
+    log_softmax = torch.log_softmax(logits / 0.8, dim=-1)
+    wanted = log_softmax.gather(1, targets[:, None])[:, 0], -(log_softmax.exp() * log_softmax).sum(-1)
+    got = token_logprobs(hidden, head, targets, temperature=0.8, chunk_elements=33, product_rows=6, soft_cap=2.0)
+    share = torch.linspace(-1, 2, 9, dtype=torch.float64)
+    for one, other in zip(got, wanted, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-13)
+        ours, theirs = (
+            torch.autograd.grad((share * each).sum(), (hidden, head), retain_graph=True) for each in (one, other)
+        )
+        for mine, plain_one in zip(ours, theirs, strict=True):
+            assert torch.allclose(mine, plain_one, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_soft_cap_goes_through_the_kernels_as_through_torch(dtype):
+    hidden, head, targets = random_case(6, rows=7, width=8, vocab=50)
+    hidden = (4 * hidden).detach().to(dtype).requires_grad_()
+    head = head.detach().to(dtype).requires_grad_()
+    found = []
+    for passes in (None, logit_passes(hidden.device, dtype)):
+        both = token_logprobs(hidden, head, targets, temperature=1.0, passes=passes, soft_cap=5.0)
+        found.append((*both, *torch.autograd.grad(both[0].sum() + both[1].sum(), (hidden, head))))
+    for one, other in zip(*found, strict=True):
+        assert torch.allclose(one.float(), other.float(), rtol=0, atol=1e-4 if dtype == torch.float32 else 0.05)

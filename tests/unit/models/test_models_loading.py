@@ -16,7 +16,9 @@ from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded, export_model, save_model
 from paceline.models.loading import adopt_model, load_model
 from paceline.models.pretrained import partial_attention
+from paceline.objective.micro_batches import Sample, pack
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
+from paceline.training.learner.forward_backward import WholeModel
 from tests.families import family, make_model
 from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.vllm_models import tied_model
@@ -88,9 +90,41 @@ def gemma2(**changes: object) -> Gemma2ForCausalLM:
     return Gemma2ForCausalLM(config)
 
 
-def test_logits_with_a_soft_cap_are_refused_however_small_they_are():
-    with pytest.raises(ModelError, match=r"changes its logits after the output embedding \(final_logit_softcapping 30"):
-        choose_forward(gemma2())
+def test_gemma_2_with_both_soft_caps_has_the_logprobs_of_its_own_logits():
+    model = gemma2(final_logit_softcapping=1.5, initializer_range=0.4).train()
+    policy = Loaded(model=model, compute_dtype=torch.float32)
+    forward = choose_forward(model)
+    assert (forward.kind, model.config._attn_implementation) == ("padded", "eager")  # the only one with the inner cap
+    prompt, completion = tuple(range(5, 12)), tuple(range(40, 52))
+    sample = Sample(group=0, prompt_ids=prompt, completion_ids=completion, rollout_logprobs=(0.0,) * 12, advantage=1.0)
+    batch = pack([sample], [1.0], [0], dtype=torch.float32)
+    runner = WholeModel(forward=forward, temperature=0.7)
+    found = {}
+
+    def loss(number, values):
+        found["values"] = values
+        return (values.logprobs + 0.3 * values.entropy).sum()
+
+    runner.backward(policy, [batch], loss)
+    ours = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    model.zero_grad()
+    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+    assert 1.0 < logits.abs().max() <= 1.5
+    log_softmax = torch.log_softmax(logits / 0.7, -1)
+    logprobs = log_softmax.gather(1, torch.tensor(completion)[:, None])[:, 0]
+    entropy = -(log_softmax.exp() * log_softmax).sum(-1)
+    (logprobs + 0.3 * entropy).sum().backward()
+    theirs = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    assert torch.allclose(found["values"].logprobs, logprobs, atol=1e-5)
+    assert torch.allclose(found["values"].entropy, entropy, atol=1e-5)
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+def test_a_soft_cap_other_than_the_configurations_is_refused():
+    capped = Capped(tiny_model("llama").config)
+    capped.config.final_logit_softcapping = 40.0  # and it caps at 50
+    with pytest.raises(ModelError, match=r"Capped gives other logits than its output embedding makes of its last"):
+        choose_forward(capped)
 
 
 def test_a_model_that_cannot_be_packed_keeps_its_own_attention():

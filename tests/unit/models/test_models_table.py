@@ -17,7 +17,8 @@ ROWS = {
         "phi3, longrope",  # plain, packed
         "lfm2",  # plain, padded
         "openai-gpt",  # recomputing, padded
-        "gemma2",  # refused by config.json
+        "gemma2",  # with a soft cap of its logits, and one of its attention
+        "cohere",  # refused by config.json
         "rwkv",  # refused by the probe
     ],
 )

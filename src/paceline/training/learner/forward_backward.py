@@ -17,6 +17,7 @@ from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout
+from paceline.models.pretrained import soft_cap
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import return_free_memory
@@ -110,4 +111,6 @@ def head_values(
     kernels = on_cuda if hidden.device.type == "cuda" else on_cpu
     passes = parallel_layout.logit_passes(head.weight) or kernels.logit_passes(hidden.device, hidden.dtype)
     hidden = parallel_layout.shared(head.weight, hidden)
-    return token_logprobs(hidden, matrix, targets, temperature=temperature, passes=passes)
+    return token_logprobs(
+        hidden, matrix, targets, temperature=temperature, passes=passes, soft_cap=soft_cap(model.config)
+    )
