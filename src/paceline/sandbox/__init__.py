@@ -3,7 +3,6 @@
 programs.py   a job, its outcome, and the interface of everything that runs programs
 levels.py     open_sandbox, the levels of isolation, and the hostile programs that one must hold against
 local.py      LocalSandbox: slots, retries, threads, forks, what a reply means
-zygote.py     one confined process that forks a child for each job
 remote.py     a judge service behind an address
 inside/       what runs in the confined process, by the standard library alone
 """

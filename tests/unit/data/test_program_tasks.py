@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import paceline
 from paceline.cli.arguments import parse
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.data.program_lines import KINDS
-from paceline.data.programs import ProgramProblem, problems, rows
+from paceline.data.programs import KINDS, ProgramProblem, problems, rows
 from paceline.data.sources import load_rows
 from paceline.errors import DataError
 from paceline.models.places import DIRECTORIES

@@ -13,13 +13,23 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.report import compare
 from paceline.errors import CheckpointError
 from paceline.reports.page.accounting import dropped_counts, time_split, total_seconds
-from paceline.reports.page.figures import Band, Chart, ChartLine, draw, figure
+from paceline.reports.page.figures import (
+    Band,
+    Chart,
+    ChartLine,
+    Scale,
+    draw,
+    figure,
+    linear_ticks,
+    log_ticks,
+    step_ticks,
+    tick_labels,
+)
 from paceline.reports.page.headline import headline
 from paceline.reports.page.html import write_report
 from paceline.reports.page.outcome import fates, outcome, pairs
 from paceline.reports.page.reading import read_run
 from paceline.reports.page.samples import distinctive, is_right, training_pairs
-from paceline.reports.page.scales import Scale, linear_ticks, log_ticks, step_ticks, tick_labels
 from paceline.reports.page.series import MAX_POINTS, Series, metric, smoothed
 from tests.unit.reports.synthetic_run import SET, write_synthetic_run
 
@@ -61,7 +71,7 @@ def finished(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("name", ["format", "page.scales", "page.samples"])
+@pytest.mark.parametrize("name", ["format", "page.figures", "page.samples"])
 def test_the_examples_in_the_docstrings_hold(name):
     result = doctest.testmod(importlib.import_module(f"paceline.reports.{name}"))
     assert result.attempted > 0

@@ -4,9 +4,8 @@ import signal
 
 import pytest
 
-from paceline.sandbox.local import execution_of
+from paceline.sandbox.local import Reply, execution_of
 from paceline.sandbox.programs import Job, Limits
-from paceline.sandbox.zygote import Reply
 
 PROGRAM = Job(source="", limits=Limits(seconds=2.0, output_bytes=100))
 CALL = Job(source="", function="f", limits=Limits(output_bytes=100))

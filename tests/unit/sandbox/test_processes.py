@@ -20,9 +20,8 @@ import pytest
 from paceline.errors import SandboxError
 from paceline.sandbox.inside.channel import receive_message
 from paceline.sandbox.inside.monitor import say_failure
-from paceline.sandbox.local import LocalSandbox
+from paceline.sandbox.local import LocalSandbox, Zygote, ZygoteError
 from paceline.sandbox.programs import Job, Limits
-from paceline.sandbox.zygote import Zygote, ZygoteError
 from tests.unit.sandbox import sandboxes
 from tests.unit.sandbox.sandboxes import LEVELS, opened, run, strongest
 

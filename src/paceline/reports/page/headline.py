@@ -14,9 +14,9 @@ from paceline.metrics.intervals import Interval
 from paceline.metrics.learning import Verdict, judge
 from paceline.reports.format import count, duration, percent, points, short
 from paceline.reports.page.accounting import total_seconds
+from paceline.reports.page.figures import Scale
 from paceline.reports.page.outcome import AccuracyGain, correct, outcome, pairs
 from paceline.reports.page.reading import RunRecord, value_at
-from paceline.reports.page.scales import Scale
 from paceline.reports.page.series import metric, total
 
 _NUMBER = re.compile(r"[-+]?[0-9]{1,100}(?:\.[0-9]{1,100}|/0*[1-9][0-9]{0,99})?")

@@ -2,16 +2,14 @@
 
 arguments.py  every flag with its default, and argv parsed as the scripts parse it
 batches.py    divisibility rules of batch sizes, the nearest valid sizes, and the options: sizes, processes, staleness
-tasks.py      model, rows, prompts, rewards, evaluation
-objective.py  the four algorithms, the optimiser and sampling
+tasks.py      model, rows, prompts, rewards, evaluation; the four algorithms, the optimiser and sampling
 """
 
 from pathlib import PurePosixPath
 
 from paceline.compat.commands.colossalchat.arguments import SCRIPTS, ColossalChatArguments, read, script_of
 from paceline.compat.commands.colossalchat.batches import rounds, settle
-from paceline.compat.commands.colossalchat.objective import objective, sampling
-from paceline.compat.commands.colossalchat.tasks import tasks
+from paceline.compat.commands.colossalchat.tasks import objective, sampling, tasks
 from paceline.compat.commands.translation import ForeignCommand, Translation
 
 
