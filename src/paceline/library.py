@@ -265,29 +265,35 @@ class Session:
             return step.update(groups if isinstance(groups, tuple) else tuple(groups))
 
     def evaluate(self) -> "list[EvalResult]":
-        """Measure every held-out set with the weights as they are, and record the results."""
+        """Measure every held-out set with the weights as they are, and record the results.
+
+        Called after `update`, it finishes the step first, as `save` does.
+        """
         from paceline.training.run import evaluate
 
-        run = self._on_first_rank().run
+        run = self._after_update().run
         results = evaluate(run, run.inputs.evaluators)
         run.observer.evaluated(results)
         run.clocked_until = None
         return results
 
     def save(self) -> None:
-        """Write a checkpoint of the last step that is finished."""
+        """Write a checkpoint of the last step that has its update."""
         from paceline.training.run import Requests, apply
 
-        apply(self._on_first_rank().run, Requests(save=True))
+        apply(self._after_update().run, Requests(save=True))
 
     def _current(self, method: str) -> "Step":
         if self._step is None:
             raise ConfigError(f"{method}() belongs to a step; call it within `for step in session:`")
         return self._step
 
-    def _on_first_rank(self) -> "RunSession":
+    def _after_update(self) -> "RunSession":
+        """The open session, with the step in hand finished if its weights are updated."""
         if self._session is None:
             raise ConfigError("the session is not open; use it within `with`, and on the first rank alone")
+        if self._step is not None and hasattr(self._step, "stats"):
+            self._step.finish()
         return self._session
 
     @contextmanager
@@ -319,6 +325,7 @@ class Session:
             self._session = session
             with observer, session.stepping() as self._interrupted, running(run):
                 yield
+                self._after_update()  # a loop may be left by `break`
             if session.interrupt is not None:
                 raise KeyboardInterrupt(f"{session.interrupt} after step {run.state.step}")
             session.finish(console)

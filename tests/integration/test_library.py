@@ -131,16 +131,30 @@ def test_a_group_that_a_loop_leaves_out_is_counted_and_not_trained_on(tmp_path, 
 
 
 def test_an_evaluation_and_a_checkpoint_come_when_a_loop_asks_for_them(tmp_path, model):
-    with paceline.Session(
-        model=model, dataset=ROWS, eval_dataset=ROWS[:2], reward_funcs=variety, output_dir=tmp_path / "run", **SMALL
-    ) as session:
+    rows = {"dataset": ROWS, "eval_dataset": ROWS[:2], "reward_funcs": variety}
+    with paceline.Session(model=model, **rows, output_dir=tmp_path / "run", **SMALL) as session:
         for step in session:
             session.update(session.sample())
             if step == 2:
-                assert session.evaluate()[0].step == 1  # step 2 is finished when its body is left
+                assert session.evaluate()[0].step == 2
                 session.save()
-    assert [one.step for one in session.run.evals] == [0, 1, 3]
-    assert (tmp_path / "run" / "checkpoints" / "step-000001").is_dir()
+    assert [one.step for one in session.run.metrics] == [1, 2, 3]
+    assert [one.step for one in session.run.evals] == [0, 2, 3]
+    undisturbed = weights(session.run)
+    resumed = paceline.train(resume=tmp_path / "run" / "checkpoints" / "step-000002", **rows)
+    assert weights(resumed) == undisturbed
+
+
+def test_a_loop_that_is_left_early_ends_its_run_with_the_steps_that_it_updated(tmp_path, model):
+    with paceline.Session(model=model, dataset=ROWS, reward_funcs=variety, output_dir=tmp_path / "r", **SMALL) as two:
+        for step in two:
+            two.update(two.sample())
+            if step == 2:
+                break
+    options = {"model": model, "dataset": ROWS, "reward_funcs": variety, **SMALL, "max_steps": 2}
+    whole = paceline.train(**options, output_dir=tmp_path / "whole")
+    assert [one.step for one in two.run.metrics] == [1, 2]
+    assert weights(two.run) == weights(whole)
 
 
 @pytest.mark.long

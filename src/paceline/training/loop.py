@@ -16,6 +16,7 @@ class Step:
 
     def __init__(self, run: Run, number: int) -> None:
         self.number, self._run, self._clock = number, run, StepClock(run, number)
+        self.is_finished = False
 
     def sample(self) -> tuple[RolloutGroup, ...]:
         """Generate, grade, and compare within each prompt; what an earlier attempt committed is read instead."""
@@ -31,7 +32,10 @@ class Step:
         return self.stats
 
     def finish(self) -> None:
-        """Record the step; then show it, evaluate, save a checkpoint or stop, as the observer requests."""
+        """Record the step, once; then show it, evaluate, save a checkpoint or stop, as the observer requests."""
+        if self.is_finished:
+            return
+        self.is_finished = True
         record = record_step(self._run, self.number, self.sampled, self.stats, self.learning_rate, self._clock)
         after_step(self._run, record, self.sampled.batch)
 
