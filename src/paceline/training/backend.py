@@ -11,6 +11,7 @@ from typing_extensions import override
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
 from paceline.engines import TrainedEngine
+from paceline.models.loading import restore_weights
 from paceline.runtime.activity import ACTIVITY, RUN
 from paceline.training.assembly import make_engine
 from paceline.training.learner.stats import UpdateStats
@@ -142,6 +143,14 @@ class OneProcess(Backend):
     @override
     def footprint(self) -> Footprint:
         return self.trainer.footprint()
+
+    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """Report what an update would find in these groups, without an update."""
+        return self.trainer.learner.measure(groups)
+
+    def load_weights(self, model: Path) -> None:
+        """Put the weights of a checkpoint's `model` directory in the place of the trained ones."""
+        restore_weights(self.trainer.policy, model)
 
     @override
     def export(self, folder: Path) -> None:

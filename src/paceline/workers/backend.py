@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
+from paceline.engines import Engine
 from paceline.runtime.activity import ACTIVITY, RUN
 from paceline.training.backend import Backend, sample_step
 from paceline.training.learner.stats import UpdateStats
@@ -97,6 +98,11 @@ class RankWeights:
         self.policy_version = answers[0].policy_version
         check_copies([one.held for one in answers], policy_version=self.policy_version, who=self.trainers.who)
         return answers[0]
+
+    def go_to(self, method: str, place: Path, policy_version: int) -> None:
+        """Have all ranks read weights from files, with which trainers and samplers are at this version."""
+        self._ranks.call(method, place, policy_version)
+        self.policy_version = self._renewed = policy_version
 
     def renew(self) -> None:
         """Bring the ranks that sample to the trained weights, if theirs are older."""
@@ -204,6 +210,28 @@ class WorkerBackend(Backend):
         if not self._is_cluster:
             return None
         return simulate([step_seconds(one) for one in steps], max_staleness=self._config.cluster.max_staleness)[-1]
+
+    @property
+    def engine(self) -> Engine:
+        """All samplers with the newest weights, outside a run too."""
+        if isinstance(self._weights, RankWeights):
+            self._weights.renew()
+        return SharedEngine(workers=self._samplers)
+
+    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """Report what an update would find in these groups, without an update."""
+        return cast(UpdateStats, self._trainers.call("measure", groups)[0])
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Put a checkpoint into ranks that were built without it."""
+        assert isinstance(self._weights, RankWeights)
+        self._weights.go_to("restore", checkpoint.path.absolute(), checkpoint.state.policy_version)
+        self._done = checkpoint.state.step
+
+    def load_weights(self, model: Path) -> None:
+        """Put the weights of a checkpoint's `model` directory in the place of the trained ones."""
+        assert isinstance(self._weights, RankWeights)
+        self._weights.go_to("load_weights", model.absolute(), self.policy_version)
 
     def close(self) -> None:
         """Stop sampling and training, and end all processes."""

@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import importlib.util
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from paceline.compat.trl.building import check_schedule, describe_rate, make_sch
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.fields import MEANINGS, accepted_without_effect
 from paceline.compat.trl.grpo_fields import GRPOFields
+from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.training_fields import SCHEDULE_KEYWORDS, TrainingFields
 from paceline.compat.trl.translation import (
     FIELDS,
@@ -277,13 +279,93 @@ def test_an_objective_that_cannot_be_is_refused_when_the_configuration_is_made()
         make(delta=0.5)
 
 
-@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS"])
-def test_a_launcher_of_several_processes_is_refused(monkeypatch, name):
-    monkeypatch.setenv(name, "2")
-    assert refusal() == (
-        f"{name} must be 1, got '2': the trainer is one process; start it without a launcher, or train with the "
-        "command `paceline train`, which takes its ranks"
-    )
+@pytest.fixture
+def two_ranks(monkeypatch):
+    """Variables as torchrun sets them on the second of two ranks."""
+    variables = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}
+    for name, value in {**variables, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_batches_count_the_completions_of_each_rank(two_ranks):
+    args = make(per_device_train_batch_size=4, gradient_accumulation_steps=3, num_generations=8)
+    assert (args.world_size, args.process_index, args.generation_batch_size) == (2, 1, 24)  # 4 * 2 ranks * 3
+    assert translate(args, AROUND).loop.prompts_per_step == 3
+    said = refusal(per_device_train_batch_size=4, gradient_accumulation_steps=1, num_generations=3)
+    # 3 and 6 per rank are the nearest: 6 and 12 completions in groups of 3
+    assert "8 completions of a batch (per_device_train_batch_size 4 * 2 processes * 1 micro-batches), got 3" in said
+    assert "per_device_train_batch_size 3 and 6" in said
+
+
+def test_a_launcher_that_says_half_of_it_is_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert refusal() == "RANK must be set for every rank, and is not; start the ranks with torchrun, which sets it"
+
+
+def layout_of(monkeypatch, environment=(), **fields):
+    for name, value in dict(environment).items():
+        monkeypatch.setenv(name, value)
+    return layout_options(make(**fields), os.environ)
+
+
+ACCELERATE_3 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}
+FSDP_1 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1", "FSDP_SHARDING_STRATEGY": "SHARD_GRAD_OP"}
+FSDP_2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_SHARDING_STRATEGY": "FULL_SHARD"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "fields", "options"),
+    [
+        ({}, {}, {}),
+        ({}, {"fsdp": "full_shard auto_wrap"}, {"zero_stage": 3}),
+        ({}, {"fsdp": "shard_grad_op offload"}, {"zero_stage": 2, "offload": ("parameters",)}),
+        ({}, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, {"zero_stage": 2}),
+        ({}, {"deepspeed": {"zero_optimization": {"stage": 1}, "bf16": {"enabled": "auto"}}}, {"zero_stage": 1}),
+        ({}, {"deepspeed": {"train_batch_size": 16}}, {"zero_stage": 0}),  # 8 * 2 ranks
+        ({}, {"parallelism_config": {"tp_size": 2}}, {"tensor_parallel": 2}),
+        (ACCELERATE_3, {}, {"zero_stage": 3}),
+        (ACCELERATE_3, {"deepspeed": {"zero_optimization": {"stage": 2}}}, {"zero_stage": 2}),  # the field comes first
+        (FSDP_1, {}, {"zero_stage": 2}),
+        ({**FSDP_2, "FSDP_RESHARD_AFTER_FORWARD": "true"}, {}, {"zero_stage": 3}),
+        ({**FSDP_2, "FSDP_RESHARD_AFTER_FORWARD": "false"}, {}, {"zero_stage": 2}),
+    ],
+)
+def test_layouts_of_other_tools_are_stages_here(two_ranks, monkeypatch, environment, fields, options):
+    assert layout_of(monkeypatch, environment, **fields) == options
+
+
+def test_one_process_has_all_slices(monkeypatch):
+    assert layout_of(monkeypatch, ACCELERATE_3, fsdp="") == {}
+    assert config_of(fsdp="full_shard").parallel.zero_stage == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "fields", "said"),
+    [
+        ({}, {"fsdp": "hybrid_shard"}, "fsdp must not be hybrid_shard: slices lie on all processes that train"),
+        ({}, {"fsdp": "full_shard", "fsdp_config": {"xla": True}}, "fsdp_config xla has no counterpart here"),
+        ({}, {"fsdp": "full_shard", "deepspeed": {"train_batch_size": 16}}, "deepspeed and fsdp both say how"),
+        ({}, {"deepspeed": {"gradient_clipping": 0.5}}, "gradient_clipping must be 1.0 as in the arguments, got 0.5"),
+        ({}, {"deepspeed": {"gradient_accumulation_steps": 4}}, "gradient_accumulation_steps must be 1 as in the"),
+        ({}, {"deepspeed": {"scheduler": {"type": "WarmupLR"}}}, "the schedule is lr_scheduler_type"),
+        ({}, {"deepspeed": {"optimizer": {"type": "Lamb"}}}, "optimizer has no counterpart here"),
+        ({}, {"deepspeed": {"optimizer": {"type": "AdamW", "params": {"lr": 1.0}}}}, "lr must be"),
+        ({}, {"deepspeed": {"fp16": {"enabled": True}}}, "fp16 must be off"),
+        ({}, {"deepspeed": {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}}, "be to cpu"),
+        ({}, {"deepspeed": {"zero_optimization": {"stage": 0, "offload_param": {"device": "cpu"}}}}, "with stage 1"),
+        ({}, {"deepspeed": {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}}, "zero_hpz_partition"),
+        ({}, {"deepspeed": "no-such.json"}, "deepspeed must be a JSON file's path, got 'no-such.json'"),
+        ({}, {"ddp_backend": "mpi"}, "ddp_backend must be one of nccl, gloo"),
+        ({}, {"accelerator_config": {"split_batches": True}}, "split_batches must be False"),
+        ({"ACCELERATE_USE_MEGATRON_LM": "true"}, {}, "ACCELERATE_USE_MEGATRON_LM must be off"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, {}, "ACCELERATE_MIXED_PRECISION must be no or bf16, got 'fp16'"),
+        ({**ACCELERATE_3, "ACCELERATE_GRADIENT_CLIPPING": "0.5"}, {}, "gradient_clipping must be 1.0"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_by_its_name(two_ranks, monkeypatch, environment, fields, said):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert said in refusal(**fields)
 
 
 def test_importing_the_package_imports_neither_torch_nor_transformers():

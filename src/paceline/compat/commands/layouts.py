@@ -15,20 +15,13 @@ from collections.abc import Iterable, Mapping
 from paceline.compat.commands.flags import GivenFlags, is_on, number, one
 from paceline.compat.commands.launching import Started
 from paceline.compat.commands.translation import ReadText, Translation, as_words
-from paceline.config.reading import find_option, suggest
+from paceline.compat.layouts import DEEPSPEED, FSDP, named, of_deepspeed
+from paceline.config.reading import find_option
 from paceline.errors import ConfigError
 
-DEEPSPEED: Mapping[str, Mapping[str, object]] = {
-    **{f"zero{stage}": {"zero_stage": stage} for stage in range(4)},
-    **{f"zero{stage}_offload": {"zero_stage": stage, "offload": ("parameters",)} for stage in (2, 3)},
-}
-FSDP: Mapping[str, Mapping[str, object]] = {
-    "full_shard": {"zero_stage": 3},
-    "shard_grad_op": {"zero_stage": 2},
-    "no_shard": {"zero_stage": 0},
-}
 VALUES = {"--deepspeed": DEEPSPEED, "--fsdp": FSDP}
 """Flags whose value is a name of a layout, with its options."""
+OWN_OPTIONS = "a file's other settings are options of their own here"
 NUMBERS = {
     **dict.fromkeys(("--tp", "--tp-size", "--tensor-parallel-size"), "--tensor-parallel"),
     **dict.fromkeys(("--pp", "--pp-size", "--pipeline-parallel-size"), "--pipeline-parallel"),
@@ -56,18 +49,10 @@ def in_our_words(argv: Iterable[str]) -> list[str]:
             name = value if equals else next(words, None)
             if name is None:
                 raise ConfigError(f"{flag} needs a value, such as {next(iter(VALUES[flag]))}")
-            found += as_words(_layout(flag, name))
+            found += as_words(named(flag, name, VALUES[flag], otherwise=OWN_OPTIONS))
         else:
             found.append(word)
     return found
-
-
-def _layout(flag: str, value: str) -> Mapping[str, object]:
-    known = VALUES[flag]
-    if value not in known:
-        near = suggest(value, known, otherwise="a file's other settings are options of their own here")
-        raise ConfigError(f"{flag} must be one of {', '.join(known)}, got {value!r}; {near}")
-    return known[value]
 
 
 def sharding(given: GivenFlags, start: Started) -> dict[str, object]:
@@ -79,7 +64,8 @@ def sharding(given: GivenFlags, start: Started) -> dict[str, object]:
             options |= _from_file(flag, value, start.read)
         elif value:
             first = value.split()[0] if value.split() else value
-            options |= _layout(flag, "full_shard" if (flag, first) == ("--fsdp", "fsdp2") else first)
+            word = "full_shard" if (flag, first) == ("--fsdp", "fsdp2") else first
+            options |= named(flag, word, VALUES[flag], otherwise=OWN_OPTIONS)
     if start.zero_stage is not None:
         options.setdefault("zero_stage", start.zero_stage)
     return options
@@ -90,13 +76,7 @@ def _from_file(flag: str, path: str, read: ReadText) -> Mapping[str, object]:
         found = json.loads(read(path))
     except ValueError:
         raise ConfigError(f"{flag} {path} is not JSON; mend it, or give one of {', '.join(VALUES[flag])}") from None
-    settings = found.get("zero_optimization") if isinstance(found, dict) else None
-    stage = settings.get("stage") if isinstance(settings, dict) else None
-    if not isinstance(settings, dict) or stage not in (0, 1, 2, 3):
-        raise ConfigError(f"{flag} {path} must name a stage of 0 to 3 in zero_optimization, got {stage!r}")
-    moved = [settings[name] for name in ("offload_param", "offload_optimizer") if name in settings]
-    away = any(isinstance(one, dict) and one.get("device") not in (None, "none") for one in moved)
-    return {"zero_stage": stage, **({"offload": ("parameters",)} if away and stage > 1 else {})}
+    return of_deepspeed(f"{flag} {path}", found)
 
 
 def place(given: GivenFlags, start: Started, found: Translation, *, apart: bool) -> None:

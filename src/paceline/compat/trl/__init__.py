@@ -12,6 +12,7 @@ rewards.py          reward functions of TRL's kind as ours
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
 checks.py           the trainer's arguments; refusals of them, of what a program overrides, and of late changes
 history.py          metrics under TRL's names, for the log, a person and the trackers
+ranks.py            a trainer on ranks: its layout, and which of its methods all ranks call together
 checkpoints.py      the start of a run, and transformers' names of checkpoints
 running.py          a run around the loop, with transformers' callbacks as its observer
 publishing.py       the model's card and the Hub

@@ -44,7 +44,8 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
     """Set `generation_batch_size` and `steps_per_generation` unless given; refuse numbers at odds (ConfigError)."""
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
         _positive(name, getattr(args, name))
-    micro, parts = args.per_device_train_batch_size, args.steps_per_generation
+    micro, parts = completions_of_a_part(args), args.steps_per_generation
+    label = f"per_device_train_batch_size{_processes(args)}"
     size = None if isinstance(args.generation_batch_size, Derived) else args.generation_batch_size
     if parts is None or isinstance(parts, Derived):
         parts = args.gradient_accumulation_steps
@@ -52,7 +53,7 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
             _positive("generation_batch_size", size)
             if size % micro:
                 raise ConfigError(
-                    f"generation_batch_size must be a multiple of per_device_train_batch_size ({micro}), got {size}; "
+                    f"generation_batch_size must be a multiple of {label} ({micro}), got {size}; "
                     f"the nearest that are: {_nearest(size, lambda n: n % micro == 0, limit=size + micro)}"
                 )
             parts = size // micro
@@ -60,7 +61,7 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
     _positive("steps_per_generation", parts)
     if size not in (None, micro * parts):
         raise ConfigError(
-            f"generation_batch_size must be per_device_train_batch_size * steps_per_generation "
+            f"generation_batch_size must be {label} * steps_per_generation "
             f"({micro} * {parts} = {micro * parts}), got {size}; give only one of "
             "generation_batch_size and steps_per_generation"
         )
@@ -71,7 +72,7 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
 
 def batches_of(args: "GRPOConfig") -> Batches:
     """Batches of whole groups that filled fields make; ConfigError where numbers do not line up."""
-    micro, accumulated = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    micro, accumulated = completions_of_a_part(args), args.gradient_accumulation_steps
     sampled = cast(int, args.steps_per_generation)
 
     def lines_up(parts: int) -> bool:
@@ -93,13 +94,15 @@ def batches_of(args: "GRPOConfig") -> Batches:
     if completions % group:
         # the nearest group sizes, and the nearest accumulation where that alone sets the batch
         groups = _nearest(group, lambda n: n >= 2 and completions % n == 0, limit=completions)
-        sizes = _nearest(micro, lambda n: n * longest % group == 0)
+        here, processes = args.per_device_train_batch_size, micro // args.per_device_train_batch_size
+        sizes = _nearest(here, lambda n: n * processes * longest % group == 0)
         longer = _nearest(longest, lambda n: micro * n % group == 0)
         choices = [f"num_generations {groups}"] if groups else []
         choices += [f"per_device_train_batch_size {sizes}", f"{longer} micro-batches (gradient_accumulation_steps)"]
         raise ConfigError(
             f"num_generations must divide the {completions} completions of a batch (per_device_train_batch_size "
-            f"{micro} * {longest} micro-batches), got {group}; the nearest that fit are {', or '.join(choices)}"
+            f"{here}{_processes(args)} * {longest} micro-batches), got {group}; the nearest that fit are "
+            f"{', or '.join(choices)}"
         )
     return Batches(
         completions_per_step=completions,
@@ -109,6 +112,16 @@ def batches_of(args: "GRPOConfig") -> Batches:
         updates_per_step=max(1, sampled // accumulated) * args.num_iterations,
         generations_per_update=max(1, accumulated // sampled),
     )
+
+
+def completions_of_a_part(args: "GRPOConfig") -> int:
+    """Completions of a micro-batch on all processes; the fields of a command stand for all of them by themselves."""
+    return args.per_device_train_batch_size * int(getattr(args, "world_size", 1))
+
+
+def _processes(args: "GRPOConfig") -> str:
+    size = getattr(args, "world_size", 1)
+    return f" * {size} processes" if size > 1 else ""
 
 
 def _nearest(wanted: int, fits: Callable[[int], bool], limit: int | None = None) -> str:
@@ -188,8 +201,8 @@ def describe_plan(args: "GRPOConfig", config: Config) -> str:
     times = batches.generations_per_update
     joined = f", {times} of them per update, sampled together here" if times > 1 else ""
     lines = [
-        f"completions per update: {per_update} (TRL: per_device_train_batch_size {args.per_device_train_batch_size} * "
-        f"gradient_accumulation_steps {args.gradient_accumulation_steps})",
+        f"completions per update: {per_update} (TRL: per_device_train_batch_size {args.per_device_train_batch_size}"
+        f"{_processes(args)} * gradient_accumulation_steps {args.gradient_accumulation_steps})",
         f"prompts per update: {per_update / batches.num_generations:g} (num_generations {args.num_generations})",
         f"updates per rollout batch: {updates} = {batches.num_minibatches} part"
         f"{'s' if batches.num_minibatches > 1 else ''} * num_iterations {args.num_iterations}",

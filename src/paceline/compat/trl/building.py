@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase, get_scheduler
@@ -20,11 +20,13 @@ from paceline.compat.trl.batches import warmup_field
 from paceline.compat.trl.checkpoints import existing_run
 from paceline.compat.trl.checks import TrainerArguments, check_arguments
 from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import Surroundings, said_of_fields, translate
 from paceline.config.sections import Config, ModelConfig
 from paceline.errors import ConfigError, PacelineError
+from paceline.models.loaded import export_model
 from paceline.models.pretrained import context_length, load_tokenizer
 from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.resolving import reward_context
@@ -34,8 +36,12 @@ from paceline.training.backend import OneProcess, one_process
 from paceline.training.plan.batches import most_prompts_per_step
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
-from paceline.training.trainer import updates_per_step
+from paceline.training.trainer import Trainer, updates_per_step
 from paceline.types import RowCheck, Task
+from paceline.workers.backend import WorkerBackend
+from paceline.workers.torchrun.environment import check_launched
+from paceline.workers.torchrun.launch import Launch
+from paceline.workers.trainer import TrainerWorker
 
 LOGGER = logging.getLogger(__name__)
 
@@ -47,7 +53,9 @@ class TrainingJob:
     args: GRPOConfig
     config: Config
     inputs: RunInputs
-    backend: OneProcess
+    backend: OneProcess | WorkerBackend
+    launch: Launch | None
+    """The other ranks of a launch; on these the backend is the first one's."""
     sources: list[RewardSource]
     notes: tuple[str, ...]
     """Sentences for the user before the first step."""
@@ -58,6 +66,20 @@ class TrainingJob:
     def output_dir(self) -> Path:
         """The run directory."""
         return Path(str(self.args.output_dir))
+
+    @property
+    def trainer(self) -> Trainer:
+        """This process's own."""
+        if isinstance(self.backend, OneProcess):
+            return self.backend.trainer
+        return cast(TrainerWorker, cast(Launch, self.launch).worker.trainer).trainer
+
+    def export(self, folder: Path) -> None:
+        """Write the model as transformers or peft loads it; ranks with copies need nobody else for it."""
+        if self.launch is None or self.launch.is_leading:
+            self.backend.export(folder)
+        else:
+            export_model(self.trainer.policy, self.inputs.tokenizer, folder, merge=False)
 
 
 @contextmanager
@@ -112,15 +134,30 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     refuse_foreign_files(place)
     if not args.resume_from_checkpoint and holds_work(place):
         LOGGER.warning(existing_run(place))  # train() may still be asked to resume
+    launch = None
+    if args.launched is not None:
+        check_launched(config, args.launched)
+        launch = Launch(args.launched, config, replace(given, functions=inputs.functions))
     return TrainingJob(
         args=args,
         config=config,
         inputs=inputs,
-        backend=one_process(config, inputs, given),
+        backend=one_process(config, inputs, given) if launch is None else _on_ranks(launch, config, inputs),
+        launch=launch,
         sources=sources,
         notes=notes,
         is_stream=datasets.size_of(dataset) is None,
     )
+
+
+def _on_ranks(launch: Launch, config: Config, inputs: RunInputs) -> WorkerBackend:
+    """Meet the other ranks and build all of them; only the first one's backend is ever asked for something."""
+    if not launch.place.leads:
+        launch.follow("GRPOTrainer")
+        return launch.backend(config, inputs, None)
+    with launch.lead("GRPOTrainer"):
+        sentences = launch.build(config, inputs, None)
+    return launch.backend(config, inputs, None, sentences)
 
 
 def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surroundings:
@@ -135,6 +172,7 @@ def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surrou
         num_prompts=datasets.size_of(arguments.train_dataset),
         context_length=limit,
         adapter=arguments.peft_config is not None or hasattr(arguments.model, "peft_config"),
+        layout=layout_options(arguments.args, os.environ),
     )
 
 

@@ -4,6 +4,8 @@
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -15,9 +17,10 @@ from paceline.compat.trl.batches import fill_batch_fields
 from paceline.compat.trl.fields import check_fields
 from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.objective import objective_options
+from paceline.compat.trl.ranks import LaunchedState, layout_options
 from paceline.compat.trl.training_fields import TrainingFields
-from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import check_trackers
+from paceline.workers.torchrun.environment import Launched, device_index, launched
 
 
 @dataclass(repr=False)
@@ -47,20 +50,45 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
             self.activation_checkpointing_kwargs = self.gradient_checkpointing_kwargs
         if self.report_to in ("all", ["all"]):
             self.report_to = list(check_trackers(("all",)))
-        super().__post_init__()  # type: ignore[no-untyped-call]
+        with self._own_layout():
+            super().__post_init__()  # type: ignore[no-untyped-call]
         fill_batch_fields(self)
         objective_options(self)
+        layout_options(self, os.environ)
+
+    @property
+    def launched(self) -> Launched | None:
+        """This process's place among a launcher's; None for a single process."""
+        return launched(os.environ)
 
     @cached_property
     def _setup_devices(self) -> torch.device:
-        """Use one process and one device, without `accelerate`."""
-        for name in ("WORLD_SIZE", "SLURM_STEP_NUM_TASKS"):  # in which launchers state the number of processes
-            size = os.environ.get(name, "1")
-            if size != "1":
-                raise ConfigError(
-                    f"{name} must be 1, got {size!r}: the trainer is one process; start it without a launcher, or "
-                    "train with the command `paceline train`, which takes its ranks"
-                )
-        self.distributed_state = None
+        """Use one device for each process, without `accelerate`."""
+        place = self.launched
+        self.distributed_state = None if place is None else LaunchedState(place)
         self._n_gpu = 0 if self.use_cpu else 1
-        return torch.device("cpu" if self.use_cpu else "cuda:0")
+        if self.use_cpu:
+            return torch.device("cpu")
+        index = 0 if place is None else device_index(place, visible=torch.cuda.device_count())
+        torch.cuda.set_device(index)  # what a program loads itself lies there too
+        return torch.device("cuda", index)
+
+    @contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """Let every process do it: none waits for another before the trainer is made."""
+        yield
+
+    @contextmanager
+    def _own_layout(self) -> Iterator[None]:
+        """Hide from transformers what would need accelerate's or DeepSpeed's engines; see `ranks.layout_options`."""
+        fsdp, deepspeed, switch = self.fsdp, self.deepspeed, os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
+        self.fsdp = self.deepspeed = None
+        if "FSDP_CPU_RAM_EFFICIENT_LOADING" in os.environ:
+            # transformers would load no weights on any rank but the first, for accelerate to send
+            os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+        try:
+            yield
+        finally:
+            self.fsdp, self.deepspeed = fsdp, deepspeed
+            if switch is not None:
+                os.environ["ACCELERATE_USE_DEEPSPEED"] = switch

@@ -20,6 +20,7 @@ from paceline.data.tables import read_ahead
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.errors import ConfigError, DataError
 from paceline.types import RowCheck, Task
+from paceline.workers.torchrun.environment import Launched
 
 ROW = "paceline_row"
 """Column of a task with its whole row; functions of TRL's kind get its columns by a parameter of this name."""
@@ -235,21 +236,25 @@ def row_loader(dataset: Any, *, batch_size: int, order: Iterable[int] | None, nu
 
 
 class ScriptAccelerator:
-    """Replaces `trainer.accelerator` for scripts: one process, and no wrapped model."""
+    """Replaces `trainer.accelerator` for scripts: the process among others, and no wrapped model."""
 
-    is_main_process = is_local_main_process = is_last_process = True
-    process_index = local_process_index = 0
-    num_processes = 1
-
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, place: Launched | None = None) -> None:
         self.device = device
+        self.num_processes = 1 if place is None else place.size
+        self.process_index = 0 if place is None else place.rank
+        self.local_process_index = 0 if place is None else place.local_rank
+        self.is_main_process, self.is_local_main_process = self.process_index == 0, self.local_process_index == 0
+        self.is_last_process = self.process_index == self.num_processes - 1
 
     def print(self, *values: Any, **options: Any) -> None:
-        """Print."""
-        print(*values, **options)
+        """Print on the first process."""
+        if self.is_main_process:
+            print(*values, **options)
 
     def wait_for_everyone(self) -> None:
-        """Return at once: there is one process."""
+        """Wait until all processes have come here."""
+        if self.num_processes > 1 and torch.distributed.is_initialized():
+            torch.distributed.barrier()
 
     def unwrap_model(self, model: Any, **options: Any) -> Any:
         """The model itself."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from paceline.compat.trl.training_fields import ONE_PROCESS, RISES, Keywords, Remark, TypedKeywords
+from paceline.compat.trl.training_fields import RISES, Keywords, Remark, TypedKeywords
 from paceline.compat.vocabulary import (
     Meaning,
     Switch,
@@ -145,7 +145,7 @@ class GRPOFields:
     """Completions per prompt in evaluation; None: num_generations."""
     max_completion_length: int | None = becomes(512, "max_completion_length")
     """Tokens of a completion, at most."""
-    ds3_gather_for_generation: bool = idle(True, ONE_PROCESS)
+    ds3_gather_for_generation: bool = idle(True, "ranks that hold slices sample from a whole copy")
     shuffle_dataset: bool | None = becomes(True, "shuffle", convert=bool)
     """A new order each epoch, fixed by seed."""
     pad_to_multiple_of: int | str | None = idle("auto", "padding never reaches the loss")

@@ -41,7 +41,7 @@ def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapp
         name=card.get("model_name") or found.name,
         # the program's own object has no public name
         dataset=None if dataset is None else named(dataset, is_local=lambda path: Path(path).exists()),
-        is_adapter=job.backend.trainer.policy.adapter is not None,
+        is_adapter=job.trainer.policy.adapter is not None,
         prompting=replace(found.prompting, has_chat_template=job.inputs.tokenizer.chat_template is not None),
         tags=tuple([tags] if isinstance(tags, str) else tags or []),
         numbers={name: float(newest[name]) for name in SHOWN if isinstance(newest.get(name), int | float)},
@@ -59,7 +59,7 @@ def upload(job: TrainingJob, state: TrainerState, message: str, card: Mapping[st
             f"push_to_hub must not have {sorted(unknown)[0]!r}; it takes model_name, dataset_name and tags"
         )
     args, folder = job.args, job.output_dir / "final"
-    job.backend.trainer.export(folder)
+    job.export(folder)
     publish_card(job, state, folder, card)
     api = HfApi(token=args.hub_token)
     try:

@@ -47,6 +47,20 @@ class RewardLog:
         """Log a number of the batch; several are averaged."""
         self.metrics.setdefault(name, []).append(float(value))
 
+    def take(self) -> "RewardLog":
+        """Take everything since the last call."""
+        taken = RewardLog(columns=dict(self.columns), metrics=dict(self.metrics))
+        self.columns.clear()
+        self.metrics.clear()
+        return taken
+
+    def add(self, other: "RewardLog") -> None:
+        """Add what another rank's functions have logged, behind this one's."""
+        for column, values in other.columns.items():
+            self.log_extra(column, values)
+        for name, numbers in other.metrics.items():
+            self.metrics.setdefault(name, []).extend(numbers)
+
     def take_metrics(self) -> dict[str, float]:
         """Take the mean of each metric since the last call."""
         taken = {name: sum(values) / len(values) for name, values in self.metrics.items()}

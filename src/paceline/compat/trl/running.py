@@ -25,7 +25,6 @@ from paceline.compat.trl.translation import in_field_names
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError, ConfigError
-from paceline.models.loading import restore_weights
 from paceline.reports.trackers.opening import Trackers
 from paceline.runtime.interrupts import GraceOver
 from paceline.training.backend import OneProcess
@@ -36,6 +35,7 @@ from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
 from paceline.training.trainer import updates_per_step
+from paceline.workers.backend import WorkerBackend
 
 if TYPE_CHECKING:
     from paceline.compat.trl.trainer import GRPOTrainer
@@ -80,7 +80,7 @@ def run_training(job: TrainingJob, observer: "CallbackObserver", resume: Path | 
 @contextmanager
 def _restored(
     job: TrainingJob, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None
-) -> Iterator[OneProcess]:
+) -> Iterator[OneProcess | WorkerBackend]:
     """The `BackendFactory` of a trainer, whose weights are loaded when it is made."""
     if checkpoint is not None:
         job.backend.restore(checkpoint)
@@ -153,6 +153,8 @@ class CallbackObserver:
         if not self._in_epoch:
             self._fire("on_epoch_begin")
             self._in_epoch = True
+        if self.job.launch is not None:
+            self.job.launch.call("be_at", vars(self.state))
         self._fire("on_step_begin")
 
     def step_end(self, record: MetricsRecord, batch: RolloutBatch) -> Requests:
@@ -163,6 +165,9 @@ class CallbackObserver:
         self.state.epoch = record["epoch"]
         self.state.num_input_tokens_seen += history.num_tokens(batch)
         numbers = history.step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
+        if self.job.launch is not None:
+            for log in self.job.launch.call("give_log"):
+                self.reward_log.add(log)
         bonus = {"entropy_coef": coef} if (coef := self.job.config.loss.entropy_coef) else {}
         self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
         self._fire("on_step_end")
@@ -172,6 +177,14 @@ class CallbackObserver:
             self._in_epoch = False
             self._log_evaluate_save(batch)
         return Requests(stop=self.control.should_training_stop)
+
+    def be_at(self, state: Mapping[str, Any]) -> None:
+        """Set the trainer's state on this rank to the first one's: reward functions read it."""
+        vars(self.state).update(state)
+
+    def give_log(self) -> RewardLog:
+        """Give what reward functions have logged on this rank."""
+        return self.reward_log.take()
 
     def _log_evaluate_save(self, batch: RolloutBatch) -> None:
         if self.control.should_log and self._window:
@@ -195,7 +208,7 @@ class CallbackObserver:
     def report(self, result: EvalResult, *, prefix: str) -> LogNumbers:
         """Log one result, tell the callbacks, and return its numbers."""
         assert isinstance(result, RewardResult)  # the trainer builds no other evaluator
-        stats = self.job.backend.trainer.learner.measure(result.batch.groups)
+        stats = self.job.backend.measure(result.batch.groups)
         numbers = history.eval_numbers(result.record(), result.batch, stats, prefix=prefix)
         numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
         numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
@@ -243,7 +256,7 @@ class CallbackObserver:
         step = run.state.step
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             best = read_checkpoint(Path(state.best_model_checkpoint))
-            restore_weights(self.job.backend.trainer.policy, best.model)
+            self.job.backend.load_weights(best.model)
             step = best.state.step
             notify(
                 run, [f"the best model, of update {state.best_global_step}, is loaded ({state.best_model_checkpoint})"]

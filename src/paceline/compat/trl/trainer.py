@@ -21,11 +21,11 @@ from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.history import LogPrinter, LogProgress, mean_of, metrics_text
 from paceline.compat.trl.publishing import publish_card, upload
+from paceline.compat.trl.ranks import by_first, by_first_alone, together
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.running import CallbackObserver, run_training
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
-from paceline.models.loaded import export_model
 from paceline.rewards.model import RewardModel
 from paceline.rewards.selecting import row_check
 from paceline.training.run import evaluate
@@ -101,6 +101,8 @@ class GRPOTrainer:
             flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )
         self._observer = CallbackObserver(self, self._job, self._reward_log)
+        if self._job.launch is not None:
+            self._job.launch.program = self._observer
         self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._built_from, self._built_eval, self._started = checks.values_of(self.args), eval_dataset, False
 
@@ -113,7 +115,7 @@ class GRPOTrainer:
             self._job = build(arguments, context)
         log.columns.clear()  # what the trial call before the first step logged
         log.metrics.clear()
-        config, inputs, trainer = self._job.config, self._job.inputs, self._job.backend.trainer
+        config, inputs, trainer = self._job.config, self._job.inputs, self._job.trainer
         policy, reference = trainer.policy, trainer.learner.reference
         self.model = self.model_wrapped = policy.model if policy.adapter is None else policy.adapter
         self.ref_model = reference.model if reference not in (None, policy) else None
@@ -127,7 +129,7 @@ class GRPOTrainer:
         self.reward_weights = torch.tensor(list(config.rewards.weights.values()), dtype=torch.float32)
         self.num_generations = config.sampling.num_generations
         self.beta, self.entropy_coef, self.aux_loss_enabled = config.loss.beta, config.loss.entropy_coef, False
-        self.accelerator = ScriptAccelerator(device=self.args.device)
+        self.accelerator = ScriptAccelerator(self.args.device, self.args.launched)
 
     @property
     def control(self) -> Any:
@@ -157,11 +159,14 @@ class GRPOTrainer:
         self.callback_handler.remove_callback(callback)
 
     def is_world_process_zero(self) -> bool:
-        """True: there is one process."""
-        return True
+        """True on the first process."""
+        return bool(self.args.process_index == 0)
 
-    is_local_process_zero = is_world_process_zero
+    def is_local_process_zero(self) -> bool:
+        """True on the first process of each machine."""
+        return bool(self.args.local_process_index == 0)
 
+    @together
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **others: None) -> TrainOutput:
         """Train to the end, or until a callback stops it; then load the best model if the arguments say so.
 
@@ -191,6 +196,7 @@ class GRPOTrainer:
             self.push_to_hub()
         return output
 
+    @together
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float | None]:
@@ -243,34 +249,40 @@ class GRPOTrainer:
         size = max(1, self.args.per_device_eval_batch_size // self._job.config.evaluation.eval_generations)
         return row_loader(dataset, batch_size=size, order=None, num_workers=self.args.dataloader_num_workers)
 
+    @by_first
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write a directory that transformers (or peft) loads; ConfigError for a checkpoint, which stays as it is."""
         place = Path(output_dir or str(self.args.output_dir))
         progress = place / "progress.json"  # of a checkpoint
         updates = json.loads(progress.read_text(encoding="utf-8"))["policy_version"] if progress.exists() else None
         if updates is None:
-            export_model(self._job.backend.trainer.policy, self.processing_class, place, merge=False)
-        elif self._observer.run is None or updates != self._job.backend.trainer.policy_version:
+            self._job.export(place)
+        elif self._observer.run is None or updates != self._job.trainer.policy_version:
             raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
 
+    @by_first_alone
     def save_state(self) -> None:
         """Write `trainer_state.json` into the run directory."""
         self._job.output_dir.mkdir(parents=True, exist_ok=True)
         write_state(self.state, self._job.output_dir)
 
+    @by_first_alone
     def log_metrics(self, split: str, metrics: Mapping[str, Any]) -> None:
         """Print numbers under a heading, aligned."""
         print(metrics_text(split, metrics))
 
+    @by_first_alone
     def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
         """Write `{split}_results.json` into the run directory, and update its `all_results.json`."""
         self._job.output_dir.mkdir(parents=True, exist_ok=True)
         save_metrics(self, split, dict(metrics), combined)
 
+    @by_first_alone
     def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:
         """Add a line of numbers to `state.log_history`, the callbacks and the trackers."""
         self._observer.log(logs)
 
+    @by_first_alone
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
@@ -278,6 +290,7 @@ class GRPOTrainer:
         card = {"model_name": model_name, "dataset_name": dataset_name, "tags": tags}
         publish_card(self._job, self.state, self._job.output_dir, card)
 
+    @by_first
     def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True, **card: Any) -> str:
         """Upload the model with its card to `args.hub_model_id`; returns the commit's address (ModelError: refused)."""
         return upload(self._job, self.state, commit_message, card)

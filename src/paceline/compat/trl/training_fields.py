@@ -51,8 +51,9 @@ NO_PREDICTIONS = (
     "evaluation gives rewards and accuracies of sampled completions, there are no predictions to compute on"
 )
 ONE_PRECISION = "evaluation computes in the precision of training"
-ONE_PROCESS = "there is one process"
-ONE_TRAINER = "the trainer runs in one process"
+FIRST_RANK = "the first process writes and logs, alone"
+GRADIENTS = "gradients are summed in messages of its own, whose waits have deadlines"
+SHARDED = Switch(is_on=lambda args: bool(args.fsdp), off="fsdp is off")
 
 # what `paceline translate` says of fields that the trainer reads and no option covers
 Remark = tuple[NoteKind, str]
@@ -117,7 +118,7 @@ class TrainingFields:
     adam_beta2: float = decides(0.999, "adam_betas")
     adam_epsilon: float = becomes(1e-08, "adam_eps")
     max_grad_norm: float = becomes(1.0, "max_grad_norm", convert=lambda norm: norm or 0.0, may_be_none=True)
-    average_tokens_across_devices: bool = idle(True, ONE_PROCESS)
+    average_tokens_across_devices: bool = idle(True, "averages are over the completions of all processes")
     label_smoothing_factor: float = refused(0.0, NO_LABELS)
     label_names: list[str] | None = refused(None, NO_LABELS)
     neftune_noise_alpha: float | None = refused(
@@ -162,27 +163,42 @@ class TrainingFields:
     )
     data_seed: int | None = refused(None, "one seed fixes data order and sampling; give seed")
     accelerator_config: Keywords = idle(None, LOADER, note=("idle", "no accelerate is at work"))
-    parallelism_config: Any = refused(None, ONE_TRAINER, also=({}, ""))
-    fsdp: str | None = refused(None, ONE_TRAINER, also=({}, ""), command="zero_stage")
-    fsdp_config: TypedKeywords = idle(None, "fsdp is off", note=("idle", "slices are named by --zero-stage alone"))
-    deepspeed: Keywords = refused(None, ONE_TRAINER, also=({}, ""), command="zero_stage, and offload behind _offload")
-    local_rank: int = refused(-1, ONE_TRAINER, also=(0,))
-    ddp_find_unused_parameters: bool | None = idle(None, ONE_PROCESS)
-    ddp_bucket_cap_mb: int | None = idle(None, ONE_PROCESS)
-    ddp_broadcast_buffers: bool | None = idle(None, ONE_PROCESS)
-    ddp_static_graph: bool | None = idle(None, ONE_PROCESS)
-    ddp_backend: str | None = idle(None, ONE_PROCESS)
-    ddp_timeout: int = idle(1800, ONE_PROCESS)
+    parallelism_config: Any = kept(
+        None, ("missing", "give --tensor-parallel, --context-parallel and --zero-stage"), late=False
+    )
+    fsdp: str | None = decides(None, "zero_stage offload", "zero_stage 3; 2 without resharding", command="zero_stage")
+    fsdp_config: TypedKeywords = decides(
+        None, "zero_stage offload", switch=SHARDED, note=("idle", "slices are named by --zero-stage alone")
+    )
+    deepspeed: Keywords = decides(
+        None,
+        "zero_stage offload",
+        "zero_stage by its stage, offload by its own",
+        command="zero_stage, and offload behind _offload",
+    )
+    local_rank: int = idle(-1, "the launcher's variables say it")
+    ddp_find_unused_parameters: bool | None = idle(None, GRADIENTS)
+    ddp_bucket_cap_mb: int | None = idle(None, GRADIENTS)
+    ddp_broadcast_buffers: bool | None = idle(None, GRADIENTS)
+    ddp_static_graph: bool | None = idle(None, GRADIENTS)
+    ddp_backend: str | None = kept(
+        None,
+        ("idle", "processes of GPUs talk over NCCL, of CPUs over gloo"),
+        late=False,
+        choices=("nccl", "gloo"),
+        remedy="processes of GPUs talk over nccl, of CPUs over gloo",
+    )
+    ddp_timeout: int = idle(1800, GRADIENTS)
 
     # logging and trackers
     logging_strategy: str = kept("steps", LOGGED, choices=INTERVALS)
     logging_steps: float = kept(500, LOGGED)
     logging_first_step: bool = kept(False, LOGGED)
-    log_on_each_node: bool = idle(True, ONE_PROCESS)
+    log_on_each_node: bool = idle(True, FIRST_RANK)
     logging_nan_inf_filter: bool = idle(True, "a loss that is not finite ends the run")
     include_num_input_tokens_seen: str | bool = idle("no", "tokens are always counted")
     log_level: str = idle("passive", "it changes what is printed and no result; use transformers.logging.set_verbosity")
-    log_level_replica: str = idle("warning", ONE_PROCESS)
+    log_level_replica: str = idle("warning", FIRST_RANK)
     disable_tqdm: bool | None = kept(None, ("idle", "there is a progress bar where there is a terminal"), late=False)
     report_to: str | list[str] | None = becomes("none", "report_to", command="report_to")
     run_name: str | None = kept(None, ("idle", "trackers name a run by its directory"))
@@ -224,7 +240,7 @@ class TrainingFields:
     )
     save_total_limit: int | None = becomes(None, "save_total_limit", convert=lambda limit: limit or NO_LIMIT)
     save_only_model: bool = idle(False, "a checkpoint always holds what resuming needs")
-    save_on_each_node: bool = idle(False, ONE_PROCESS)
+    save_on_each_node: bool = idle(False, FIRST_RANK)
     enable_jit_checkpoint: bool = idle(False, "an interrupted run always writes a checkpoint")
     load_best_model_at_end: bool = kept(False, BEST)
     metric_for_best_model: str | None = kept(None, BEST)

@@ -6,7 +6,7 @@ Keywords for other libraries, as in `generation_kwargs`, become options too; tho
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from paceline.compat.trl.batches import batches_of, fill_batch_fields, in_steps, interval, warmup_steps
@@ -92,6 +92,8 @@ class Surroundings:
     """Context length of the model in tokens, if known: it bounds prompts while `max_prompt_length` is None."""
     adapter: bool = False
     """True if a `peft_config` or a PeftModel is trained."""
+    layout: Mapping[str, object] = field(default_factory=dict)
+    """Options for how the model lies on ranks."""
 
 
 def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
@@ -116,6 +118,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         **_sampling_keywords(args),
         **_template_keywords(args),
         **_schedule_keywords(args),
+        **surroundings.layout,
         # data and rewards
         "model": surroundings.model,
         "dataset": "train_dataset",

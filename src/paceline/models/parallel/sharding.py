@@ -53,9 +53,10 @@ def shard(
     """
     names = ("replicate", "shard") if mesh.sizes.replicate > 1 else ("shard",)
     stays = sharding.stage < 3
-    offload = CPUOffloadPolicy() if sharding.offload else OffloadPolicy()
+    is_gpu = mesh.devices.device_type == "cuda"
+    offload = CPUOffloadPolicy(pin_memory=is_gpu) if sharding.offload else OffloadPolicy()
     common: dict[str, Any] = {"mesh": mesh.devices[names], "offload_policy": offload}
-    half = mesh.devices.device_type == "cuda" and compute_dtype.itemsize == 2
+    half = is_gpu and compute_dtype.itemsize == 2
     precision = MixedPrecisionPolicy(
         param_dtype=compute_dtype if half else None,
         reduce_dtype=torch.float32 if half else None,

@@ -208,24 +208,35 @@ class Launch:
     @contextmanager
     def on_all_ranks(self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
         """Build the backend of a run on all ranks, a `BackendFactory`; the first rank's, while it leads."""
-        path = None if checkpoint is None else checkpoint.path.absolute()
-        own, roles = self.worker, self.worker.roles
+        sentences = self.build(config, inputs, checkpoint)
+        yield self.backend(config, inputs, checkpoint, sentences)
+
+    def build(self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> tuple[str, ...]:
+        """Have all ranks read the weights, from the checkpoint if there is one, while this one leads.
+
+        Returns what a person should know of them.
+        """
+        own, path = self.worker, None if checkpoint is None else checkpoint.path.absolute()
         own.overrides = replace(own.overrides, functions=inputs.functions)
-        ranks = self._group(range(self.place.size), "worker")
-        trainers, samplers = (
-            self._group(roles.training, "worker.trainer"),
-            self._group(roles.sampling, "worker.sampler"),
-        )
-        ranks.call("build", config, inputs.run_size, path)
-        start = START if checkpoint is None else checkpoint.state
+        self._group(range(self.place.size), "worker").call("build", config, inputs.run_size, path)
+        copies = ("every rank samples from a whole copy of the weights, renewed after each step",)
+        has_copies = own.is_split and not own.roles.are_apart
+        parts = (own.roles.sampling, "worker.sampler"), (own.roles.training, "worker.trainer")
+        said = [sentence for part in parts for sentence in self._group(*part).ask("sentences")]
+        return own.roles.sentence, *(copies if has_copies else ()), *said
+
+    def backend(
+        self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, sentences: tuple[str, ...] = ()
+    ) -> WorkerBackend:
+        """The backend of a run on ranks that are built."""
+        roles, start = self.worker.roles, START if checkpoint is None else checkpoint.state
+        ranks, trainers = self._group(range(self.place.size), "worker"), self._group(roles.training, "worker.trainer")
+        samplers = self._group(roles.sampling, "worker.sampler")
         weights = RankWeights(ranks, trainers, policy_version=start.policy_version)
         task_sampler = make_task_sampler(config, inputs, checkpoint)
         backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=samplers, done=start.step)
-        copies = ("every rank samples from a whole copy of the weights, renewed after each step",)
-        sentences = *samplers.ask("sentences"), *trainers.ask("sentences")
-        has_copies = own.is_split and not roles.are_apart
-        backend.sentences = (roles.sentence, *(copies if has_copies else ()), *sentences)
-        yield backend
+        backend.sentences = sentences
+        return backend
 
     def _group(self, numbers: range, part: str) -> WorkerGroup:
         workers = RankWorkers(self, numbers, self._join().channels, self, part=part)

@@ -126,12 +126,12 @@ class RankWorker:
             self.sampler = SamplerWorker(config, policy, self.overrides)
             self.sampler.engine.take_weights(0 if found is None else found.state.policy_version)
 
-    def restore(self, checkpoint: Path) -> None:
-        """Put a checkpoint into what was built without it."""
+    def restore(self, checkpoint: Path, policy_version: int) -> None:
+        """Put a checkpoint of this version into what was built without it."""
         found = read_checkpoint(checkpoint)
         if self.trainer is not None:
             self.trainer.trainer.restore(found)
-        self._take(found.model, found.state.policy_version)
+        self._take(found.model, policy_version)
 
     def load_weights(self, model: Path, policy_version: int) -> None:
         """Put the weights of a checkpoint's `model` directory alone into trainer and sampler."""
