@@ -622,11 +622,11 @@ def test_a_run_that_failed_in_its_first_step_leaves_its_place_to_the_next(tmp_pa
     assert made.state.global_step == 4
 
 
-def test_a_trainer_trains_once(tmp_path):
+def test_a_trainer_does_not_change_its_run_directory(tmp_path):
     made = trainer(tmp_path, max_steps=1)
     made.train()
     made.args.output_dir = str(tmp_path / "other")
-    with pytest.raises(ConfigError, match="a trainer trains once; make a new GRPOTrainer"):
+    with pytest.raises(ConfigError, match="args must stay as they were when the trainer was made, got output_dir"):
         made.train()
 
 

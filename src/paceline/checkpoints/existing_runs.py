@@ -20,7 +20,7 @@ _MARK = re.compile(r"process \d+ on host .*\n")
 _HELD: set[tuple[int, int, int]] = set()
 """Process, device and inode of every lock held here; a forked child holds none of its parent's."""
 _TAKING = threading.Lock()
-_WRITTEN = (
+WRITTEN = (
     *("config.yaml", "identity.json", *APPENDED, "summary.json", "timeline.json", "report.html", LOCK),
     *("rollouts", "evals", "kept", "tokens", "checkpoints", "final", "stuck", "aside"),
 )
@@ -65,7 +65,7 @@ def refuse_foreign_files(path: Path) -> None:
     if has_mark(path) and (has_own_config or holds_work(path)):
         return
     # empty files may be those of a process killed before it took the lock
-    places = {name: path / name for name in _WRITTEN}
+    places = {name: path / name for name in WRITTEN}
     found = [
         name
         for name, place in places.items()

@@ -116,11 +116,20 @@ def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
         fuse_layers(model)
 
 
+def _fingerprints(model: PreTrainedModel) -> dict[str, float]:
+    """A hash of each parameter, by name: adapters of experts register theirs anew in each pass, in another order."""
+    return {
+        name: torch.hash_tensor(parameter.detach()).item()
+        for name, parameter in model.named_parameters()
+        if parameter.numel()
+    }
+
+
 def _wanted(
     model: PreTrainedModel, probe: MicroBatch, precisions: tuple[torch.dtype, ...]
 ) -> dict[torch.dtype, Tensor]:
     """The probe's hidden states over padded rows in each precision, held to what the model says of each row alone."""
-    name, versions = type(model).__name__, [parameter._version for parameter in model.parameters()]
+    name, before = type(model).__name__, _fingerprints(model)
     try:
         own = _own_hidden(model, probe)
         wanted = dict[torch.dtype, Tensor]()
@@ -134,7 +143,7 @@ def _wanted(
             f"{name} does not give hidden states of padded rows as training needs them ({type(error).__name__}: "
             f"{first_line(error)}); use a model of another family"
         ) from error
-    if versions != [parameter._version for parameter in model.parameters()]:
+    if before != _fingerprints(model):
         raise ModelError(
             f"{name} changes its weights between training and evaluation mode, which a checkpoint would take for "
             "trained ones; use a model of another family"

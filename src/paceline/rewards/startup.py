@@ -7,7 +7,7 @@ from paceline.data.rows import spread
 from paceline.errors import RewardError
 from paceline.rewards.builtin.answers import is_blank
 from paceline.rewards.builtin.tools import has_calls, unreadable_calls
-from paceline.rewards.function import BuiltIn, RewardFunction, compares_group
+from paceline.rewards.function import BuiltIn, RewardFunction, compares_group, is_marked
 from paceline.rewards.maths.verdicts import unverifiable
 from paceline.rewards.programs.cases import has_cases
 from paceline.rewards.scoring.calling import accepted, arguments_of, made_up
@@ -119,7 +119,7 @@ def self_test(
     trial(
         others,
         tasks,
-        may_be_silent=not are_all or bool(built_in),
+        may_be_silent=not are_all or bool(built_in) or any(is_marked(one, "may_be_silent") for one in others.values()),
         timeout=min(timeout, TRIAL_SECONDS),
         num_generations=num_generations,
     )

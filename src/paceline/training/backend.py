@@ -151,6 +151,7 @@ class OneProcess(Backend):
     def load_weights(self, model: Path) -> None:
         """Put the weights of a checkpoint's `model` directory in the place of the trained ones."""
         restore_weights(self.trainer.policy, model)
+        self.engine.take_weights(self.policy_version)
 
     @override
     def export(self, folder: Path) -> None:

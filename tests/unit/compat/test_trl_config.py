@@ -150,8 +150,8 @@ def test_a_refused_field_is_named_with_its_reason_when_set(name):
 
 def test_a_field_set_after_the_configuration_was_made_is_refused_as_well():
     args = make()
-    args.use_vllm = True
-    with pytest.raises(ConfigError, match="use_vllm must be left out, got True: completions come from the built-in"):
+    args.neftune_noise_alpha = 5.0
+    with pytest.raises(ConfigError, match=r"neftune_noise_alpha must be left out, got 5\.0: noise in the embeddings"):
         translate(args, AROUND)
 
 
@@ -174,8 +174,8 @@ def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
     [
         ({"vllm_mode": "server"}, "vllm_mode (use_vllm is off)", {"use_vllm": True}),
         ({"vllm_gpu_memory_utilization": 0.5}, "(use_vllm is off)", {"use_vllm": True}),
+        ({"vllm_structured_outputs_regex": "a+"}, "(use_vllm is off)", {"use_vllm": True}),
         ({"fsdp_config": {"a": 1}}, "(fsdp is off)", {"fsdp": "full_shard"}),
-        ({"liger_kernel_config": {"a": True}}, "(use_liger_kernel is off)", {"use_liger_kernel": True}),
         ({"cast_lm_head_to_fp32": True}, "(every product is float32 without bf16)", {"bf16": True}),
     ],
 )
@@ -205,6 +205,30 @@ def test_a_field_that_something_else_leaves_idle_is_said(fields, said):
     config = translate(args, AROUND)
     assert said in accepted_without_effect(args)
     assert (config.loss.ref_sync_steps, config.optim.warmup_steps, config.loss.rollout_correction) == (0, 0, "none")
+
+
+def test_vllm_samples_in_this_process_and_rollouts_are_corrected_as_in_trl():
+    config = config_of(use_vllm=True, vllm_gpu_memory_utilization=0.5, vllm_tensor_parallel_size=2)
+    engine, loss = config.engine, config.loss
+    assert (engine.engine, engine.vllm_memory, engine.vllm_tensor_parallel) == ("vllm", 0.5, 2)
+    assert (loss.rollout_correction, loss.correction_max) == ("sequence_mask", 3.0)
+    uncorrected = config_of(use_vllm=True, vllm_importance_sampling_correction=False)
+    assert uncorrected.loss.rollout_correction == "none"
+    assert config_of(vllm_gpu_memory_utilization=0.5).engine == config_of().engine
+
+
+def test_vllms_length_leaves_a_prompt_what_the_completion_does_not_take():
+    fields = {"use_vllm": True, "max_completion_length": 100}
+    assert config_of(**fields, vllm_max_model_length=300).data.max_prompt_length == 200
+    assert config_of(**fields, vllm_max_model_length=9000).data.max_prompt_length == 2048
+    assert "hold a prompt of 1 tokens and a completion of 100, got 100" in refusal(**fields, vllm_max_model_length=100)
+    assert "at least 350" in refusal(**fields, max_prompt_length=250, vllm_max_model_length=300)
+
+
+def test_what_vllm_does_anyway_is_said():
+    said = accepted_without_effect(make(use_vllm=True, vllm_enable_sleep_mode=True, vllm_server_port=1))
+    assert "vllm_enable_sleep_mode (vLLM gives its memory back" in said
+    assert "vllm_server_port (vllm_mode is colocate)" in said
 
 
 def test_nothing_is_said_of_an_untouched_configuration():
@@ -673,7 +697,7 @@ def test_what_the_options_have_no_word_for_is_said():
         ({"loss_type": "vespo", "importance_sampling_level": "sequence"}, "importance_sampling_level must be token"),
         ({"scale_rewards": "grup"}, "scale_rewards must be one of group, batch, none, got 'grup'; did you mean group?"),
         ({"preset": "dr_grp"}, "preset must be one of grpo, dapo, dr_grpo, "),
-        ({"optim": "sgd"}, "optim must be one of adamw_torch, adamw_torch_fused, adamw_8bit, adamw_bnb_8bit"),
+        ({"optim": "sgd"}, "optim must be one of adamw_torch, adamw_torch_fused, adamw_apex_fused, paged_adamw"),
         ({"lr_scheduler_type": "greedy"}, "lr_scheduler_type must be one of constant, constant_with_warmup, "),
         ({"max_steps": "two"}, "max_steps must be a whole number, got 'two'; write it in digits, without quotes"),
         ({"max_steps": 2.5}, "max_steps must be a whole number, got 2.5; write it in digits"),
@@ -701,7 +725,7 @@ def test_what_the_options_have_no_word_for_is_said():
         ({"generation_kwargs": {"top_kk": 5}}, "generation_kwargs must not have 'top_kk', got 5; did you mean top_k"),
         ({"generation_kwargs": {"num_beams": 4}}, "generation_kwargs num_beams must be 1, got 4; leave it out"),
         ({"model_init_kwargs": {"dtype": "float16"}}, "model_init_kwargs dtype must be one of float32, auto, "),
-        ({"model_init_kwargs": {"revision": "v2"}}, "model_init_kwargs must not have 'revision', got 'v2'; "),
+        ({"model_init_kwargs": {"revison": "v2"}}, "model_init_kwargs must not have 'revison', got 'v2'; did you"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs must not have 'tools', got []; "),
         (
             {"vllm_importance_sampling_mode": "token", "use_cpu": True},

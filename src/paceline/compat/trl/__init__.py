@@ -7,6 +7,7 @@ config.py           GRPOConfig: these fields around transformers' TrainingArgume
 batches.py          batches counted in completions, durations counted in updates, as steps; both counts for a person
 objective.py        the fields of the objective as options
 translation.py      a GRPOConfig with its keywords to a Config; errors about options in the names of fields
+models.py           a model as the keywords of `from_pretrained` say: a revision, 4 bits
 datasets.py         datasets as TRL takes them, to tasks; row loaders and an accelerator for scripts
 rewards.py          reward functions of TRL's kind as ours
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it

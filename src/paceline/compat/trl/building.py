@@ -20,11 +20,13 @@ from paceline.compat.trl.batches import warmup_field
 from paceline.compat.trl.checkpoints import existing_run
 from paceline.compat.trl.checks import TrainerArguments, check_arguments
 from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.models import fetched, load_quantised
 from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.training_fields import SCHEDULES
-from paceline.compat.trl.translation import Surroundings, said_of_fields, translate
+from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, said_of_fields, translate
 from paceline.config.sections import Config, ModelConfig
+from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, PacelineError
 from paceline.models.loaded import export_model
 from paceline.models.pretrained import context_length, load_tokenizer
@@ -61,6 +63,8 @@ class TrainingJob:
     """Sentences for the user before the first step."""
     is_stream: bool
     """The training rows have no length: more of them are read for more steps."""
+    makes_scheduler: bool
+    """The schedule of the learning rate is the arguments', not a scheduler of the program's own."""
 
     @property
     def output_dir(self) -> Path:
@@ -95,6 +99,10 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     """Build everything but the weights, then load them; errors name arguments. `context` is for reward functions."""
     args, dataset = arguments.args, arguments.train_dataset
     sources = check_arguments(arguments)
+    if isinstance(arguments.model, str):
+        keywords = keywords_of(args, "model_init_kwargs")
+        files = fetched(arguments.model, {name: keywords[name] for name in HUB_KEYS if name in keywords})
+        arguments = replace(arguments, model=files)
     names = reward_names(sources)
     config = translate(args, _surroundings(arguments, names))
     if config.loss.ratio_level == "sequence" and config.loss.average in ("token", "constant"):
@@ -104,6 +112,8 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
             args.loss_type,
         )
     check_trackers(config.loop.report_to)
+    if config.engine.engine == "vllm":
+        check_vllm(None)
     tokenizer = _tokenizer(arguments, config)
     # rows and reward functions
     limit = _rows_needed(dataset, config)
@@ -112,12 +122,16 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
     graders = make_graders(names, sources, processing, context=context, built_in=built_in)
     check = row_check(graders.functions or {})
+    tasks = datasets.make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check)
+    model = None if isinstance(arguments.model, str) else arguments.model
+    if arguments.quantization_config is not None:
+        model = load_quantised(config.model, arguments.quantization_config)
     given = replace(
         graders,
-        model=None if isinstance(arguments.model, str) else arguments.model,
+        model=model,
         adapter=arguments.peft_config,
         tokenizer=tokenizer,
-        tasks=datasets.make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check),
+        tasks=tasks,
         held_out={
             name: held_out_tasks(one, name, tokenizer, config, check=check)
             for name, one in datasets.held_out_sets(arguments.eval_dataset).items()
@@ -147,6 +161,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         sources=sources,
         notes=notes,
         is_stream=datasets.size_of(dataset) is None,
+        makes_scheduler=arguments.optimizers[1] is None,
     )
 
 
@@ -191,8 +206,11 @@ def _tokenizer(arguments: TrainerArguments, config: Config) -> PreTrainedTokeniz
         raise ConfigError("processing_class must be given with a model object that was not loaded by name, got None")
     if given is None:
         return load_tokenizer(config.model)
+    given = getattr(given, "tokenizer", given)  # a processor has one
     if not isinstance(given, PreTrainedTokenizerBase):
-        raise ConfigError(f"processing_class must be a tokenizer of transformers, got a {type(given).__name__}")
+        raise ConfigError(
+            f"processing_class must be a tokenizer or a processor of transformers, got a {type(given).__name__}"
+        )
     return given
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from transformers import TrainerState
 
-from paceline.checkpoints.existing_runs import holds_work
-from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.existing_runs import LOCK, WRITTEN, holds_work
+from paceline.checkpoints.finding import Checkpoint, free_name
 from paceline.errors import CheckpointError, ConfigError
 
 STATE_FILE = "trainer_state.json"
@@ -39,6 +39,20 @@ def resume_point(output_dir: Path, resume: str | Path | bool | None) -> Path | b
             "output_dir to the run that it belongs to, or give its model/ directory as the model of a new run"
         )
     return root / place.name
+
+
+def set_run_aside(output_dir: Path) -> str:
+    """Move what an earlier `train()` of one trainer wrote, links to checkpoints too; a sentence that says where."""
+    names = [name for name in WRITTEN if name not in (LOCK, "aside") and (output_dir / name).exists()]
+    names += [place.name for place in output_dir.glob(f"{PREFIX}*") if place.is_symlink()]
+    said = "train() was called before: this run starts from its weights"
+    if not names:
+        return said
+    folder = free_name(output_dir / "aside", "run")
+    folder.mkdir(parents=True)
+    for name in names:
+        (output_dir / name).rename(folder / name)
+    return f"{said}, and what it wrote is in {folder}"
 
 
 def existing_run(output_dir: Path) -> str:

@@ -15,6 +15,7 @@ from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import check_columns, eval_name, held_out_sets, settle_loaders
 from paceline.compat.trl.fields import MEANINGS
 from paceline.compat.trl.history import clip_numbers
+from paceline.compat.trl.models import check_quantization
 from paceline.compat.trl.rewards import RewardSource, as_list, reward_names
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError, ModelError
@@ -23,7 +24,6 @@ from paceline.models.lora import check_adapter_kind
 LOGGER = logging.getLogger(__name__)
 
 NOT_OFFERED: Mapping[str, str] = {
-    "quantization_config": "a model is taken as it was loaded: give one with 4 bits of bitsandbytes and a peft_config",
     "tools": "there are no tools and no turns",
     "rollout_func": "the built-in engine samples, so that log-probabilities are known exactly",
     "environment_factory": "there are no environments; grade completions with reward_funcs",
@@ -77,6 +77,7 @@ class TrainerArguments:
     reward_processing_classes: Any
     optimizers: tuple[Any, Any]
     peft_config: Any
+    quantization_config: Any = None
 
 
 def refuse_what_is_not_offered(**given: object) -> None:
@@ -151,6 +152,8 @@ def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
     _check_best_metric(args, held_out, sources)
     _check_optimizers(arguments.optimizers, arguments.model, adapted=arguments.peft_config is not None)
     _check_adapter(arguments.peft_config, arguments.model)
+    adapted = arguments.peft_config is not None
+    check_quantization(arguments.quantization_config, arguments.model, adapted=adapted)
     return sources
 
 

@@ -28,9 +28,10 @@ from paceline.config.reading import field_docstrings
 
 
 def corrects_rollouts(args: Any) -> bool:
-    """True if fields ask for the weight of old over rollout probability; at the defaults none does."""
+    """True if fields ask for the weight of old over rollout probability; at the defaults none does without vLLM."""
     names = [f"vllm_importance_sampling_{name}" for name in ("mode", "clip_max", "clip_min", "cap")]
-    return bool(args.vllm_importance_sampling_correction) and any(changed(args, name) for name in names)
+    asked = args.use_vllm or any(changed(args, name) for name in names)
+    return bool(args.vllm_importance_sampling_correction) and asked
 
 
 def uses_sapo(args: Any) -> bool:
@@ -45,11 +46,15 @@ ADAPTIVE = Switch(is_on=lambda args: bool(args.use_adaptive_entropy), off="use_a
 MAY_CORRECT = Switch(
     is_on=lambda args: bool(args.vllm_importance_sampling_correction), off="vllm_importance_sampling_correction is off"
 )
+VLLM = Switch(is_on=lambda args: bool(args.use_vllm), off="use_vllm is off")
 REFERENCE_MOVES = Switch(is_on=lambda args: bool(args.sync_ref_model), off="sync_ref_model is off")
 HALF = Switch(is_on=lambda args: bool(args.bf16), off="every product is float32 without bf16")
 
 BATCHES_ALONE = "generation always batches continuously"
-NO_VLLM = "use_vllm is off"
+NO_PATTERN = "the loss would be of another distribution than the one that was sampled from"
+NO_SERVER = "vllm_mode is colocate"
+OWN_MODEL = "vLLM chooses its own implementation of the model"
+SLEEPS = "vLLM gives its memory back while the same process trains"
 PRODUCERS: Remark = (
     "idle",
     "the run's own samplers do that, and find each other; no server is started beside it",
@@ -172,34 +177,45 @@ class GRPOFields:
         also=(None,),
         may_be_none=True,
     )
-    cache_implementation: str | None = refused(None, "the engine has a cache of its own")
+    cache_implementation: str | None = idle(None, "the engine has a cache of its own")
     use_transformers_continuous_batching: bool = idle(False, BATCHES_ALONE)
     transformers_continuous_batching_config: Keywords = idle(None, BATCHES_ALONE)
     use_transformers_paged: bool = idle(False, BATCHES_ALONE)
 
     # vLLM
-    use_vllm: bool = refused(
-        False,
-        "completions come from the built-in engine, which shares the trainer's weights; "
-        "vLLM samples for the command line only",
-        command="engine: vllm",
+    use_vllm: bool = becomes(
+        False, "engine", "engine: vllm", convert=lambda on: "vllm" if on else "local", command="engine: vllm"
     )
-    vllm_mode: str = idle("colocate", NO_VLLM, command="cluster, with vLLM on devices of its own where it is a server")
-    vllm_model_impl: str = idle("vllm", NO_VLLM, note=("idle", "vLLM chooses its own implementation of the model"))
-    vllm_enable_sleep_mode: bool = idle(
-        False, NO_VLLM, note=("idle", "vLLM gives its memory back while the same process trains")
+    """Sample with vLLM in this process, from a copy of the weights that is renewed after every step."""
+    vllm_mode: str = refused(
+        "colocate",
+        "a server of vLLM takes weights over NCCL alone and draws tokens by seeds of its own; a cluster of the command "
+        "`paceline train` has vLLM on devices of its own",
+        switch=VLLM,
+        command="cluster, with vLLM on devices of its own where it is a server",
     )
-    vllm_structured_outputs_regex: str | None = idle(None, NO_VLLM)
-    vllm_server_base_url: str | None = idle(None, NO_VLLM, note=PRODUCERS)
-    vllm_server_host: str = idle("0.0.0.0", NO_VLLM, note=PRODUCERS)
-    vllm_server_port: int = idle(8000, NO_VLLM, note=PRODUCERS)
-    vllm_server_timeout: float = idle(240.0, NO_VLLM, note=PRODUCERS)
-    vllm_group_port: int = idle(51216, NO_VLLM, note=PRODUCERS)
-    vllm_gpu_memory_utilization: float = idle(0.3, NO_VLLM, command="vllm_memory")
-    vllm_max_model_length: int | None = idle(
-        None, NO_VLLM, command="nothing: what is below the longest prompt and completion is refused"
+    vllm_model_impl: str = idle("vllm", OWN_MODEL, switch=VLLM, note=("idle", OWN_MODEL))
+    vllm_enable_sleep_mode: bool = idle(False, SLEEPS, switch=VLLM, note=("idle", SLEEPS))
+    vllm_structured_outputs_regex: str | None = refused(
+        None, NO_PATTERN, switch=VLLM, note=("missing", "completions are not held to a pattern")
     )
-    vllm_tensor_parallel_size: int = idle(1, NO_VLLM, command="vllm_tensor_parallel")
+    vllm_server_base_url: str | None = idle(None, NO_SERVER, switch=VLLM, note=PRODUCERS)
+    vllm_server_host: str = idle("0.0.0.0", NO_SERVER, switch=VLLM, note=PRODUCERS)
+    vllm_server_port: int = idle(8000, NO_SERVER, switch=VLLM, note=PRODUCERS)
+    vllm_server_timeout: float = idle(240.0, NO_SERVER, switch=VLLM, note=PRODUCERS)
+    vllm_group_port: int = idle(51216, NO_SERVER, switch=VLLM, note=PRODUCERS)
+    vllm_gpu_memory_utilization: float = decides(0.3, "vllm_memory", switch=VLLM, command="vllm_memory")
+    """Share of a CUDA device's memory for vLLM's weights and cache; a CPU has a cache by its need."""
+    vllm_max_model_length: int | None = decides(
+        None,
+        "max_prompt_length",
+        "max_prompt_length: what it leaves beside max_completion_length",
+        switch=VLLM,
+        command="nothing: what is below the longest prompt and completion is refused",
+    )
+    """Tokens of a prompt and its completion, at most; None: as many as the model can see."""
+    vllm_tensor_parallel_size: int = decides(1, "vllm_tensor_parallel", switch=VLLM, command="vllm_tensor_parallel")
+    """Devices that vLLM spreads each layer over."""
 
     # the objective
     scale_rewards: str = decides(
@@ -293,9 +309,9 @@ class GRPOFields:
     )
     """token_truncate, token_mask, sequence_truncate or sequence_mask."""
     vllm_importance_sampling_correction: bool = decides(
-        True, "rollout_correction", "rollout_correction, when one of the next four is set as well"
+        True, "rollout_correction", "rollout_correction, with use_vllm or when one of the next four is set"
     )
-    """Weigh by old over rollout probability, if configured."""
+    """Weigh by old over rollout probability, where vLLM samples or one of the next fields is set."""
     vllm_importance_sampling_clip_max: float | None = decides(
         3.0, "correction_bounds rollout_correction", switch=MAY_CORRECT
     )
@@ -308,7 +324,7 @@ class GRPOFields:
         None, "correction_bounds rollout_correction", switch=MAY_CORRECT
     )
     """Older name of vllm_importance_sampling_clip_max."""
-    max_tool_calling_iterations: int | None = refused(None, "there are no tools and no turns")
+    max_tool_calling_iterations: int | None = idle(None, "there are no tools and no turns")
 
     # what is written down
     log_completions: bool = kept(False, ROLLOUTS)

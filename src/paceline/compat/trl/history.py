@@ -99,6 +99,19 @@ def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats,
     return {f"{prefix}_{name}": value for name, value in numbers.items()}
 
 
+def unrewarded(batch: RolloutBatch) -> str:
+    """Warning about the completions that no reward function gave a number, with the first of them; empty: none."""
+    rows = [(group.task, one) for group in batch.groups for one in group.rollouts if one.dropped == "no_reward"]
+    if not rows:
+        return ""
+    task, rollout = rows[0]
+    given = {"prompt": task.prompt, "completion": rollout.completion.text}
+    return (
+        f"All reward functions returned None for the following kwargs: {given} ({len(rows)} completions of this step); "
+        "they are not trained on"
+    )
+
+
 def num_tokens(batch: RolloutBatch) -> int:
     """Tokens of a step: each prompt once per completion, and the completions."""
     rollouts = [(group.task, one.completion) for group in batch.groups for one in group.rollouts]

@@ -179,7 +179,10 @@ def _path(model: nn.Module) -> str:
 
 
 def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardFunction:
-    """Convert a function of TRL's kind, sync or async; it gets the arguments that its signature names; NaN is None."""
+    """Convert a function of TRL's kind, sync or async; it gets the arguments that its signature names.
+
+    NaN is None, and None for every completion of a step is no error.
+    """
     parameters = inspect.signature(function).parameters.values()
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     accepts = {one.name for one in parameters}
@@ -209,5 +212,5 @@ def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardF
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     made: Any = later if is_async else now
     # attributes that scoring reads from a function
-    vars(made).update(nan_is_none=True, needs_group=compares_group(function))
+    vars(made).update(nan_is_none=True, may_be_silent=True, needs_group=compares_group(function))
     return cast(RewardFunction, made)

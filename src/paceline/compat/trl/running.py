@@ -1,5 +1,6 @@
 """A trainer's run around the loop: start, transformers' callbacks as its observer, best model, last numbers."""
 
+import logging
 import math
 import signal
 import time
@@ -40,14 +41,19 @@ from paceline.workers.backend import WorkerBackend
 if TYPE_CHECKING:
     from paceline.compat.trl.trainer import GRPOTrainer
 
+LOGGER = logging.getLogger(__name__)
+
 MAY_CHANGE = frozenset(option.name for option in options()) - {"model", "dataset"}
 """A resumed run takes other arguments as they are, but trains no other model and on no other data."""
 
 
-def run_training(job: TrainingJob, observer: "CallbackObserver", resume: Path | bool) -> TrainOutput:
+def run_training(
+    job: TrainingJob, observer: "CallbackObserver", resume: Path | bool, *, before: str = ""
+) -> TrainOutput:
     """Run all steps, load the best model if asked, write the final directory and the last numbers.
 
-    A signal to stop ends the run after its step with a checkpoint: KeyboardInterrupt of Ctrl-C, SystemExit of SIGTERM.
+    `before` is a sentence on the trainer's earlier run, if this one starts from its weights. A signal to stop ends the
+    run after its step with a checkpoint: KeyboardInterrupt of Ctrl-C, SystemExit of SIGTERM.
     """
     started = time.perf_counter()
     override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE
@@ -57,9 +63,9 @@ def run_training(job: TrainingJob, observer: "CallbackObserver", resume: Path | 
         observer.restore(session.checkpoint)
         try:
             run = session.start(
-                partial(_restored, job),
+                partial(_restored, job, goes_on=bool(before)),
                 observer,
-                opening=[describe_plan(job.args, job.config), *job.notes],
+                opening=[describe_plan(job.args, job.config), *job.notes, *filter(None, [before])],
                 run_name=job.args.run_name,
             )
             try:
@@ -79,12 +85,12 @@ def run_training(job: TrainingJob, observer: "CallbackObserver", resume: Path | 
 
 @contextmanager
 def _restored(
-    job: TrainingJob, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None
+    job: TrainingJob, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, *, goes_on: bool
 ) -> Iterator[OneProcess | WorkerBackend]:
     """The `BackendFactory` of a trainer, whose weights are loaded when it is made."""
     if checkpoint is not None:
         job.backend.restore(checkpoint)
-    elif job.backend.policy_version > 0:
+    elif job.backend.policy_version > 0 and not goes_on:
         raise CheckpointError(
             f"{job.output_dir} has no checkpoint to go on from, and the weights are already trained; make a new trainer"
         )
@@ -145,7 +151,9 @@ class CallbackObserver:
         self._fire("on_train_begin")
         if self.args.eval_on_start and steps_done == 0:
             self.trainer.evaluate()  # the weights at the start are no checkpoint: never the best
-        return Requests(stop=self.control.should_training_stop)
+        # the weights that a later run of one trainer starts from are nowhere else
+        is_later = self._open_run().saved_step is None and self.job.backend.policy_version > 0
+        return Requests(stop=self.control.should_training_stop, save=is_later)
 
     def step_begin(self, number: int) -> None:
         """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
@@ -164,6 +172,8 @@ class CallbackObserver:
         self.state.global_step = record["step"] * updates_per_step(self.job.config)
         self.state.epoch = record["epoch"]
         self.state.num_input_tokens_seen += history.num_tokens(batch)
+        if warning := history.unrewarded(batch):
+            LOGGER.warning(warning)
         numbers = history.step_numbers(record, batch, num_tokens=self.state.num_input_tokens_seen)
         if self.job.launch is not None:
             for log in self.job.launch.call("give_log"):
@@ -181,6 +191,12 @@ class CallbackObserver:
     def be_at(self, state: Mapping[str, Any]) -> None:
         """Set the trainer's state on this rank to the first one's: reward functions read it."""
         vars(self.state).update(state)
+
+    def restart_rate(self) -> None:
+        """Set this process's learning rate to the start of the arguments' schedule."""
+        rate = self.job.trainer.rate
+        if self.job.makes_scheduler and rate is not None:
+            rate.go_to(0)
 
     def give_log(self) -> RewardLog:
         """Give what reward functions have logged on this rank."""
@@ -224,6 +240,8 @@ class CallbackObserver:
             self._open_run().protected.clear()
             self._open_run().protected.add(checkpoint.path)
         write_state(self.state, checkpoint.path)
+        if checkpoint.state.step == 0:
+            return Requests()
         link = link_checkpoint(self._open_run().run_dir.path, checkpoint, self.state.global_step)
         self.trainer.save_model(str(link), _internal_call=True)
         # a program may have saved files of its own under these names

@@ -16,7 +16,7 @@ from transformers.trainer_utils import TrainOutput
 from paceline.compat.trl import checks
 from paceline.compat.trl.batches import interval
 from paceline.compat.trl.building import build, held_out_tasks, model_name, said_in_field_names
-from paceline.compat.trl.checkpoints import resume_point, write_state
+from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.history import LogPrinter, LogProgress, mean_of, metrics_text
@@ -24,6 +24,7 @@ from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.ranks import by_first, by_first_alone, together
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.running import CallbackObserver, run_training
+from paceline.compat.trl.translation import keywords_of
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
 from paceline.rewards.model import RewardModel
@@ -71,11 +72,7 @@ class GRPOTrainer:
         """
         checks.refuse_hooks(type(self))
         checks.refuse_what_is_not_offered(
-            quantization_config=quantization_config,
-            tools=tools,
-            rollout_func=rollout_func,
-            environment_factory=environment_factory,
-            **others,
+            tools=tools, rollout_func=rollout_func, environment_factory=environment_factory, **others
         )
         self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
         checks.check_callbacks(callbacks or [], self.args)
@@ -91,6 +88,14 @@ class GRPOTrainer:
             ),
             optimizers=optimizers,
             peft_config=peft_config,
+            quantization_config=checks.one_of(
+                **{
+                    "quantization_config": quantization_config,
+                    "model_init_kwargs' quantization_config": keywords_of(self.args, "model_init_kwargs").get(
+                        "quantization_config"
+                    ),
+                }
+            ),
         )
         self.state, self._reward_log = TrainerState(), RewardLog()
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
@@ -129,6 +134,7 @@ class GRPOTrainer:
         self.reward_weights = torch.tensor(list(config.rewards.weights.values()), dtype=torch.float32)
         self.num_generations = config.sampling.num_generations
         self.beta, self.entropy_coef, self.aux_loss_enabled = config.loss.beta, config.loss.entropy_coef, False
+        self.hub_model_id = self.args.hub_model_id or self._job.output_dir.name
         self.accelerator = ScriptAccelerator(self.args.device, self.args.launched)
 
     @property
@@ -170,28 +176,35 @@ class GRPOTrainer:
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **others: None) -> TrainOutput:
         """Train to the end, or until a callback stops it; then load the best model if the arguments say so.
 
-        `resume_from_checkpoint`: True for the newest checkpoint of `args.output_dir`, or the path of one of them.
+        A second call is another run from the weights and the optimizer's state as they are; what the first one wrote
+        moves to `aside/` of the run directory. `resume_from_checkpoint`: True for the newest checkpoint of
+        `args.output_dir`, or the path of one of them.
 
         Raises:
-            ConfigError: `args.output_dir` already holds a run that is not resumed, the trainer has trained before, or
-                `args` have changed.
+            ConfigError: `args.output_dir` already holds another trainer's run that is not resumed, or `args` have
+                changed.
             CheckpointError: there is nothing to resume.
             TrainingError: the run failed.
             KeyboardInterrupt: Ctrl-C; the step was finished and a checkpoint written to resume from.
         """
         if any(value is not None for value in others.values()):
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
-        if self._started and not resume_from_checkpoint:
-            raise ConfigError("train() was called before and a trainer trains once; make a new GRPOTrainer")
         checks.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
-        resume = resume_point(self._job.output_dir, resume_from_checkpoint)
-        config, rows = self._job.config, size_of(self.train_dataset)
+        job, before = self._job, ""
+        if self._started and not resume_from_checkpoint:
+            before = set_run_aside(job.output_dir)
+            if job.launch is None:
+                self._observer.restart_rate()
+            else:
+                job.launch.call("restart_rate")
+        resume = resume_point(job.output_dir, resume_from_checkpoint)
+        config, rows = job.config, size_of(self.train_dataset)
         loop = replace(config.loop, save_steps=interval(self.args, "save", rows))
         evaluation = replace(config.evaluation, eval_steps=interval(self.args, "eval", rows))
-        self._job = replace(self._job, config=replace(config, loop=loop, evaluation=evaluation))
+        self._job = replace(job, config=replace(config, loop=loop, evaluation=evaluation))
         self._started = True
         with said_in_field_names():
-            output = run_training(self._job, self._observer, resume)
+            output = run_training(self._job, self._observer, resume, before=before)
         if self.args.push_to_hub:
             self.push_to_hub()
         return output
@@ -259,6 +272,9 @@ class GRPOTrainer:
             self._job.export(place)
         elif self._observer.run is None or updates != self._job.trainer.policy_version:
             raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
+
+    def end(self) -> None:
+        """Do nothing: trackers end with `train`, and process groups with the program."""
 
     @by_first_alone
     def save_state(self) -> None:

@@ -15,10 +15,10 @@ NO_LIMIT = 2**31 - 1
 """Replaces None in an option that needs a number: prompt tokens, checkpoints to keep."""
 
 OPTIMIZERS: Mapping[str, str] = {
-    **dict.fromkeys(("adamw_torch", "adamw_torch_fused"), "adamw"),
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
+    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "paged_adamw_32bit"), "adamw"),
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"), "adamw_8bit"),
 }
-"""`optim` to `optimizer`; transformers has two names for each."""
+"""`optim` to `optimizer`; fused and paged kinds compute the same as the others."""
 SCHEDULES: Mapping[str, str] = {
     **dict.fromkeys(("constant", "constant_with_warmup"), "constant"),
     "linear": "linear",
@@ -47,9 +47,8 @@ EVALUATION = "evaluation decodes as many completions at once as there is room fo
 LOADER = "prompts are tokenised once, before the first step; no loader runs"
 NO_COMPILER = "the model is not compiled"
 NO_LABELS = "there are no labels to smooth or to name"
-NO_PREDICTIONS = (
-    "evaluation gives rewards and accuracies of sampled completions, there are no predictions to compute on"
-)
+NO_PREDICTIONS = "evaluation samples completions, there are no predictions to compute on"
+OWN_KERNELS = "layers keep their own kernels, and logits are never in memory as a whole"
 ONE_PRECISION = "evaluation computes in the precision of training"
 FIRST_RANK = "the first process writes and logs, alone"
 GRADIENTS = "gradients are summed in messages of its own, whose waits have deadlines"
@@ -106,7 +105,7 @@ class TrainingFields:
     optim: str = becomes(
         "adamw_torch_fused",
         "optimizer",
-        "optimizer: adamw_torch and its fused kind are the same here, adamw_8bit is bitsandbytes'",
+        "optimizer: fused and paged kinds are the same here, adamw_8bit is bitsandbytes'",
         convert=OPTIMIZERS.__getitem__,
         choices=tuple(OPTIMIZERS),
         remedy="for any other optimizer give the trainer optimizers=(optimizer, None)",
@@ -119,8 +118,8 @@ class TrainingFields:
     adam_epsilon: float = becomes(1e-08, "adam_eps")
     max_grad_norm: float = becomes(1.0, "max_grad_norm", convert=lambda norm: norm or 0.0, may_be_none=True)
     average_tokens_across_devices: bool = idle(True, "averages are over the completions of all processes")
-    label_smoothing_factor: float = refused(0.0, NO_LABELS)
-    label_names: list[str] | None = refused(None, NO_LABELS)
+    label_smoothing_factor: float = idle(0.0, NO_LABELS)
+    label_names: list[str] | None = idle(None, NO_LABELS)
     neftune_noise_alpha: float | None = refused(
         None, "noise in the embeddings would make the policy differ from the one that sampled"
     )
@@ -140,8 +139,8 @@ class TrainingFields:
         command="dtype",
     )
     fp16: bool = refused(False, "half precision would need its loss scaled; use bf16 or float32")
-    bf16_full_eval: bool = refused(False, ONE_PRECISION)
-    fp16_full_eval: bool = refused(False, ONE_PRECISION)
+    bf16_full_eval: bool = idle(False, ONE_PRECISION)
+    fp16_full_eval: bool = idle(False, ONE_PRECISION)
     tf32: bool | None = kept(None, ("idle", "torch's own setting holds"), late=False)
     activation_checkpointing: bool | None = becomes(
         None, "gradient_checkpointing", convert=lambda on: str(bool(on)).lower()
@@ -151,17 +150,15 @@ class TrainingFields:
     gradient_checkpointing_kwargs: TypedKeywords = decides(
         None, "", "use_reentrant is accepted: the gradient is the same"
     )
-    torch_compile: bool = refused(False, NO_COMPILER)
-    torch_compile_backend: str | None = refused(None, NO_COMPILER)
-    torch_compile_mode: str | None = refused(None, NO_COMPILER)
-    use_liger_kernel: bool = refused(False, "layers are not replaced by other kernels")
-    liger_kernel_config: dict[str, bool] | None = idle(None, "use_liger_kernel is off")
+    torch_compile: bool = idle(False, NO_COMPILER)
+    torch_compile_backend: str | None = idle(None, NO_COMPILER)
+    torch_compile_mode: str | None = idle(None, NO_COMPILER)
+    use_liger_kernel: bool = idle(False, OWN_KERNELS)
+    liger_kernel_config: dict[str, bool] | None = idle(None, OWN_KERNELS)
     use_cache: bool = idle(False, "generation always caches, training never does")
     torch_empty_cache_steps: int | None = idle(None, "it frees memory and changes no result")
-    full_determinism: bool = refused(
-        False, "on a CPU a run is deterministic already; for CUDA the command line has an option"
-    )
-    data_seed: int | None = refused(None, "one seed fixes data order and sampling; give seed")
+    full_determinism: bool = becomes(False, "deterministic")
+    data_seed: int | None = idle(None, "seed fixes data order and sampling")
     accelerator_config: Keywords = idle(None, LOADER, note=("idle", "no accelerate is at work"))
     parallelism_config: Any = kept(
         None, ("missing", "give --tensor-parallel, --context-parallel and --zero-stage"), late=False
@@ -206,7 +203,7 @@ class TrainingFields:
     trackio_space_id: str | None = kept(None, TRACKIO, late=False)
     trackio_bucket_id: str | None = kept(None, TRACKIO, late=False)
     trackio_static_space_id: str | bool | None = kept(None, TRACKIO, late=False)
-    skip_memory_metrics: bool = refused(True, "memory is not measured by transformers here")
+    skip_memory_metrics: bool = idle(True, "memory is not measured by transformers here")
     debug: str | list[str] = refused("", "transformers' debug modes belong to its own loop", also=([], None))
 
     # evaluation
@@ -220,11 +217,11 @@ class TrainingFields:
     eval_on_start: bool = kept(False, ("idle", "held-out rows are always measured before the first step"))
     per_device_eval_batch_size: int = idle(8, EVALUATION)
     eval_accumulation_steps: int | None = idle(None, EVALUATION)
-    prediction_loss_only: bool = refused(False, NO_PREDICTIONS, also=([],))
-    eval_do_concat_batches: bool = refused(True, NO_PREDICTIONS, also=([],))
-    eval_use_gather_object: bool = refused(False, NO_PREDICTIONS, also=([],))
-    include_for_metrics: list[str] = refused([], NO_PREDICTIONS, also=([],))
-    batch_eval_metrics: bool = refused(False, NO_PREDICTIONS, also=([],))
+    prediction_loss_only: bool = idle(False, NO_PREDICTIONS)
+    eval_do_concat_batches: bool = idle(True, NO_PREDICTIONS)
+    eval_use_gather_object: bool = idle(False, NO_PREDICTIONS)
+    include_for_metrics: list[str] = idle([], NO_PREDICTIONS)
+    batch_eval_metrics: bool = idle(False, NO_PREDICTIONS)
 
     # checkpoints and the final model
     save_strategy: str = kept(
@@ -258,11 +255,11 @@ class TrainingFields:
     )
     hub_always_push: bool = idle(False, "there is one upload, at the end")
     hub_revision: str | None = kept(None, UPLOAD)
-    ignore_data_skip: bool = refused(False, "a resumed run continues exactly where it stopped")
+    ignore_data_skip: bool = idle(False, "a resumed run continues exactly where it stopped")
     restore_callback_states_from_checkpoint: bool = refused(False, "callbacks of a resumed run start fresh")
 
     # rows
-    dataloader_drop_last: bool = refused(False, "the last batch of a run is short rather than left out")
+    dataloader_drop_last: bool = idle(False, "the last batch of a run is short rather than left out")
     dataloader_num_workers: int = idle(0, LOADER)
     dataloader_pin_memory: bool = idle(True, LOADER)
     dataloader_persistent_workers: bool = idle(False, LOADER)
@@ -270,8 +267,8 @@ class TrainingFields:
     dataloader_multiprocessing_context: str | None = idle(None, LOADER)
     dataloader_in_order: bool = idle(True, LOADER)
     remove_unused_columns: bool = idle(True, "reward functions always get every column")
-    train_sampling_strategy: str = refused("random", "only shuffled and given order are offered (shuffle_dataset)")
-    length_column_name: str = refused("length", "ordering by length is not offered")
+    train_sampling_strategy: str = idle("random", "prompts come shuffled, or in the given order (shuffle_dataset)")
+    length_column_name: str = idle("length", "prompts are not ordered by length")
 
     # for the user's script
     do_train: bool = kept(False, SCRIPT)

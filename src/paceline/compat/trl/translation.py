@@ -64,9 +64,10 @@ SAMPLING_ACCEPTED: Accepted = {
     "early_stopping": None,
 }
 """Accepted sampling keywords; the last two belong to beam search, which is never used."""
+HUB_KEYS = ("revision", "token", "cache_dir", "local_files_only", "force_download", "subfolder")
+"""Keywords that say where a model's files are."""
 MODEL_ACCEPTED: Accepted = {
     "attn_implementation": None,
-    "device_map": (None, "auto"),
     "use_cache": None,
     "low_cpu_mem_usage": None,
     "use_safetensors": (True, None),
@@ -106,6 +107,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     fill_batch_fields(args)
     _check_checkpointing(args)
     batches, prompts, limit = batches_of(args), surroundings.num_prompts, args.max_prompt_length
+    fits = _fitting(args, surroundings)
     if args.temperature <= 0:
         raise ConfigError(
             f"temperature must be above 0, got {args.temperature!r}; greedy completions of one prompt are all the same"
@@ -122,7 +124,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         # data and rewards
         "model": surroundings.model,
         "dataset": "train_dataset",
-        "max_prompt_length": (surroundings.context_length or NO_LIMIT) if limit is None else limit,
+        "max_prompt_length": fits if limit is None else limit,
         "long_prompts": "error" if limit is None else "truncate_left",
         "reward_funcs": surroundings.reward_names,
         "reward_weights": _weights(args, surroundings),
@@ -144,6 +146,9 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         given["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
     else:
         given["num_epochs"] = args.num_train_epochs
+    if args.use_vllm:
+        given["vllm_memory"] = float(args.vllm_gpu_memory_utilization)
+        given["vllm_tensor_parallel"] = args.vllm_tensor_parallel_size
     if args.sync_ref_model:
         given["ref_sync"] = (_reference_steps(args, surroundings), args.ref_model_mixup_alpha)
     try:
@@ -162,6 +167,20 @@ def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | No
     return weights
 
 
+def _fitting(args: "GRPOConfig", surroundings: Surroundings) -> int:
+    """Longest prompt without a `max_prompt_length`: the model's context, or what `vllm_max_model_length` leaves."""
+    most, context = args.vllm_max_model_length, surroundings.context_length or NO_LIMIT
+    if most is None or not args.use_vllm:
+        return context
+    prompt, completion = args.max_prompt_length or 1, args.max_completion_length or 0
+    if most < prompt + completion:
+        raise ConfigError(
+            f"vllm_max_model_length must hold a prompt of {prompt} tokens and a completion of {completion}, got "
+            f"{most}; raise it to at least {prompt + completion}, or lower max_completion_length"
+        )
+    return min(context, most - completion)
+
+
 def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> int:
     if surroundings.adapter:
         raise ConfigError("sync_ref_model must be False with a PEFT model, got True: the reference is its base model")
@@ -173,7 +192,7 @@ def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> int:
 
 
 def _sampling_keywords(args: "GRPOConfig") -> Options:
-    given = _mapping(args, "generation_kwargs")
+    given = keywords_of(args, "generation_kwargs")
     temperature = given.pop("temperature", args.temperature)
     if temperature != args.temperature:
         raise ConfigError(
@@ -192,7 +211,7 @@ def _sampling_keywords(args: "GRPOConfig") -> Options:
 
 
 def _template_keywords(args: "GRPOConfig") -> Options:
-    given = _mapping(args, "chat_template_kwargs")
+    given = keywords_of(args, "chat_template_kwargs")
     # a switch that the templates of several models know
     options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
     _refuse_rest("chat_template_kwargs", given, {}, ("enable_thinking",))
@@ -200,8 +219,13 @@ def _template_keywords(args: "GRPOConfig") -> Options:
 
 
 def _model_keywords(args: "GRPOConfig") -> Options:
-    given = _mapping(args, "model_init_kwargs")
+    given = keywords_of(args, "model_init_kwargs")
+    for name in (*HUB_KEYS, "quantization_config"):
+        given.pop(name, None)  # see models.py
     options: Options = {}
+    places: object = given.pop("device_map", None)
+    if isinstance(places, Mapping) and len(set(places.values())) > 1:
+        raise ConfigError(f"model_init_kwargs device_map must name one device, got {places!r}; leave it out")
     for name in ("dtype", "torch_dtype"):
         value = given.pop(name, None)
         word = str(value).removeprefix("torch.")
@@ -213,7 +237,8 @@ def _model_keywords(args: "GRPOConfig") -> Options:
         options |= {"dtype": word} if word == "bfloat16" else {}
     if "trust_remote_code" in given:
         options["trust_remote_code"] = given.pop("trust_remote_code")
-    _refuse_rest("model_init_kwargs", given, MODEL_ACCEPTED, ("dtype", "trust_remote_code"))
+    own = ("dtype", "trust_remote_code", *HUB_KEYS, "quantization_config", "device_map")
+    _refuse_rest("model_init_kwargs", given, MODEL_ACCEPTED, own)
     return options
 
 
@@ -225,11 +250,11 @@ def _check_checkpointing(args: "GRPOConfig") -> None:
             f"got {args.gradient_checkpointing!r}; set both"
         )
     for name in ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs"):
-        _refuse_rest(name, _mapping(args, name), {"use_reentrant": None}, ("use_reentrant",))
+        _refuse_rest(name, keywords_of(args, name), {"use_reentrant": None}, ("use_reentrant",))
 
 
 def _schedule_keywords(args: "GRPOConfig") -> Options:
-    given = _mapping(args, "lr_scheduler_kwargs")
+    given = keywords_of(args, "lr_scheduler_kwargs")
     _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULE_KEYWORDS[args.lr_scheduler_type]), ())
     if args.lr_scheduler_type != "cosine_with_min_lr":
         return {}
@@ -246,7 +271,8 @@ def _schedule_keywords(args: "GRPOConfig") -> Options:
     return {"min_lr_ratio": least / peak if peak else 0.0}
 
 
-def _mapping(args: "GRPOConfig", name: str) -> dict[str, object]:
+def keywords_of(args: "GRPOConfig", name: str) -> dict[str, object]:
+    """Keywords for another library in a field; ConfigError if it is no dictionary."""
     value: object = getattr(args, name)
     if value is None or value == "":
         return {}
@@ -290,6 +316,7 @@ def in_field_names(text: str) -> str:
     """
     text = ASIDE.sub(lambda found: found[0] if _name(found) in {*FIELDS, *MEANINGS} else "", text)
     # the option's value is its field where a program gives an object, and a program names a model without its prefix
+    text = text.replace("--engine vllm", "--engine")  # the field is true or false
     text = text.replace("--dataset train_dataset ", "--dataset ").replace("--reward-funcs model:", "--reward-funcs ")
     return OPTION.sub(lambda found: FIELDS.get(_name(found), _name(found)), text)
 

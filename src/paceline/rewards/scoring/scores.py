@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.errors import TrainingError
-from paceline.rewards.function import RewardFunction
+from paceline.rewards.function import RewardFunction, is_marked
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Graded, Tally, batch_of, grade
 from paceline.rewards.selecting import has_format
@@ -34,6 +34,8 @@ class Scores:
     """By function, how its calls went."""
     formed: tuple[bool | None, ...]
     """For each completion, True if it has the format that functions ask for; None if none asks for one."""
+    may_be_silent: bool = False
+    """True if a function is marked `may_be_silent`, as those of TRL are: a batch without any reward is no error."""
 
     @property
     def culprit(self) -> str | None:
@@ -84,6 +86,7 @@ def score(
         notes={name: one.notes for name, one in graded.items()},
         tallies={name: one.tally for name, one in graded.items()},
         formed=tuple(has_format(functions, task, one.text) for task, one in zip(tasks, completions, strict=True)),
+        may_be_silent=any(is_marked(one, "may_be_silent") for one in functions.values()),
     )
 
 
@@ -119,7 +122,9 @@ def check_failure_rate(scores: Scores, *, limit: float) -> None:
 
 
 def check_any_reward(scores: Scores) -> None:
-    """Raise TrainingError when not one completion of the step got a reward: there is nothing to learn from."""
+    """Raise TrainingError when not one completion of the step got a reward, unless functions `may_be_silent`."""
+    if scores.may_be_silent:
+        return
     total = max(map(len, scores.values.values()), default=0)
     if not total or any(value is not None for values in scores.values.values() for value in values):
         return
@@ -146,6 +151,7 @@ def merge_scores(parts: Sequence[Scores]) -> Scores:
         notes={name: tuple(note for part in parts for note in part.notes[name]) for name in names},
         tallies={name: sum((part.tallies[name] for part in parts), Tally()) for name in names},
         formed=tuple(one for part in parts for one in part.formed),
+        may_be_silent=any(part.may_be_silent for part in parts),
     )
 
 

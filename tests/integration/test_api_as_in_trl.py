@@ -1,0 +1,219 @@
+"""What a script does under TRL and `GRPOTrainer` does alike: rewards of None, several runs, keywords for the model."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM
+
+from paceline import GRPOConfig, GRPOTrainer
+from paceline.errors import ConfigError, ModelError
+from tests.tiny import tiny_model, tiny_tokenizer
+
+QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
+LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
+
+
+def variety(completions: list[str], **columns: object) -> list[float]:
+    """Many different letters earn more."""
+    return [len(set(text)) / 10 for text in completions]
+
+
+def trainer(tmp_path: Path, *, model=None, reward_funcs=variety, parts=None, **changes) -> GRPOTrainer:
+    """Steps of two prompts with four completions each."""
+    values = {
+        "output_dir": str(tmp_path / "run"),
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 0.01,
+        "logging_steps": 1,
+        "save_steps": 2,
+        "disable_tqdm": True,
+    }
+    return GRPOTrainer(
+        model=tiny_model() if model is None else model,
+        reward_funcs=reward_funcs,
+        args=GRPOConfig(**{**values, **changes}),
+        train_dataset=QUESTIONS,
+        **{"processing_class": tiny_tokenizer(), **(parts or {})},
+    )
+
+
+@pytest.fixture
+def model_directory(tmp_path) -> str:
+    path = tmp_path / "model"
+    tiny_model().save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+def embedding(made: GRPOTrainer) -> torch.Tensor:
+    weight: torch.Tensor = made.model.get_input_embeddings().weight
+    return weight.detach().clone()
+
+
+def numbers(made: GRPOTrainer, name: str) -> list[float]:
+    return [line[name] for line in made.state.log_history if name in line]
+
+
+# --- rewards
+
+
+def test_a_step_without_any_reward_trains_nothing_is_said_and_the_run_goes_on(tmp_path, caplog):
+    made = trainer(tmp_path, reward_funcs=lambda completions, **columns: [None] * len(completions), max_steps=2)
+    before = embedding(made)
+    with caplog.at_level(logging.WARNING):
+        made.train()
+    assert caplog.text.count("All reward functions returned None for the following kwargs: {'prompt': 'What is") == 2
+    assert "(8 completions of this step)" in caplog.text
+    assert torch.equal(embedding(made), before)
+    assert [line["reward"] for line in made.state.log_history if "loss" in line] == [None, None]
+
+
+def test_rows_without_a_reward_are_said_beside_those_that_train(tmp_path, caplog):
+    def only_even(completions, sum, **columns):
+        return [None if of % 2 else float(len(set(text))) for text, of in zip(completions, sum, strict=True)]
+
+    made = trainer(tmp_path, reward_funcs=only_even, max_steps=4)
+    before = embedding(made)
+    with caplog.at_level(logging.WARNING):
+        made.train()
+    assert "All reward functions returned None" in caplog.text
+    assert not torch.equal(embedding(made), before)
+
+
+# --- several runs
+
+
+def test_a_second_train_goes_on_from_the_weights_and_has_a_schedule_and_a_log_of_its_own(tmp_path):
+    made = trainer(tmp_path, max_steps=2)
+    made.train()
+    first, rates = embedding(made), numbers(made, "learning_rate")
+    made.train()
+    run = tmp_path / "run"
+    assert not torch.equal(embedding(made), first)
+    assert numbers(made, "learning_rate") == rates == [0.01, 0.005]
+    assert (made.state.global_step, len(numbers(made, "loss"))) == (2, 2)
+    # what the first one wrote is still there
+    moved = load_file(run / "aside" / "run" / "final" / "model.safetensors")
+    assert torch.equal(moved["model.embed_tokens.weight"], first)
+    assert os.readlink(run / "aside" / "run" / "checkpoint-2") == "checkpoints/step-000002"
+    assert (run / "aside" / "run" / "checkpoint-2" / "model").is_dir()
+    assert (run / "checkpoint-2" / "model").is_dir()
+
+
+def test_a_second_run_that_is_stopped_resumes_in_another_process_as_if_it_had_not_been(tmp_path):
+    def both(place, **changes):
+        made = trainer(place, max_steps=2, save_strategy="no", **changes)
+        made.train()
+        made.train()
+        return made
+
+    whole = embedding(both(tmp_path / "whole"))
+    made = both(tmp_path / "stopped")
+    run = tmp_path / "stopped" / "run"
+    # killed before its first step: all it has is the checkpoint of the weights that it starts from
+    for name in ("metrics.jsonl", "journal.jsonl", "summary.json"):
+        (run / name).unlink()
+    for rollouts in (run / "rollouts").iterdir():
+        rollouts.unlink()
+    assert [place.name for place in (run / "checkpoints").iterdir()] == ["step-000000"]
+    resumed = trainer(tmp_path / "stopped", max_steps=2, save_strategy="no")
+    resumed.train(resume_from_checkpoint=True)
+    assert torch.equal(embedding(resumed), whole)
+    assert torch.equal(embedding(made), whole)
+
+
+# --- the model
+
+
+def test_keywords_of_the_model_that_say_what_is_so_anyway_change_nothing(tmp_path, model_directory):
+    keywords = {
+        "revision": "main",
+        "attn_implementation": "flash_attention_2",
+        "dtype": torch.float32,
+        "device_map": {"": 0},
+        "quantization_config": None,
+        "token": None,
+    }
+    plain = trainer(tmp_path / "plain", model=model_directory, max_steps=1)
+    given = trainer(tmp_path / "given", model=model_directory, max_steps=1, model_init_kwargs=keywords)
+    plain.train()
+    given.train()
+    assert torch.equal(embedding(plain), embedding(given))
+
+
+def test_a_subfolder_is_where_the_model_is(tmp_path, model_directory):
+    parent, _, name = model_directory.rpartition("/")
+    made = trainer(tmp_path, model=parent, max_steps=1, model_init_kwargs={"subfolder": name})
+    assert made.model.config.name_or_path == model_directory
+    with pytest.raises(ConfigError, match="device_map must name one device"):
+        trainer(
+            tmp_path, model=model_directory, model_init_kwargs={"device_map": {"model.embed_tokens": 0, "lm_head": 1}}
+        )
+
+
+def test_a_revision_that_is_not_there_is_named_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match=r"model 'no/where' cannot be fetched with revision 'v2', local_files_only"):
+        trainer(tmp_path, model="no/where", model_init_kwargs={"revision": "v2", "local_files_only": True})
+
+
+def test_weights_in_4_bits_are_read_where_the_trainer_is_told_and_train_an_adapter(tmp_path, model_directory):
+    pytest.importorskip("bitsandbytes")
+    four = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    parts = {"quantization_config": four, "peft_config": LORA}
+    made = trainer(tmp_path, model=model_directory, parts=parts, max_steps=2, optim="adamw_bnb_8bit")
+    made.train()
+    layer = made.model.get_base_model().model.layers[0].self_attn.q_proj
+    assert type(layer.base_layer).__name__ == "Linear4bit"
+    assert layer.lora_B["default"].weight.abs().max() > 0
+    assert numbers(made, "reward") != []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"parts": {}}, "quantised weights .bitsandbytes, 4 bits., which cannot be trained; .*peft_config"),
+        ({"model": tiny_model(), "parts": {"peft_config": LORA}}, "must be None with a model object"),
+    ],
+)
+def test_weights_in_4_bits_that_cannot_be_trained_are_refused(tmp_path, model_directory, changes, sentence):
+    parts = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True), **changes["parts"]}
+    with pytest.raises((ConfigError, ModelError), match=sentence):
+        trainer(tmp_path, model=changes.get("model", model_directory), parts=parts)
+
+
+def test_a_processor_is_its_tokenizer(tmp_path):
+    class Processor:
+        tokenizer = tiny_tokenizer()
+
+    made = trainer(tmp_path, parts={"processing_class": Processor()})
+    assert made.processing_class is Processor.tokenizer
+
+
+def test_an_adapter_of_experts_trains(tmp_path):
+    config = GptOssConfig(
+        vocab_size=len(tiny_tokenizer()),
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=16,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        pad_token_id=0,
+    )
+    torch.manual_seed(0)
+    experts = LoraConfig(target_parameters=["mlp.experts.down_proj"], r=2)
+    made = trainer(tmp_path, model=get_peft_model(GptOssForCausalLM(config), experts), max_steps=2)
+    made.train()
+    trained = {name: one for name, one in made.model.named_parameters() if "lora_B" in name}
+    assert len(trained) == 2
+    assert all(one.abs().max() > 0 for one in trained.values())
