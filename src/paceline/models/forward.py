@@ -4,6 +4,7 @@ import contextlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -116,20 +117,18 @@ def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
         fuse_layers(model)
 
 
-def _fingerprints(model: PreTrainedModel) -> dict[str, float]:
-    """A hash of each parameter, by name: adapters of experts register theirs anew in each pass, in another order."""
-    return {
-        name: torch.hash_tensor(parameter.detach()).item()
-        for name, parameter in model.named_parameters()
-        if parameter.numel()
-    }
+def _versions(model: PreTrainedModel) -> list[int]:
+    """In-place changes that each parameter has seen, but for one that peft registers anew in each pass."""
+    wrappers: list[Any] = [one for one in model.modules() if hasattr(one, "parameter_name")]  # of experts' adapters
+    anew = {id(getattr(one.get_base_layer(), one.parameter_name)) for one in wrappers}
+    return [parameter._version for parameter in model.parameters() if id(parameter) not in anew]
 
 
 def _wanted(
     model: PreTrainedModel, probe: MicroBatch, precisions: tuple[torch.dtype, ...]
 ) -> dict[torch.dtype, Tensor]:
     """The probe's hidden states over padded rows in each precision, held to what the model says of each row alone."""
-    name, before = type(model).__name__, _fingerprints(model)
+    name, before = type(model).__name__, _versions(model)
     try:
         own = _own_hidden(model, probe)
         wanted = dict[torch.dtype, Tensor]()
@@ -143,7 +142,7 @@ def _wanted(
             f"{name} does not give hidden states of padded rows as training needs them ({type(error).__name__}: "
             f"{first_line(error)}); use a model of another family"
         ) from error
-    if before != _fingerprints(model):
+    if before != _versions(model):
         raise ModelError(
             f"{name} changes its weights between training and evaluation mode, which a checkpoint would take for "
             "trained ones; use a model of another family"
