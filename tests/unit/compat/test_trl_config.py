@@ -173,7 +173,6 @@ def test_what_has_no_effect_is_accepted_and_said_with_the_reason():
     ("fields", "said", "switched_on"),
     [
         ({"vllm_mode": "server"}, "vllm_mode (use_vllm is off)", {"use_vllm": True}),
-        ({"vllm_gpu_memory_utilization": 0.5}, "(use_vllm is off)", {"use_vllm": True}),
         ({"vllm_structured_outputs_regex": "a+"}, "(use_vllm is off)", {"use_vllm": True}),
         ({"fsdp_config": {"a": 1}}, "(fsdp is off)", {"fsdp": "full_shard"}),
         ({"cast_lm_head_to_fp32": True}, "(every product is float32 without bf16)", {"bf16": True}),
@@ -211,7 +210,7 @@ def test_vllm_samples_in_this_process_and_rollouts_are_corrected_as_in_trl():
     config = config_of(use_vllm=True, vllm_gpu_memory_utilization=0.5, vllm_tensor_parallel_size=2)
     engine, loss = config.engine, config.loss
     assert (engine.engine, engine.vllm_memory, engine.vllm_tensor_parallel) == ("vllm", 0.5, 2)
-    assert (loss.rollout_correction, loss.correction_max) == ("sequence_mask", 3.0)
+    assert (loss.rollout_correction, loss.correction_bounds) == ("sequence_mask", (0.0, 3.0))
     uncorrected = config_of(use_vllm=True, vllm_importance_sampling_correction=False)
     assert uncorrected.loss.rollout_correction == "none"
     assert config_of(vllm_gpu_memory_utilization=0.5).engine == config_of().engine
