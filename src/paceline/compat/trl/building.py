@@ -118,6 +118,11 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     # rows and reward functions
     limit = _rows_needed(dataset, config)
     rows = datasets.read_rows(dataset, "train_dataset", limit=limit)
+    if isinstance(rows, datasets.AddressedRows) and not all(isinstance(one, str) for one in sources):
+        raise ConfigError(
+            f"reward_funcs must be names with train_dataset {rows.address!r}, got a function; give the rows themselves "
+            "as train_dataset, or the function as 'file.py:function'"
+        )
     check_parameters(sources, datasets.columns_of(dataset, rows), list(context))
     processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
     graders = make_graders(names, sources, processing, context=context, built_in=built_in)
@@ -188,6 +193,7 @@ def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surrou
         context_length=limit,
         adapter=arguments.peft_config is not None or hasattr(arguments.model, "peft_config"),
         layout=layout_options(arguments.args, os.environ),
+        dataset=getattr(arguments.train_dataset, "address", "train_dataset"),
     )
 
 

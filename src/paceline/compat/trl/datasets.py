@@ -16,6 +16,7 @@ from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
 from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
+from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.errors import ConfigError, DataError
@@ -52,6 +53,21 @@ def check_columns(dataset: Any, name: str) -> None:
         _check_names(tuple(columns), name)
 
 
+class AddressedRows(Sequence[Mapping[str, Any]]):
+    """Rows at an address that the option `dataset` takes, under the names that they have for every other door."""
+
+    def __init__(self, address: str, *, seed: int) -> None:
+        """Read them; DataError where nothing lies there."""
+        self.address, self.rows = address, load_rows(address, split="train", size=None, seed=seed)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        found = self.rows[place]
+        return found.given if isinstance(found, Row) else [row.given for row in found]
+
+
 def size_of(dataset: Any) -> int | None:
     """Number of rows, or None for a dataset without a length."""
     return len(dataset) if hasattr(dataset, "__len__") else None
@@ -65,6 +81,8 @@ def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False
     """
     size = size_of(dataset)
     rows: DatasetRows
+    if isinstance(dataset, AddressedRows):
+        return dataset
     if size is not None and size > WHOLE and not whole and hasattr(dataset, "__getitem__"):
         rows = dataset
     elif size is None and not whole and (limit is None or limit > WHOLE):
@@ -120,7 +138,9 @@ def make_tasks(
     unlimited = data.long_prompts == "error"
     limit = NO_LIMIT if unlimited else data.max_prompt_length
     options = replace(data, prompt_column="prompt", max_prompt_length=limit)
-    named = TrainerRows(rows, name)
+    named: Sequence[Row] = TrainerRows(rows, name)
+    if isinstance(rows, AddressedRows):
+        options, named = replace(data, max_prompt_length=limit), rows.rows
     seen = named if len(rows) > WHOLE and not whole else [*named]
     built = build_tasks(seen, cast(Tokenizer, tokenizer), options, system=None, check=check, whole=whole)
 

@@ -20,8 +20,7 @@ from paceline.errors import ConfigError, RewardError
 from paceline.rewards.function import BuiltIn, RewardContext, RewardFunction, compares_group
 from paceline.rewards.model import RewardModel
 from paceline.rewards.model_files import check_reward_model
-from paceline.rewards.parameters import base_name
-from paceline.rewards.resolving import BUILT_IN, resolve
+from paceline.rewards.resolving import BUILT_IN, has_home, resolve
 from paceline.training.setup.run_inputs import Overrides
 
 RewardSource = Any
@@ -95,7 +94,7 @@ def _name(source: RewardSource) -> str:
     if isinstance(source, functools.partial):
         return _name(source.func)
     if isinstance(source, str):
-        return Path(source).name if base_name(source) not in BUILT_IN else source
+        return source if has_home(source) else Path(source).name
     if isinstance(source, BuiltIn):
         return source.name
     if isinstance(source, nn.Module):
@@ -125,7 +124,7 @@ def make_graders(
     functions: dict[str, RewardFunction] = {}
     models: dict[str, str] = {}
     for name, source, tokenizer in zip(names, sources, tokenizers, strict=True):
-        if isinstance(source, str) and base_name(source) in BUILT_IN and not Path(source).is_dir():
+        if isinstance(source, str) and has_home(source) and not Path(source).is_dir():
             functions[name] = resolve(source, built_in)
         elif isinstance(source, str):
             near = suggest(source, BUILT_IN, otherwise="")

@@ -18,7 +18,7 @@ from paceline.compat.trl.batches import interval
 from paceline.compat.trl.building import build, held_out_tasks, model_name, said_in_field_names
 from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_state
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import ScriptAccelerator, held_out_sets, row_loader, size_of
+from paceline.compat.trl.datasets import AddressedRows, ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.history import LogPrinter, LogProgress, mean_of, metrics_text
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.ranks import by_first, by_first_alone, together
@@ -75,6 +75,9 @@ class GRPOTrainer:
             tools=tools, rollout_func=rollout_func, environment_factory=environment_factory, **others
         )
         self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
+        if isinstance(train_dataset, str):
+            with said_in_field_names():
+                train_dataset = AddressedRows(train_dataset, seed=self.args.seed)
         checks.check_callbacks(callbacks or [], self.args)
         arguments = checks.TrainerArguments(
             model=model,

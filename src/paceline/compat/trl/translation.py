@@ -95,6 +95,8 @@ class Surroundings:
     """True if a `peft_config` or a PeftModel is trained."""
     layout: Mapping[str, object] = field(default_factory=dict)
     """Options for how the model lies on ranks."""
+    dataset: str = "train_dataset"
+    """Address of the training rows, or the name of those that are objects."""
 
 
 def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
@@ -123,7 +125,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         **surroundings.layout,
         # data and rewards
         "model": surroundings.model,
-        "dataset": "train_dataset",
+        "dataset": surroundings.dataset,
         "max_prompt_length": fits if limit is None else limit,
         "long_prompts": "error" if limit is None else "truncate_left",
         "reward_funcs": surroundings.reward_names,

@@ -1,0 +1,92 @@
+"""Law 12: the command line, the library, a loop by hand and GRPOTrainer make one run, and resume each other's."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.cli.main import main
+from tests.chaos.sabotage import Trap, lay
+
+STEPS = 4
+NUMBERS = {"num_generations": 4, "max_completion_length": 16, "learning_rate": 1e-3, "max_steps": STEPS}
+
+
+def by_command(run: Path, config: Path, *, resume: bool) -> None:
+    where = ["--resume", str(run)] if resume else ["--config", str(config), "--output-dir", str(run)]
+    assert main(["train", *where]) == 0
+
+
+def by_train(run: Path, config: Path, *, resume: bool) -> None:
+    paceline.train(**({"resume": run} if resume else {"config": config, "output_dir": run}))
+
+
+def by_hand(run: Path, config: Path, *, resume: bool) -> None:
+    options = {"resume": run} if resume else {"config": config, "output_dir": run}
+    with paceline.Session(**options) as session:
+        for _ in session:
+            groups = session.sample()
+            session.update(groups)
+
+
+def by_trainer(run: Path, config: Path, *, resume: bool) -> None:
+    """The arguments whose options are those of `config`, which this door has written."""
+    arguments = paceline.GRPOConfig(
+        output_dir=str(run), per_device_train_batch_size=16, lr_scheduler_type="constant", save_steps=1, **NUMBERS
+    )
+    trainer = paceline.GRPOTrainer("embedded", reward_funcs="accuracy", train_dataset="arithmetic", args=arguments)
+    trainer.train(resume_from_checkpoint=resume)
+
+
+Door = Callable[..., None]
+DOORS: dict[str, Door] = {"command": by_command, "train": by_train, "hand": by_hand, "trainer": by_trainer}
+
+
+def weights(run: Path) -> str:
+    return hashlib.sha256((run / "final" / "model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Path:
+    """All options of GRPOTrainer's run without the directory, and few tasks to evaluate."""
+    place = tmp_path_factory.mktemp("law-12")
+    by_trainer(place / "run", place, resume=False)
+    lines = (place / "run" / "config.yaml").read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(("output_dir:", "eval_size:"))]
+    (place / "config.yaml").write_text("\n".join([*kept, "eval_size: 2"]))
+    return place / "config.yaml"
+
+
+@pytest.mark.parametrize("door", ["command", "train", "hand"])
+def test_every_door_ends_with_the_same_weights_bit_for_bit(tmp_path, config, door):
+    DOORS[door](tmp_path / "run", config, resume=False)
+    assert weights(tmp_path / "run") == weights(config.parent / "run")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("begun", "resumed"), [("command", "train"), ("train", "hand"), ("hand", "trainer"), ("trainer", "command")]
+)
+def test_a_run_that_was_killed_goes_on_through_any_other_door(tmp_path, config, begun, resumed):
+    child = [sys.executable, "-m", "tests.laws.test_law_12_every_door", begun, str(tmp_path / "run"), str(config)]
+    root = Path(__file__).parents[2]
+    assert subprocess.run(child, cwd=root, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "run" / "final").exists()
+    before = len(paceline.TrainedRun(tmp_path / "run").metrics)
+    assert before == 2
+    DOORS[resumed](tmp_path / "run", config, resume=True)
+    assert len(paceline.TrainedRun(tmp_path / "run").metrics) == STEPS
+    assert weights(tmp_path / "run") == weights(config.parent / "run")
+
+
+if __name__ == "__main__":
+    door, run, file = sys.argv[1:]
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    lay(Trap(function="paceline.training.loop:record_step", deed="SIGKILL", first=3))
+    DOORS[door](Path(run), Path(file), resume=False)
