@@ -209,6 +209,15 @@ def test_none_is_no_reward_and_async_functions_are_awaited(tmp_path):
     assert line["reward"] == pytest.approx(line["rewards/variety/mean"] + 0.25)
 
 
+def test_a_step_without_any_reward_is_told_and_the_run_goes_on(tmp_path, capsys):
+    made = trainer(tmp_path, reward_funcs=[lambda completions, **columns: [None] * len(completions)], max_steps=2)
+    before = {name: tensor.clone() for name, tensor in made.model.named_parameters()}
+    made.train()
+    assert [line["reward"] for line in made.state.log_history[:2]] == [None, None]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in made.model.named_parameters())
+    assert "gave no completion a reward, so nothing was learned from it" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("rows", [QUESTIONS, CONVERSATIONS], ids=["text", "conversation"])
 def test_a_reward_function_sees_prompts_completions_and_columns_as_the_dataset_has_them(tmp_path, rows):
     seen = {}

@@ -190,7 +190,12 @@ def one_process(
         config=config,
         trainer=trainer,
         engine=engine,
-        sampler=training_sampler(config, training_rounds(config, engine, inputs.functions), inputs.advantage),
+        sampler=training_sampler(
+            config,
+            training_rounds(config, engine, inputs.functions),
+            inputs.advantage,
+            needs_reward=inputs.needs_reward,
+        ),
         task_sampler=make_task_sampler(config, inputs, checkpoint),
         sentences=(*engine_sentences(engine), *trainer_sentences(trainer)),
     )

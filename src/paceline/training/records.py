@@ -34,6 +34,10 @@ def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_r
             f"step {number} runs on {kept} of {kept + batch.missing} prompts: "
             f"the rest stayed outside --filter-range after {batch.refills} of {max_refills} refills"
         )
+    groups = [group for group in batch.groups if group.dropped not in OUT_OF_THE_STEP]
+    if groups and all(group.dropped == "no_reward" for group in groups):
+        names = ", ".join(map(repr, batch.scores.values))
+        sentences.append(f"step {number}: {names} gave no completion a reward, so nothing was learned from it")
     for name, tally in batch.scores.tallies.items():
         if tally.failed_calls:
             calls = "1 call" if tally.failed_calls == 1 else f"{tally.failed_calls} calls"

@@ -130,7 +130,9 @@ class WorkerBackend(Backend):
         """`done` counts the steps that the trainers' weights have seen."""
         self._config, self._task_sampler, self._done, self._last = config, task_sampler, done, inputs.total_steps
         self._weights, self._trainers, self._samplers = weights, weights.trainers, samplers
-        self._sampler = training_sampler(config, SharedRoundSampler(workers=samplers), inputs.advantage)
+        self._sampler = training_sampler(
+            config, SharedRoundSampler(workers=samplers), inputs.advantage, needs_reward=inputs.needs_reward
+        )
         self._is_cluster = isinstance(weights, StoredWeights)
         self._journal: Journal
         self._order: SamplerThread | InTurn | None = None

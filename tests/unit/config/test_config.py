@@ -447,6 +447,17 @@ def test_several_datasets_are_a_tuple_and_one_is_its_address():
         ("vllm_gpu_share: 0.45\nvllm_cache_gib: 2", {"vllm_memory": "2GiB"}),
         ("rollout_correction: none\ncorrection_level: sequence", {"rollout_correction": "none"}),
         ("rollout_correction: mask\ncorrection_level: sequence", {"rollout_correction": "sequence_mask"}),
+        ("adam_beta1: 0.9\nadam_beta2: 0.999", {}),
+        ("adam_beta1: 0.9\nadam_beta2: 0.99", {"adam_betas": (0.9, 0.99)}),
+        ("adam_beta1: 0.8\nadam_beta2: 0.99", {"adam_betas": (0.8, 0.99)}),
+        ("dual_clip: 0.0", {}),
+        ("bound: clip\ndual_clip: 3.0", {"bound": "clip", "bound_shape": (3.0,)}),
+        ("bound: sapo\ndual_clip: 3.0", {"bound": "sapo", "bound_shape": None}),
+        ("correction_max: 2.0", {}),
+        ("correction_max: 3", {"correction_bounds": (0.0, 3.0)}),
+        ("ref_sync_steps: 0\nref_sync_mix: 0.7", {"ref_sync": None}),
+        ("ref_sync_steps: 8\nref_sync_mix: 0.6", {"ref_sync": (8.0, 0.6)}),
+        ("ref_sync_steps: 8\nref_sync_mix: 0.7", {"ref_sync": (8.0, 0.7)}),
     ],
 )
 def test_a_file_of_an_earlier_version_is_read_in_todays_words(written, today):

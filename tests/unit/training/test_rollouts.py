@@ -290,3 +290,12 @@ def test_an_advantage_of_ones_own_gets_the_rewards_of_each_group():
     # equal rewards carry signal where the function says so
     assert [[rollout.advantage for rollout in group.rollouts] for group in groups] == [[1.0, 0.0], [1.0, 0.0]]
     assert [group.dropped for group in groups] == [None, None]
+
+
+def test_a_step_without_any_reward_ends_a_run_unless_none_is_needed():
+    silent = sampler([MIXED], functions={"silent": lambda completions, **columns: [None] * len(completions)})
+    with pytest.raises(TrainingError, match="no completion of the step got a reward"):
+        silent.sample(taking(TASKS), 1)
+    again = sampler([MIXED], functions={"silent": lambda completions, **columns: [None] * len(completions)})
+    (group,) = replace(again, needs_reward=False).sample(taking(TASKS), 1).groups
+    assert (group.dropped, [one.dropped for one in group.rollouts]) == ("no_reward", ["no_reward"] * 2)

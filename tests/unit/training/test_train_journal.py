@@ -110,7 +110,10 @@ def test_ranks_are_not_asked_for_what_is_committed_and_go_on_behind_it(run):
     first, second = committed(run, 2)
     config = build_config({"model": "embedded", "dataset": "arithmetic", "prompts_per_step": 2, "max_steps": 3})
     task_sampler = fresh()
-    weights, inputs = RankWeights(Busy(), Busy(), policy_version=0), SimpleNamespace(total_steps=3, advantage=None)
+    weights, inputs = (
+        RankWeights(Busy(), Busy(), policy_version=0),
+        SimpleNamespace(total_steps=3, advantage=None, needs_reward=True),
+    )
     backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=Busy(), done=0)
     journal = Journal(run, fresh(), run.truncate_after(0))
     backend.begin(journal)

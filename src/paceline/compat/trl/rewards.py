@@ -142,7 +142,7 @@ def make_graders(
         else:
             functions[name] = source if isinstance(source, BuiltIn) else adapted(source, context)
     of_models = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
-    return Overrides(functions=functions, reward_models=models, reward_tokenizers=of_models)
+    return Overrides(functions=functions, reward_models=models, reward_tokenizers=of_models, needs_reward=False)
 
 
 def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], context: Sequence[str]) -> None:

@@ -42,6 +42,8 @@ class Sampler:
     max_failure_rate: float
     own_advantage: GroupAdvantage | None = None
     """The function that `advantage` names, if it is one of the user's own."""
+    needs_reward: bool = True
+    """Raise where no completion of a step has any reward."""
 
     def sample(self, take: Take, count: int) -> RolloutBatch:
         """`count` groups; where some fall outside `filter_range`, up to `max_refills` rounds more to replace them.
@@ -51,7 +53,7 @@ class Sampler:
 
         Raises:
             TrainingError: a reward function failed on more than `max_failure_rate` of the step's completions so far,
-                or no completion of the step has any reward.
+                or no completion of the step has any reward, which `needs_reward` asks for.
             RewardError: a reward function returned something that is not one number or None per completion.
         """
         share = self.advantage.oversampling
@@ -62,7 +64,8 @@ class Sampler:
             whole, rounds = merge_rounds([whole, refill], side_by_side=False), rounds + 1
             # of all rounds: a refill may be one prompt, of which one failure is a large share
             check_failure_rate(whole.scores, limit=self.max_failure_rate)
-        check_any_reward(whole.scores)
+        if self.needs_reward:
+            check_any_reward(whole.scores)
         groups = make_groups(
             without_surplus(whole.scored, count),
             self.advantage,

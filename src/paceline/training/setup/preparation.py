@@ -70,7 +70,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     unverified = self_test(
         functions,
         tasks.looked_at,
-        are_all=len(functions) == len(config.rewards.names),
+        are_all=overrides.needs_reward and len(functions) == len(config.rewards.names),
         timeout=config.rewards.reward_timeout,
         num_generations=config.sampling.num_generations,
     )
@@ -107,6 +107,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         total_steps=plan.steps,
         advantage=own,
         policy_loss=loss,
+        needs_reward=overrides.needs_reward,
     )
 
 

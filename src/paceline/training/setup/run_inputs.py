@@ -49,6 +49,8 @@ class RunInputs:
     """The function that `--advantage` names, if it is one of the user's own."""
     policy_loss: "PolicyLoss | None" = None
     """The function that `--bound` names, if it is one of the user's own."""
+    needs_reward: bool = True
+    """Stop at a step whose completions all lack a reward; False: it is told, and trains on none."""
 
     @property
     def run_size(self) -> RunSize:
@@ -73,6 +75,8 @@ class Overrides:
     tasks: TaskSet | None = None
     held_out: Mapping[str, tuple[Task, ...]] | None = None
     """Sets to measure the training rewards on, by name; with `tasks` None means none."""
+    needs_reward: bool = True
+    """As that of `RunInputs`."""
     advantage: GroupAdvantage | None = None
     """A function of one group's rewards; `--advantage` then holds its name."""
     policy_loss: "PolicyLoss | None" = None

@@ -35,7 +35,9 @@ def training_rounds(config: Config, engine: Engine, functions: Mapping[str, Rewa
     )
 
 
-def training_sampler(config: Config, rounds: RoundSampler, own_advantage: GroupAdvantage | None) -> Sampler:
+def training_sampler(
+    config: Config, rounds: RoundSampler, own_advantage: GroupAdvantage | None, *, needs_reward: bool = True
+) -> Sampler:
     """The sampler as the options want it for training; `own_advantage` is what they name, if it is a function."""
     return Sampler(
         rounds=rounds,
@@ -44,6 +46,7 @@ def training_sampler(config: Config, rounds: RoundSampler, own_advantage: GroupA
         max_completion_length=config.sampling.max_completion_length,
         max_failure_rate=config.rewards.max_reward_failure_rate,
         own_advantage=own_advantage,
+        needs_reward=needs_reward,
     )
 
 
