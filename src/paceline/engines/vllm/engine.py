@@ -16,7 +16,6 @@ from paceline.engines.vllm.starting import Room, start
 from paceline.engines.vllm.weight_transfer import deliver, head_width, named_weights, widened, widening
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import DataError, EngineError, PacelineError, TrainingError, first_line
-from paceline.models.plain_forward import evaluating
 from paceline.runtime.activity import ACTIVITY
 from paceline.types import Completion
 
@@ -174,8 +173,7 @@ class VllmEngine:
         """Hold the logprobs of the same tokens through both to each other."""
         with self._dying("it was probed"):
             tokens, engine = self._asker.score(probe_prompt(self._vocab_size), GREEDY_TOKENS)
-        with evaluating(self._model):
-            trainer = trainer_logprobs(self._model, tokens, self._dtype)
+        trainer = trainer_logprobs(self._model, tokens, self._dtype)
         check_probe(engine, trainer, self._dtype, policy_version=self.policy_version)
 
     @contextlib.contextmanager

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.errors import TrainingError
+from paceline.models.plain_forward import plain_logits
 
 PROMPT_LENGTH = 24
 GREEDY_TOKENS = 4
@@ -38,13 +39,11 @@ def probe_prompt(vocab_size: int) -> list[int]:
     return [(index * 7919 + 1) % vocab_size for index in range(PROMPT_LENGTH)]
 
 
-@torch.no_grad()
 def trainer_logprobs(model: PreTrainedModel, token_ids: Sequence[int], dtype: torch.dtype) -> list[float]:
     """Compute the logprob of each later token by the model's own forward pass in `dtype`, at temperature 1."""
-    ids = torch.tensor([list(token_ids)], device=model.device)
-    with torch.autocast(model.device.type, dtype=dtype, enabled=dtype != model.dtype):
-        logits = model(input_ids=ids, use_cache=False).logits[0, :-1].float()
-    values: list[float] = logits.log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0].tolist()
+    ids = torch.tensor(list(token_ids), device=model.device)
+    logprobs = plain_logits(model, ids, dtype)[:-1].float().log_softmax(-1)
+    values: list[float] = logprobs.gather(1, ids[1:, None])[:, 0].tolist()
     return values
 
 

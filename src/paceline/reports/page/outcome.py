@@ -39,7 +39,7 @@ FATES = {
     "missed": (False, False, "wrong both times"),
     "broken": (True, False, "right before, wrong after"),
 }
-"""What became of a held-out task: right before, right after, and both in words."""
+"""What became of a held-out task: right before, right after, and both in words; the most telling first."""
 
 
 def outcome(run: RunRecord) -> AccuracyGain | None:

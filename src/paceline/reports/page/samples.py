@@ -12,8 +12,6 @@ from paceline.reports.page.reading import RunRecord, read_lines, value_at
 from paceline.rewards.parameters import base_name
 from paceline.rewards.resolving import right_from
 
-_WANTED = ((False, True), (True, True), (False, False), (True, False))
-"""Right before, right after: the kinds of pairs, the most telling first."""
 MOST_PAIRS = 4
 """Prompts of the early and of the late steps that are shown side by side."""
 GROUPS = 2
@@ -74,9 +72,9 @@ def training_pairs(early: Sequence[Record], late: Sequence[Record], grader: str)
             matched.append((group, best))
     # in turn a pair of each kind that is wanted, of a prompt that has one and is not shown yet
     chosen: list[TextPair] = []
-    for kind in _WANTED * MOST_PAIRS:
+    for right_before, right_after, _ in [*FATES.values()] * MOST_PAIRS:
         for groups in matched:
-            before, after = first(groups[0], kind[0]), first(groups[1], kind[1])
+            before, after = first(groups[0], right_before), first(groups[1], right_after)
             if before is not None and after is not None and len(chosen) < MOST_PAIRS:
                 matched.remove(groups)
                 chosen.append((before, after))
