@@ -133,7 +133,7 @@ def _arrival(model: nn.Module) -> Callable[[], None]:
 def _pack(model: nn.Module) -> None:
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
-    from paceline.engines.vllm.packing import dispatch_cpu_unquantized_gemm, pack_heads
+    from paceline.engines.vllm.worker import dispatch_cpu_unquantized_gemm, pack_heads
 
     for layer in model.modules():
         if isinstance(getattr(layer, "quant_method", None), UnquantizedLinearMethod):

@@ -8,7 +8,7 @@ longest sequence that it is configured for, as here.
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 BY_LENGTH = frozenset({"longrope", "dynamic"})
 """Types of rotary embeddings whose frequencies transformers takes by the length of the sequence."""
@@ -20,7 +20,7 @@ def fix_rope(model: nn.Module, longest: int) -> None:
         if _types(module) & BY_LENGTH:
             if not hasattr(module, "longest_sequence"):
                 module.register_forward_pre_hook(_with_last_position, with_kwargs=True)
-                module.register_forward_hook(_without_last_position)
+                module.register_forward_hook(lambda _, __, tables: tuple(table[..., :-1, :] for table in tables))
             setattr(module, "longest_sequence", longest)  # noqa: B010  # torch types a module's attributes as modules
 
 
@@ -55,7 +55,3 @@ def _with_last_position(
     states, positions, *others = *arguments, *([options.pop("position_ids")] if "position_ids" in options else [])
     last = torch.full_like(positions[..., :1], module.longest_sequence - 1)
     return (states, torch.cat([positions, last], dim=-1), *others), options
-
-
-def _without_last_position(module: nn.Module, arguments: object, tables: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(table[..., :-1, :] for table in tables)
