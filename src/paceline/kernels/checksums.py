@@ -15,7 +15,7 @@ from paceline.kernels.cpu.compiling import kernel, library
 WORDS = {8: torch.int32, 4: torch.int32, 2: torch.int16}
 """Whole numbers that a parameter's bits are read as, by its bytes: half a sum's width, so that no product overflows."""
 CHUNK = 1 << 20
-"""Numbers that are widened to 64 bits at a time."""
+"""Numbers that are widened to 64 bits at a time: a multiple of 65,536, which a thread of cpu/sums.c takes."""
 _STRIDE = 0x100000001B3
 """Odd, so that no bit of what came before is lost: the prime of FNV-1a."""
 
@@ -27,13 +27,17 @@ def fingerprint(parameters: Iterable[Tensor]) -> int:
 
 
 def bit_sums(parameter: Tensor, source: Tensor | None = None) -> Int[Tensor, " C"]:
-    """Sum the words of each chunk, each times its place in the chunk, modulo 2^64.
+    """Sum the words of each chunk, each times its place in the chunk, from 1, modulo 2^64; 0 for no words.
 
-    A `source` of the same precision and size is copied into `parameter` in the same pass.
+    A `source` of the same precision and size is copied into `parameter` in the same pass; ValueError: another size.
     """
     numbers, given = words(parameter), None if source is None else words(source)
+    if given is not None and len(given) != len(numbers):
+        raise ValueError(f"{len(numbers)} numbers cannot become {len(given)}")
     if numbers.is_cpu and library().functions is not None:
-        return weighted_sums(numbers, CHUNK, given)
+        sums = torch.zeros(max(1, -(-len(numbers) // CHUNK)), dtype=torch.int64)
+        kernel("weighted_sums", "pp iii p")(numbers, given, len(numbers), numbers.itemsize, CHUNK, sums)
+        return sums
     if given is not None:
         numbers.copy_(given)
     places = torch.arange(1, min(len(numbers), CHUNK) + 1, device=numbers.device)
@@ -51,20 +55,3 @@ def folded(sums: Sequence[Tensor]) -> int:
 def words(parameter: Tensor) -> Int[Tensor, " W"]:
     """The whole numbers that its bits are; it is contiguous."""
     return parameter.detach().view(-1).view(WORDS[parameter.element_size()])
-
-
-def weighted_sums(numbers: Int[Tensor, " N"], chunk: int, source: Int[Tensor, " N"] | None = None) -> Int[Tensor, " C"]:
-    """Sum each number times its place, from 1, modulo 2^64, by cpu/sums.c: one int64 per `chunk`, 0 for no numbers.
-
-    `chunk` is a multiple of 65,536, which a thread takes at a time. With a `source` of the same kind, `numbers` become
-    what it holds, in the same pass.
-
-    Raises:
-        ValueError: a `source` of another length.
-    """
-    count = numbers.numel()
-    if source is not None and source.numel() != count:
-        raise ValueError(f"{count} numbers cannot become {source.numel()}")
-    sums = torch.zeros(max(1, -(-count // chunk)), dtype=torch.int64)
-    kernel("weighted_sums", "pp iii p")(numbers, source, count, numbers.itemsize, chunk, sums)
-    return sums
