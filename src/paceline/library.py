@@ -310,13 +310,12 @@ class Session:
                     yield
                     return
                 around.enter_context(launch.lead())
-            from rich.console import Console
-
+            from paceline.reports.console import open_console
             from paceline.training.run import running
             from paceline.training.session import RunSession, opening_sentences
             from paceline.training.setup.preparation import prepare
 
-            inputs, console = prepare(self.config, order.overrides, order.checked), self._console or Console()
+            inputs, console = prepare(self.config, order.overrides, order.checked), self._console or open_console()
             session = RunSession(order.request, inputs)
             around.enter_context(session)
             observer = session.command_line(console, VOICE)
@@ -337,7 +336,7 @@ def evaluate(
 ) -> "list[AccuracyResult]":
     """Measure the accuracy of a model on held-out tasks, as `paceline eval` does with the same options.
 
-        (result,) = paceline.evaluate(model="runs/arithmetic/final", dataset="arithmetic")
+        (result,) = paceline.evaluate(model="runs/sums/final", dataset="arithmetic", max_completion_length=64)
         result.describe()
 
     Objects may be given as to `train`. Returns a result per held-out set, with its interval and every completion.
@@ -345,12 +344,12 @@ def evaluate(
     Raises:
         PacelineError: an option is wrong, or no task could be graded.
     """
-    from rich.console import Console
+    from paceline.reports.console import open_console
 
     with _said_in_keywords():
         objects = objects_apart(options)
         options_of_run = read_configuration(objects.flags, file=config).config
         checked = check_held_out(options_of_run, objects.given)
-        say, overrides = (console or Console()).print, objects.overrides(checked)
+        say, overrides = (console or open_console()).print, objects.overrides(checked)
         found = measure(options_of_run, checked, overrides=overrides, say=lambda text: say(in_keywords(text)))
         return [*found]

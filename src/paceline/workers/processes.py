@@ -107,12 +107,11 @@ def carry_out(
         inputs = prepare(request.config, overrides, checked)
         # what computes a model takes as long again: whatever needs no weights is refused before these lines
         with loading():
-            from rich.console import Console
-
+            from paceline.reports.console import open_console
             from paceline.training.session import train
 
             make_backend = choose_backend(request.config, launch, overrides)
-        is_done = train(request, inputs, console=console or Console(), make_backend=make_backend, voice=voice)
+        is_done = train(request, inputs, console=console or open_console(), make_backend=make_backend, voice=voice)
         return DONE if is_done else INTERRUPTED
 
     with saying_how_to_resume(request, voice):

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rich.console import Console
 from transformers import TrainerControl, TrainerState
 from transformers.trainer_utils import SaveStrategy, TrainOutput
 
@@ -26,6 +25,7 @@ from paceline.compat.trl.translation import in_field_names
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError, ConfigError
+from paceline.reports.console import open_console
 from paceline.reports.trackers.opening import Trackers
 from paceline.runtime.interrupts import GraceOver
 from paceline.training.backend import OneProcess
@@ -108,7 +108,7 @@ class CallbackObserver:
         """Start without an open run."""
         self.trainer, self.job, self.reward_log = trainer, job, reward_log
         self.handler, self.args, self.state = trainer.callback_handler, job.args, trainer.state
-        self.control, self.console = TrainerControl(), Console()
+        self.control, self.console = TrainerControl(), open_console()
         self.run: Run | None = None
         self.trackers = Trackers(opened=())
         self._window: list[LogNumbers] = []

@@ -23,6 +23,12 @@ QUIET_SECONDS = 10.0
 REDRAWS_PER_SECOND = 4
 
 
+def open_console() -> Console:
+    """A console on standard output; in a notebook plain lines, though its kernel poses as a terminal with colours."""
+    console = Console()
+    return Console(force_jupyter=False, force_terminal=False) if console.is_jupyter else console
+
+
 class RunDisplay:
     """Shows a run: a screen that redraws itself on a terminal, plain lines in a log file."""
 
