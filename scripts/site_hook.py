@@ -38,13 +38,15 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace links that lead out of `docs/` by their text."""
+    """Replace links that lead out of `docs/` by their text, and those to the notebook by its page."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def shown(link: re.Match[str]) -> str:
         leads_out = posixpath.normpath(posixpath.join(folder, link[2])).startswith("../")
         return link[1] if leads_out else link[0]
 
+    if page.file.src_uri != "tutorial.md":
+        markdown = markdown.replace("](tutorial.ipynb)", "](tutorial.md)")
     return re.sub(r"\[([^\]]+)\]\(([^)\s]+)\)", shown, markdown)
 
 

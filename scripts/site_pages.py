@@ -1,14 +1,17 @@
-"""Pages of the documentation site that are made from the code: each reward, each preset, options, metrics, alarms.
+"""Pages of the documentation site that are made: each reward, each preset, options, metrics, alarms, the tutorial.
 
-From docstrings, signatures and defaults alone, as Markdown by path below `docs/`; `site_hook.py` gives them to mkdocs.
+From docstrings, signatures and defaults alone, and from the notebook, as Markdown by path below `docs/`; `site_hook.py`
+gives them to mkdocs.
 """
 
 import dataclasses
 import inspect
+import json
 import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from paceline.cli.explain import source_of
 from paceline.config.building import build_config
@@ -28,6 +31,7 @@ CONTEXT = RewardContext(max_completion_length=512)
 """What a page's numbers are made with, where a function needs to know a length."""
 TASK = Task(task_id="train.jsonl:1", prompt="6 * 7 = ", prompt_ids=(), answer="42", columns={"answer": "42"})
 MADE = "*Made from the code of this version when the site was built.*"
+NOTEBOOK = Path(__file__).parent.parent / "docs" / "tutorial.ipynb"
 CHANGE = {
     "freely": "may be another when a run is gone on with",
     "by name": "may be another when a run is gone on with, by `--override`",
@@ -39,7 +43,8 @@ def pages() -> dict[str, str]:
     """Every generated page: path below `docs/` to Markdown."""
     made = {f"rewards/{name}.md": reward_page(name) for name in BUILT_IN}
     made |= {f"presets/{name}.md": preset_page(name) for name in PRESETS}
-    return made | {"options.md": options_page(), "metrics.md": metrics_page()}
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    return made | {"options.md": options_page(), "metrics.md": metrics_page(), "tutorial.md": tutorial_page(notebook)}
 
 
 def reward_page(name: str) -> str:
@@ -171,6 +176,16 @@ def metrics_page() -> str:
             "",
         ]
     )
+
+
+def tutorial_page(notebook: Mapping[str, typing.Any]) -> str:
+    """A notebook as a page: its texts, and its cells of code without what they print."""
+    cells = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    (_, first), *others = cells
+    title, _, rest = first.partition("\n")
+    parts = [f"```python\n{text}\n```" if kind == "code" else text for kind, text in others]
+    own = "[This page is a notebook](tutorial.ipynb) too: download it and run it."
+    return "\n\n".join([title, own, rest.strip(), *parts, ""])
 
 
 def _type(kind: object) -> str:

@@ -25,7 +25,7 @@ from paceline.errors import sentence
 from paceline.metrics.alarms import RULES, AlarmChange
 from tests.documents import BLOCKS, ROOT, TEXTS, Block, blocks, commands
 
-FOLLOWED = ("index.md", "extending.md", "concepts.md", "trl.md")
+FOLLOWED = ("index.md", "python.md", "extending.md", "concepts.md", "trl.md")
 """Pages that are done from top to bottom, in an empty directory: files are written, code and small runs are run."""
 PLANNED = {"train": train.COMMAND, "plan": plan.COMMAND, "explain": explain.COMMAND}
 LAUNCHERS = ("torchrun", "accelerate", "srun")
@@ -179,6 +179,7 @@ def without(words: list[str], *names: str) -> list[str]:
     return kept
 
 
+@pytest.mark.usefixtures("heeded_signals")
 @pytest.mark.parametrize("page", FOLLOWED)
 def test_a_page_that_is_followed_from_top_to_bottom_works(page, tmp_path, workplace, capsys):
     scope: dict[str, object] = {}

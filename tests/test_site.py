@@ -1,19 +1,23 @@
 """The documentation site: a page for each reward and preset, made from the code; links that lead somewhere."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
 
+import paceline.types
 from paceline.cli import train
 from paceline.cli.arguments import parse
 from paceline.config.building import build_config
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
+from paceline.errors import PacelineError
 from paceline.metrics.definitions import METRICS
 from paceline.rewards.parameters import annotations
 from paceline.rewards.resolving import BUILT_IN
@@ -45,6 +49,12 @@ def test_every_option_and_every_metric_is_on_its_page():
     assert set(re.findall(r"^\| `(\w+)` \|", PAGES["metrics.md"], re.MULTILINE)) >= set(METRICS)
 
 
+def test_the_tutorial_has_a_page_with_every_cell_of_its_notebook():
+    cells = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())["cells"]
+    code = [block.text.strip() for block in blocks("tutorial.md", PAGES["tutorial.md"]) if block.kind == "python"]
+    assert code == ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
 def test_the_worked_numbers_of_a_page_are_those_of_the_code():
     assert "The greatest score is 2.8" in PAGES["rewards/gsm8k.md"]
     assert "| `ngram` | a whole number | `3` |" in PAGES["rewards/repetition.md"]
@@ -60,6 +70,11 @@ def test_the_commands_of_a_generated_page_make_configurations(path):
         build_config(parse(train.COMMAND, words[2:]).options)
 
 
+def kinds_of(error: type) -> list[type]:
+    own = [one for one in error.__subclasses__() if one.__module__ == error.__module__]
+    return [*own, *(kind for one in own for kind in kinds_of(one))]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs paceline[docs]")
 def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path: Path):
     built = subprocess.run(
@@ -72,6 +87,10 @@ def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path: Pa
     assert (built.returncode, built.stdout) == (0, ""), built.stderr
     for page in (*PAGES, *(str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md"))):
         assert (tmp_path / page).with_suffix(".html").exists(), page
+    reference = set(re.findall(r'<h\d id="([\w.]+)"', (tmp_path / "reference.html").read_text()))
+    errors = [f"paceline.errors.{kind.__name__}" for kind in (PacelineError, *kinds_of(PacelineError))]
+    records = [f"paceline.types.{name}" for name, one in vars(paceline.types).items() if is_dataclass(one)]
+    assert reference >= {*(f"paceline.{name}" for name in paceline.__all__), *records, *errors}
     asked = r'(?:src|data-src)="https?:|<link[^>]+href="https?:|@import[^;]+https?:|url\(["\']?https?:'
     files = [file for file in tmp_path.rglob("*") if file.suffix in (".html", ".css")]
     assert [str(file) for file in files if re.search(asked, file.read_text())] == []
