@@ -8,7 +8,7 @@ Run with the Python of `make vllm`. Parts of a sync, which take turns, each its 
 |----------------|----------------------------------------------------------------------------------------------|
 | copy           | every parameter copied into another tensor: what no sync can be faster than                   |
 | fingerprint    | 64 bits over all parameters, as a trainer makes it                                           |
-| arrive         | parameters written from a store's memory, and their fingerprint compared: `write_buckets`     |
+| arrive         | parameters written from a store's memory, and their fingerprint compared: `write_weights`     |
 | pack           | vLLM's own packing of its linear layers and its head, and nothing else: what no load goes below |
 | load           | vLLM takes the weights: joined where it joins layers, packed, put in the place of the old     |
 | probe          | a few tokens through vLLM and through the trainer's model                                     |
@@ -36,7 +36,7 @@ from paceline.engines.vllm.starting import Room
 from paceline.engines.vllm.weight_transfer import deliver
 from paceline.errors import TrainingError
 from paceline.kernels.checksums import fingerprint
-from paceline.workers.weight_sync import manifest_of, read_bucket, write_buckets
+from paceline.workers.weight_sync import manifest_of, read_bucket, weights_in, write_weights
 from tests.tiny import tiny_tokenizer
 
 RANK = 16
@@ -127,7 +127,7 @@ def _loading(engine: VllmEngine) -> Callable[[], None]:
 def _arrival(model: nn.Module) -> Callable[[], None]:
     manifest = manifest_of(model, version=1, policy_version=1)
     buckets = [[array.copy() for array in read_bucket(model, names)] for names in manifest.buckets]
-    return lambda: write_buckets(model, manifest, buckets)
+    return lambda: write_weights(model, manifest, weights_in(model, manifest, buckets))
 
 
 def _pack(model: nn.Module) -> None:
@@ -167,7 +167,7 @@ def _syncs(trainer: nn.Module, engine: VllmEngine, count: int) -> dict[str, int]
         manifest = manifest_of(trainer, version=number, policy_version=number)
         sent = [[array.copy() for array in read_bucket(trainer, names)] for names in manifest.buckets]
         try:
-            write_buckets(engine._model, manifest, sent)
+            write_weights(engine._model, manifest, weights_in(engine._model, manifest, sent))
             equal += fingerprint(_trained(engine._model)) == manifest.fingerprint
             engine.take_weights(number)
             probed += 1

@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import load
 
 from paceline.checkpoints.run_directory import RunDir
-from tests.cluster_runs import completions, train, weights
+from tests.cluster_runs import CLUSTER, completions, train, weights
 from tests.ranked_runs import options, torchrun
 
 EXAMPLE = ("--num-generations=7", "--max-steps=3", "--save-steps=2")
@@ -42,7 +42,36 @@ def test_they_report_what_one_process_reports(alone, seven, name):
     assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-6)
 
 
-def test_all_weights_are_handed_on_once_for_each_step_but_the_first(seven):
-    first, *later = seven.metrics()
-    assert "weights_bytes" not in first
-    assert {step["weights_bytes"] for step in later} == {sum(one.nbytes for one in load(weights(seven)).values())}
+def test_all_weights_are_handed_on_once_for_each_step(seven):
+    whole = sum(one.nbytes for one in load(weights(seven)).values())
+    assert [step["weights_bytes"] for step in seven.metrics()] == [whole] * 3
+
+
+AHEAD = ("--max-staleness=1",)
+
+
+def ahead_on_ranks(place, *more):
+    done = torchrun("train", *options(place), *AHEAD, *more, f"--output-dir={place / 'run'}", ranks=3)
+    assert done.returncode == 0, done.stderr
+    assert "sampling is up to 1 step ahead of training" in done.stdout
+    return RunDir(place / "run")
+
+
+@pytest.mark.parametrize("adapter", [(), ("--lora-rank", 2, "--merge-lora")], ids=["weights", "adapter"])
+def test_ranks_that_sample_ahead_make_the_run_of_a_cluster_that_does(tmp_path, adapter):
+    # the same schedule, so the same completions, weights and bytes, to the rounding of two that train
+    if adapter:
+        pytest.importorskip("peft")
+    cluster = train(tmp_path / "cluster", *CLUSTER, *AHEAD, *adapter)
+    ranks = ahead_on_ranks(tmp_path / "ranks", "--sampling-ranks", "1", *adapter)
+    assert completions(ranks) == completions(cluster)
+    mine, theirs = load(weights(ranks)), load(weights(cluster))
+    assert max(abs(mine[name] - theirs[name]).max() for name in theirs) < 1e-4
+    for name in ("staleness_max", "weights_bytes"):
+        assert [step.get(name) for step in ranks.metrics()] == [step.get(name) for step in cluster.metrics()]
+
+
+def test_ranks_take_newer_weights_between_two_tokens(tmp_path):
+    run = ahead_on_ranks(tmp_path / "ranks", "--sampling-ranks", "2", "--on-new-weights=continue")
+    assert len(run.metrics()) == 4
+    assert all(step["staleness_max"] <= 1 for step in run.metrics())

@@ -106,6 +106,9 @@ def _check_processes(config: Config) -> None:
         layout(config.parallel, config.cluster.num_consumers)
         apart = config.parallel.sampling_ranks
         require(apart == 0, "sampling_ranks", apart, "be 0 with --cluster", "there --num-producers sample")
+    elif config.parallel.sampling_ranks == 0:
+        ahead, rule = config.cluster.max_staleness, "be 0 without --cluster or --sampling-ranks"
+        require(ahead == 0, "max_staleness", ahead, rule, "those who sample also train, and take turns")
     if config.parallel.zero_stage:
         rule = "be adamw with --zero-stage above 0"
         require(kind == "adamw", "optimizer", kind, rule, "its state is sliced already")

@@ -52,7 +52,7 @@ class ClusterConfig:
     by `zero_stage`, `tensor_parallel` and `pipeline_parallel`. Gradients are added up."""
     max_staleness: int = 0
     """Steps by which the sampling weights may lag behind the trained ones. 0 samples and trains in turn; k samples up
-    to k steps ahead while others are trained on."""
+    to k steps ahead while others are trained on: on a cluster, or on ranks with `sampling_ranks`."""
     on_new_weights: Literal["finish", "continue"] = "finish"
     """Reaction of samplers to newer weights while they sample: `finish` the step with the old ones, or `continue` with
     the newer ones from the next token on. The tokens of each version depend on timing and are recorded: such a run
@@ -70,7 +70,7 @@ class ClusterConfig:
         require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "be at least 0")
         require(self.actor_timeout > 0, "actor_timeout", self.actor_timeout, "be above 0")
         require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "be at least 0")
-        for name in ("num_producers", "num_consumers", "max_staleness", "on_new_weights"):
+        for name in ("num_producers", "num_consumers"):
             value, default = getattr(self, name), ClusterConfig.__dataclass_fields__[name].default
             right = bool(self.cluster) or value == default
             require(right, name, value, f"be {default} without --cluster", "there is one process then")

@@ -8,6 +8,7 @@ from typing import Any, cast
 from typing_extensions import override
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState
+from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
 from paceline.engines import Engine
 from paceline.runtime.activity import ACTIVITY, RUN
@@ -23,22 +24,28 @@ from paceline.types import RolloutGroup
 from paceline.workers.group import SharedEngine, SharedRoundSampler, WorkerGroup
 from paceline.workers.sampler_thread import InTurn, SamplerThread, SamplerWeights
 from paceline.workers.staleness import StalenessSchedule, simulate, step_seconds
-from paceline.workers.trainer import TrainerUpdate
-from paceline.workers.weight_sync import Manifest, Renewed, check_copies
+from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerUpdate, TrainerWorker
+from paceline.workers.weight_sync import Manifest, Renewed, bytes_of, check_copies
 
 
 class StoredWeights(SamplerWeights):
-    """The trainers' weights by reference, in versions that are kept while a sampler may load them."""
+    """The trainers' weights in versions, kept while a sampler may load them: here, as references to Ray's store."""
+
+    trains_elsewhere = True
+    """True if no trainer is in this process, and says what it does."""
 
     def __init__(self, trainers: WorkerGroup, samplers: WorkerGroup, *, done: int) -> None:
         """`done` counts the steps that the trainers' weights have seen."""
         self.trainers, self._samplers = trainers, samplers
         self.transfer = NO_TRANSFER
         """Cost of all loads until it is taken."""
-        manifests: list[Manifest] = trainers.call("manifest", done)
-        self._newest, self.policy_version = manifests[0], manifests[0].policy_version
-        check_copies([one.checksum for one in manifests], policy_version=self.policy_version, who=trainers.who)
-        self.kept = {done: (self._newest, self._fetch())}
+        self.kept = dict[int, tuple[Manifest, Sequence[Any]]]()
+        self._newest = self.keep(done)
+
+    @property
+    def policy_version(self) -> int:
+        """Updates that the newest version has seen."""
+        return self._newest.policy_version
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> TrainerUpdate:
         """Run all updates of a step, whose weights can be loaded as version `number` then.
@@ -47,23 +54,29 @@ class StoredWeights(SamplerWeights):
             ProcessLost: a trainer is gone, or silent.
             TrainingError: trainers' copies of the same weights differ; or an update raised it.
         """
-        self.trainers.begin("update", number, groups)
-        # calls are done in order: these read what this update makes, before the next one changes it
-        buckets = self._fetch()
-        answers: list[TrainerUpdate] = self.trainers.answers()
-        found = answers[0]
-        check_copies([one.held for one in answers], policy_version=found.policy_version, who=self.trainers.who)
-        assert found.manifest is not None  # samplers fetch from the store
-        self._newest, self.policy_version = found.manifest, found.policy_version
-        self.kept[number] = self._newest, buckets
-        return found
+        answers: list[TrainerUpdate] = self.trainers.call("update", number, groups)
+        check_copies([one.held for one in answers], policy_version=answers[0].policy_version, who=self.trainers.who)
+        self._newest = self.keep(number)
+        return answers[0]
+
+    def keep(self, version: int) -> Manifest:
+        """Keep the trainers' weights as this version."""
+        manifest: Manifest = self.trainers.call("manifest", version)[0]
+        # calls are done in order: these read what is there before the next update changes it
+        self.kept[version] = manifest, [self.trainers.keep("bucket", names) for names in manifest.buckets]
+        return manifest
 
     @override
     def load(self, version: int) -> None:
         started = time.perf_counter()
+        manifest, _ = self.kept[version]
+        self.hand_on(version)
+        self.transfer += WeightTransfer(seconds=time.perf_counter() - started, nbytes=manifest.nbytes)
+
+    def hand_on(self, version: int) -> None:
+        """Bring all samplers to a version."""
         manifest, buckets = self.kept[version]
         self._samplers.bring_to("load", manifest, *buckets)
-        self.transfer += WeightTransfer(seconds=time.perf_counter() - started, nbytes=manifest.nbytes)
 
     @override
     def offer(self) -> None:
@@ -75,17 +88,44 @@ class StoredWeights(SamplerWeights):
         for version in [version for version in list(self.kept) if version < older_than]:  # another thread adds to it
             del self.kept[version]
 
-    def _fetch(self) -> list[Any]:
-        """References to the first trainer's buckets; the other ones help to gather them."""
-        workers = self.trainers.workers
-        found = [
-            [workers.keep(number, "bucket", (names,)) for number in workers.numbers] for names in self._newest.buckets
-        ]
-        return [of_trainers[0] for of_trainers in found]
+
+class BroadcastWeights(StoredWeights):
+    """Weights that the first rank keeps in its memory, and broadcasts to the ranks that only sample."""
+
+    trains_elsewhere = False
+
+    def __init__(
+        self, trainers: WorkerGroup, samplers: WorkerGroup, senders: WorkerGroup, own: TrainerWorker, *, done: int
+    ) -> None:
+        """`senders` are the first rank and those that only sample; `own` keeps the weights on the first one."""
+        self._senders, self._own = senders, own
+        super().__init__(trainers, samplers, done=done)
+
+    @override
+    def keep(self, version: int) -> Manifest:
+        manifest: Manifest = self.trainers.call("hold", version)[0]
+        self.kept[version] = manifest, ()
+        return manifest
+
+    @override
+    def hand_on(self, version: int) -> None:
+        self._senders.call("load", self.kept[version][0])
+
+    @override
+    def offer(self) -> None:
+        manifest, weights = self._newest, self._own.kept[self._newest.version]
+        buckets = ([bytes_of(weights[name]) for name in names] for names in manifest.buckets)
+        self._samplers.tell("offer", manifest, *buckets)
+
+    @override
+    def forget(self, older_than: int) -> None:
+        super().forget(older_than)
+        for version in [version for version in list(self._own.kept) if version < older_than]:
+            del self._own.kept[version]
 
 
 class RankWeights:
-    """The trained weights of ranks; those that sample renew theirs when something is sampled."""
+    """Weights of ranks that train and sample in turn: the trained ones, or a copy that is renewed for sampling."""
 
     def __init__(self, ranks: WorkerGroup, trainers: WorkerGroup, *, policy_version: int) -> None:
         """`ranks` are all of them, `policy_version` is that of their weights."""
@@ -133,7 +173,6 @@ class WorkerBackend(Backend):
         self._sampler = training_sampler(
             config, SharedRoundSampler(workers=samplers), inputs.advantage, needs_reward=inputs.needs_reward
         )
-        self._is_cluster = isinstance(weights, StoredWeights)
         self._journal: Journal
         self._order: SamplerThread | InTurn | None = None
 
@@ -165,10 +204,11 @@ class WorkerBackend(Backend):
     @override
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         # on ranks the first one trains itself, and its learner says more
-        if self._is_cluster:
+        is_elsewhere = isinstance(self._weights, StoredWeights) and self._weights.trains_elsewhere
+        if is_elsewhere:
             ACTIVITY.advance("update", 0, 1)
         found = self._weights.update(number, groups)
-        if self._is_cluster:
+        if is_elsewhere:
             ACTIVITY.advance("update", 1, 1)
         self._begun.publish(number)
         return found.stats, found.learning_rate
@@ -209,7 +249,7 @@ class WorkerBackend(Backend):
 
     @override
     def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
-        if not self._is_cluster:
+        if isinstance(self._weights, RankWeights):
             return None
         return simulate([step_seconds(one) for one in steps], max_staleness=self._config.cluster.max_staleness)[-1]
 
@@ -235,14 +275,18 @@ class WorkerBackend(Backend):
         assert isinstance(self._weights, RankWeights)
         self._weights.go_to("load_weights", model.absolute(), self.policy_version)
 
-    def close(self) -> None:
-        """Stop sampling and training, and end all processes."""
+    def stop(self) -> None:
+        """Begin to sample nothing more."""
         if self._order is not None:
             self._order.close()
+
+    def close(self) -> None:
+        """Stop sampling and training, and end all processes that do not end by themselves."""
+        self.stop()
         self._samplers.workers.end()
         self._trainers.workers.end()
         if self._order is not None:
-            self._order.join()
+            self._order.join(COLLECTIVE_SECONDS)
 
     @property
     def _begun(self) -> SamplerThread | InTurn:
@@ -252,3 +296,14 @@ class WorkerBackend(Backend):
     def _produce(self, number: int) -> SampledStep:
         transfer, self._weights.transfer = self._weights.transfer, NO_TRANSFER
         return sample_step(number, self._config, self._sampler, self._task_sampler, self._journal, transfer=transfer)
+
+
+def schedule_sentence(options: ClusterConfig) -> str:
+    """Sentence for the user on how far samplers work ahead."""
+    ahead = options.max_staleness
+    if not ahead:
+        return "sampling and training take turns"
+    order = f"sampling is up to {ahead} step{'s' * (ahead > 1)} ahead of training"
+    if options.on_new_weights == "continue":
+        order += " and takes new weights between two tokens: this run cannot be repeated bit for bit"
+    return order

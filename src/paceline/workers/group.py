@@ -134,6 +134,11 @@ class WorkerGroup:
         for worker in self.workers.numbers:
             self.workers.tell(worker, method, arguments)
 
+    def keep(self, method: str, *arguments: object) -> Any:
+        """Queue a further call on all workers; returns a reference to the first one's result."""
+        first, *_ = [self.workers.keep(worker, method, arguments) for worker in self.workers.numbers]
+        return first
+
     def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Make one call per share, each on any worker; answers in the order of the shares.
 

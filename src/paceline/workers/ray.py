@@ -34,7 +34,7 @@ from paceline.runtime.devices import choose_device
 from paceline.runtime.watchdog import write_stacks
 from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.setup.run_inputs import Overrides, RunInputs, RunSize
-from paceline.workers.backend import StoredWeights, WorkerBackend
+from paceline.workers.backend import StoredWeights, WorkerBackend, schedule_sentence
 from paceline.workers.group import Lost, WorkerGroup, Workers
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
@@ -337,13 +337,8 @@ def _meeting(options: ClusterConfig) -> Iterator[Meeting | None]:
 
 def _layout(options: ClusterConfig) -> str:
     where = "a cluster of this machine" if options.ray_address is None else f"the cluster at {options.ray_address}"
-    ahead = options.max_staleness
-    order = f"sampling is up to {ahead} step{'s' * (ahead > 1)} ahead of training"
-    if options.on_new_weights == "continue":
-        order += " and takes new weights between two tokens: this run cannot be repeated bit for bit"
-    order = order if ahead else "sampling and training take turns"
     counted = f"{_count(options.num_producers, 'sampler')} and {_count(options.num_consumers, 'trainer')}"
-    return f"{counted} on {where}; {order}"
+    return f"{counted} on {where}; {schedule_sentence(options)}"
 
 
 def _count(number: int, noun: str) -> str:

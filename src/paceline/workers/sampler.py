@@ -1,9 +1,10 @@
 """A sampler's process: an engine on a copy of the weights, and the reward functions."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from torch import Tensor
 
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
@@ -16,7 +17,7 @@ from paceline.training.setup.checks import resolve_functions
 from paceline.training.setup.run_inputs import Overrides
 from paceline.training.setup.samplers import training_rounds, with_reward_models
 from paceline.types import Completion
-from paceline.workers.weight_sync import Manifest, write_buckets
+from paceline.workers.weight_sync import Manifest, weights_in, write_weights
 
 
 class SamplerWorker:
@@ -62,8 +63,13 @@ class SamplerWorker:
             EngineError: the engine failed.
         """
         if manifest.version != self._version:
-            self._write(manifest, buckets)
+            self.write(manifest, weights_in(self.policy.model, manifest, buckets))
         self.engine.take_weights(manifest.policy_version)
+
+    def write(self, manifest: Manifest, arrived: Iterable[tuple[str, Tensor]]) -> None:
+        """Put what arrives in the place of this process's weights; raises as `load` does."""
+        write_weights(self.policy.model, manifest, arrived)
+        self._version = manifest.version
 
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
         """Offer newer weights, from any thread; the one that samples takes the last offer after its next token."""
@@ -76,9 +82,5 @@ class SamplerWorker:
         manifest, buckets = self._offers.pop()
         if manifest.version <= self._version:
             return None
-        self._write(manifest, buckets)
+        self.write(manifest, weights_in(self.policy.model, manifest, buckets))
         return manifest.policy_version
-
-    def _write(self, manifest: Manifest, buckets: Sequence[Sequence[np.ndarray]]) -> None:
-        write_buckets(self.policy.model, manifest, buckets)
-        self._version = manifest.version

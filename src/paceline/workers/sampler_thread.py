@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from paceline.runtime.activity import ACTIVITY
 from paceline.workers.staleness import ScheduledJob, StalenessSchedule
 
-_JOIN_SECONDS = 60.0
 _LOOK_UP_SECONDS = 5.0
 """Seconds between two checks that the other thread is alive."""
 
@@ -80,9 +79,9 @@ class SamplerThread:
             self._closed = True
             self._changed.notify_all()
 
-    def join(self) -> None:
-        """Wait for the current job after `close`, with a timeout: a daemon thread does not keep the process."""
-        self._thread.join(_JOIN_SECONDS)
+    def join(self, seconds: float) -> None:
+        """Wait for the current job after `close`, so long at most: a daemon thread does not keep the process."""
+        self._thread.join(seconds)
 
     def _wait_for(self, there: Callable[[], bool]) -> None:
         while not there():
@@ -147,5 +146,5 @@ class InTurn:
     def close(self) -> None:
         """Nothing goes on by itself."""
 
-    def join(self) -> None:
+    def join(self, seconds: float) -> None:
         """Nobody is to be waited for."""

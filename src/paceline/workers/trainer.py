@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.config.sections import Config
@@ -35,8 +36,6 @@ class TrainerUpdate:
     policy_version: int
     held: WeightsChecksum | None
     """Fingerprint of this rank's weights; None if no other rank holds a copy."""
-    manifest: Manifest | None
-    """Manifest of the new weights, where samplers fetch them from a store."""
 
 
 class TrainerWorker:
@@ -56,7 +55,10 @@ class TrainerWorker:
 
         `before_update` lets go of memory for an update.
         """
-        self._ranks, self._has_store, self._before_update = ranks, config.cluster.cluster, before_update
+        self._ranks, self._before_update = ranks, before_update
+        self.kept = dict[int, dict[str, Tensor]]()
+        """Whole weights by version and name, on the first rank: those that ranks which only sample may still load."""
+        self._goes_on = config.cluster.max_staleness > 0
         given = overrides or Overrides()
         tokenizer, is_own = given.tokenizer or load_tokenizer(config.model), given.model is not None
         at = None if is_own else checkpoint
@@ -72,19 +74,31 @@ class TrainerWorker:
         """Run all updates of a step."""
         self._before_update()
         stats, rate = self.trainer.update(number, groups)
-        manifest = self.manifest(number) if self._has_store else None
-        held = None if manifest is None else manifest.checksum
-        if manifest is None and isinstance(self._ranks, MeshRanks) and self._ranks.mesh.has_copies:
+        held = None
+        if isinstance(self._ranks, MeshRanks) and self._ranks.mesh.has_copies:
             trained = (one for one in self.trainer.policy.model.parameters() if one.requires_grad)
             found = fingerprint(piece_of(one).tensor.contiguous() for one in trained)
             held = WeightsChecksum(part=self._ranks.mesh.part, fingerprint=found)
         version = self.trainer.policy_version
-        return TrainerUpdate(stats=stats, learning_rate=rate, policy_version=version, held=held, manifest=manifest)
+        return TrainerUpdate(stats=stats, learning_rate=rate, policy_version=version, held=held)
 
-    def manifest(self, version: int) -> Manifest:
-        """Manifest of the current weights."""
+    def manifest(self, version: int, keep: Callable[[str, Tensor], None] | None = None) -> Manifest | None:
+        """Manifest of the current weights, on the first rank; `keep` is given each of them in its turn."""
         model, policy_version = self.trainer.policy.model, self.trainer.policy_version
-        return manifest_of(model, version=version, policy_version=policy_version, ranks=self._ranks)
+        return manifest_of(model, version=version, policy_version=policy_version, ranks=self._ranks, keep=keep)
+
+    def hold(self, version: int) -> Manifest | None:
+        """Keep the whole trained weights as this version, on the first rank; all that train call it together."""
+        weights, is_split = dict[str, Tensor](), self._ranks.sizes.splits_the_model
+
+        def keep(name: str, weight: Tensor) -> None:
+            # gathered ones lie on the device, of which there is little; others change while this version is kept
+            weights[name] = weight.to("cpu", copy=not is_split) if self._goes_on or is_split else weight
+
+        manifest = self.manifest(version, keep)
+        if manifest is not None:
+            self.kept[version] = weights
+        return manifest
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Report what an update would find in these groups, without an update."""

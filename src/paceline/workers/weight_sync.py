@@ -1,16 +1,12 @@
 """Weight sync from trainers to samplers. Only trained parameters travel; of a model with an adapter, the adapter alone.
 
-There are three ways, by where the samplers are:
-
-    store      a manifest and byte buckets that each sampler fetches (a cluster)
-    broadcast  tensor by tensor from the first rank to the ranks that only sample
-    copy       into the whole copy of a rank that trains a part and samples
-
-Each ends in the sampler's own parameters, and computes their fingerprint in the same pass over memory.
+A manifest says what travels, in which buckets, and the fingerprint of all of it. Each sampler writes what arrives into
+its own parameters, and computes their fingerprint in the same pass over memory. Buckets travel through Ray's object
+store, or as one broadcast after the other from the first rank. Ranks that train parts copy the whole on their device.
 """
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -31,8 +27,6 @@ from paceline.training.rollout_journal import WeightTransfer
 
 BUCKET_BYTES = 1 << 28
 """Largest message of the store, unless a single parameter is larger: small enough to spread over a cluster."""
-NAME_BYTES = 512
-"""Size of a broadcast's field for a parameter's name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,11 +40,11 @@ class WeightsChecksum:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Renewed:
-    """A rank's report of a weight sync."""
+    """A rank's report on the copy that it samples from."""
 
     transfer: WeightTransfer
     held: WeightsChecksum | None
-    """Weights that it sent or has now; None if it took no part."""
+    """Weights that it has now; None if it samples from those that it trains, or has them already."""
 
 
 @torch.no_grad()
@@ -58,7 +52,9 @@ def copy_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> tup
     """Copy weights into a model's parameters of the same names; returns their fingerprint there and their bytes."""
     sums, nbytes = list[Tensor](), 0
     for name, weight in weights:
-        sums.append(bit_sums(model.get_parameter(name), weight.contiguous()))
+        parameter = model.get_parameter(name)
+        is_there = weight.data_ptr() == parameter.data_ptr()
+        sums.append(bit_sums(parameter, None if is_there else weight.contiguous()))
         nbytes += weight.nbytes
     return folded(sums), nbytes
 
@@ -81,9 +77,6 @@ def check_copies(held: Sequence[WeightsChecksum | None], *, policy_version: int,
             )
 
 
-# --- by store
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """Contents and fingerprint of a version of the weights."""
@@ -99,9 +92,9 @@ class Manifest:
     fingerprint: int
 
     @property
-    def checksum(self) -> WeightsChecksum:
-        """Fingerprint for a comparison with other trainers."""
-        return WeightsChecksum(part=(), fingerprint=self.fingerprint)
+    def names(self) -> Iterator[str]:
+        """Names of all parameters, in order."""
+        return (name for names in self.buckets for name in names)
 
 
 def buckets_of(sizes: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
@@ -117,12 +110,26 @@ def buckets_of(sizes: Mapping[str, int]) -> tuple[tuple[str, ...], ...]:
 
 
 @torch.no_grad()
-def manifest_of(model: PreTrainedModel, *, version: int, policy_version: int, ranks: Ranks = ONE_RANK) -> Manifest:
-    """Manifest of the current weights; ranks that hold parts all call this and gather one parameter at a time."""
+def manifest_of(
+    model: PreTrainedModel,
+    *,
+    version: int,
+    policy_version: int,
+    ranks: Ranks = ONE_RANK,
+    keep: Callable[[str, Tensor], None] | None = None,
+) -> Manifest | None:
+    """Manifest of the current weights, on the first rank; those that hold parts gather one at a time with it.
+
+    `keep` is given each whole weight in its turn.
+    """
     sizes, sums = dict[str, int](), list[Tensor]()
-    for name, whole in full_parameters(model, ranks, everywhere=True):
+    for name, whole in full_parameters(model, ranks):
         sizes[name] = whole.nbytes
-        sums.append(bit_sums(whole))
+        sums.append(bit_sums(whole.contiguous()))
+        if keep is not None:
+            keep(name, whole)
+    if ranks.rank:
+        return None
     return Manifest(
         version=version,
         policy_version=policy_version,
@@ -136,29 +143,37 @@ def manifest_of(model: PreTrainedModel, *, version: int, policy_version: int, ra
 def read_bucket(model: PreTrainedModel, names: Sequence[str], ranks: Ranks = ONE_RANK) -> list[np.ndarray]:
     """Bytes of these parameters on the CPU, without a copy where they are whole there; send them before an update. The
     first rank returns them; where ranks hold parts, the others call this too and get nothing."""
-    found = full_parameters(model, ranks, names=names)
-    return [whole.detach().view(-1).view(torch.uint8).cpu().numpy() for _, whole in found]
+    return [bytes_of(whole) for _, whole in full_parameters(model, ranks, names=names)]
 
 
-def write_buckets(model: nn.Module, manifest: Manifest, buckets: Iterable[Sequence[np.ndarray]]) -> None:
-    """Copy all buckets of a manifest into the model's parameters.
+def write_weights(model: nn.Module, manifest: Manifest, arrived: Iterable[tuple[str, Tensor]]) -> None:
+    """Copy all weights of a manifest, which come in its order, into the model's parameters.
 
     Raises:
         TrainingError: what is in the parameters then is not what was sent.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
-        arrived = (
-            (name, torch.from_numpy(array).view(model.get_parameter(name).dtype))
-            for names, arrays in zip(manifest.buckets, buckets, strict=True)
-            for name, array in zip(names, arrays, strict=True)
-        )
-        found, _ = copy_weights(model, arrived)
+    found, _ = copy_weights(model, arrived)
     if found != manifest.fingerprint:
         raise TrainingError(
             f"weights of version {manifest.version} arrived as {found:016x}, they left as {manifest.fingerprint:016x}; "
             "look at the memory and the network of this machine, then resume"
         )
+
+
+def bytes_of(weight: Tensor) -> np.ndarray:
+    """Bytes of a weight on the CPU, without a copy where it lies there."""
+    return weight.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy()
+
+
+def weights_in(
+    model: nn.Module, manifest: Manifest, buckets: Iterable[Sequence[np.ndarray]]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and weight of all buckets, in the precision that the model's parameters have."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written to
+        for names, arrays in zip(manifest.buckets, buckets, strict=True):
+            for name, array in zip(names, arrays, strict=True):
+                yield name, torch.from_numpy(array).view(model.get_parameter(name).dtype)
 
 
 # --- by broadcast
@@ -200,37 +215,18 @@ class WeightsGroup(BroadcastGroup):
 
 
 @torch.no_grad()
-def give_weights(group: BroadcastGroup, weights: Iterable[tuple[str, Tensor]], device: torch.device) -> tuple[int, int]:
-    """Broadcast all weights, each after its name, then an empty name; returns their fingerprint and bytes."""
-    sums, nbytes = list[Tensor](), 0
-    for name, weight in weights:
-        group.broadcast(_as_bytes(name, device))
-        whole = weight.contiguous()
-        group.broadcast(whole)
-        sums.append(bit_sums(whole))
-        nbytes += whole.nbytes
-    group.broadcast(_as_bytes("", device))
-    return folded(sums), nbytes
+def give_weights(
+    group: BroadcastGroup, manifest: Manifest, weights: Mapping[str, Tensor], device: torch.device
+) -> None:
+    """Send all weights of a manifest to those that only sample, one after the other in its order."""
+    for name in manifest.names:
+        group.broadcast(weights[name].to(device).contiguous())
 
 
 @torch.no_grad()
-def take_weights(group: BroadcastGroup, model: nn.Module, device: torch.device) -> tuple[int, int]:
-    """Receive what `give_weights` sends into the model's parameters; returns their fingerprint and bytes."""
-    sums, nbytes = list[Tensor](), 0
-    while True:
-        said = torch.empty(NAME_BYTES, dtype=torch.uint8, device=device)
-        group.broadcast(said)
-        name = bytes(said.tolist()).rstrip(b"\0").decode()
-        if not name:
-            return folded(sums), nbytes
+def taken(group: BroadcastGroup, model: nn.Module, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+    """Receive each weight that `give_weights` sends into the parameter of its name."""
+    for name in manifest.names:
         parameter = model.get_parameter(name).detach()
         group.broadcast(parameter)
-        sums.append(bit_sums(parameter))
-        nbytes += parameter.nbytes
-
-
-def _as_bytes(name: str, device: torch.device) -> Tensor:
-    said = name.encode()
-    if len(said) > NAME_BYTES:
-        raise ValueError(f"a parameter's name may take {NAME_BYTES} bytes, {name!r} takes {len(said)}")
-    return torch.tensor([*said.ljust(NAME_BYTES, b"\0")], dtype=torch.uint8, device=device)
+        yield name, parameter

@@ -207,7 +207,7 @@ def test_one_option_in_two_spellings_is_refused():
         ),
         ({"skip_threshold": 0.5}, r"--skip-threshold must be above 1, got 0\.5; 20 is usual"),
         ({"eval_generations": 4}, r"--eval-generations must be 1 at --eval-temperature 0, got 4"),
-        ({"on_new_weights": "continue"}, r"--on-new-weights must be finish without --cluster, got 'continue'"),
+        ({"on_new_weights": "continue"}, r"--on-new-weights must be finish with --max-staleness 0, got 'continue'"),
         (
             {"on_new_weights": "continue", "cluster": True},
             r"--on-new-weights must be finish with --max-staleness 0, got 'continue'; no weights are made while",

@@ -12,12 +12,16 @@ class ScriptedChannels:
         """Answers by rank."""
         self.answers = {rank: deque(script) for rank, script in answers.items()}
         self.sent = defaultdict[int, list[Any]](list)
+        self.told = defaultdict[int, list[Any]](list)
         self.messages = 0
 
     def send(self, ranks: Collection[int], message: Any) -> None:
         self.messages += 1
         for rank in ranks:
             self.sent[rank].append(message)
+
+    def tell(self, rank: int, message: Any) -> None:
+        self.told[rank].append(message)
 
     def receive(self, rank: int) -> Any:
         found = self.answers[rank].popleft()

@@ -6,7 +6,7 @@ import os
 import random
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from paceline.engines import Request, Sampling
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.training.setup.run_inputs import RunSize
 from paceline.workers.torchrun.rank import RankWorker, Roles
-from paceline.workers.weight_sync import BroadcastGroup, WeightsGroup
+from paceline.workers.weight_sync import BroadcastGroup, Manifest, WeightsGroup
 from tests.cluster_runs import options_in
 from tests.laws.layouts import CPU, groups_of
 
@@ -77,19 +77,31 @@ def steps(config: Config, own: RankWorker) -> dict[str, Any]:
     return {"before": before, "held": held, "way": renewed(rank), "again": renewed(rank), "after": sampled(rank)}
 
 
-def steps_apart(config: Config, own: RankWorker, root: Path) -> dict[str, Any]:
+def handed_on(rank: RankWorker, said: dist.Store, key: str) -> dict[str, Any]:
+    """Keep the trained weights as version 1 and hand them on; `said` brings the manifest, as a call would."""
+    manifest = rank.trainer.hold(1)
+    if manifest is not None:
+        said.set(key, json.dumps(asdict(manifest)))
+        rank.load(manifest)
+    return {"nbytes": manifest.nbytes if manifest else 0, "kept": list(rank.trainer.kept)}
+
+
+def steps_apart(config: Config, own: RankWorker, root: Path, said: dist.Store) -> dict[str, Any]:
     """The same where the last rank samples and the others train; and what it samples from their checkpoint."""
+    keys = f"{root.name} updated", f"{root.name} saved"
     if own.rank == APART:
         rank = built(own, config)
-        found = {"before": sampled(rank), "way": renewed(rank), "after": sampled(rank)}
-        renewed(rank)  # the checkpoint is there when these weights have come
+        found = {"before": sampled(rank)}
+        rank.load(Manifest(**json.loads(said.get(keys[0]))))
+        found["after"] = sampled(rank)
+        rank.load(Manifest(**json.loads(said.get(keys[1]))))  # the checkpoint is there when these weights have come
         resumed = built(own, config, root / "step-000001")
         return {**found, "resumed": sampled(resumed)}
     rank = built(own, config)
-    found = {"held": update(rank), "way": renewed(rank)}
+    found = {"held": update(rank), "way": handed_on(rank, said, keys[0])}
     rank.trainer.save(root, TrainingState(step=1, position=4, policy_version=1), ())
     assert rank.trainer.saved(True) is not None  # on every rank: what follows reads it
-    renewed(rank)
+    handed_on(rank, said, keys[1])
     return found
 
 
@@ -115,7 +127,8 @@ def work(number: int, folder: str, options: Mapping[str, object]) -> None:
             found["together"] = {name: steps(config, own) for name, config in configs.items()}
         group = broadcast_group_of(number, folder)
         own = RankWorker(rank=number, roles=SEPARATE, device=CPU, cores=1, broadcast_group=group)
-        found["apart"] = {name: steps_apart(config, own, Path(folder, name)) for name, config in configs.items()}
+        said = dist.FileStore(str(Path(folder, "said")), TRAINING + 1)
+        found["apart"] = {name: steps_apart(config, own, Path(folder, name), said) for name, config in configs.items()}
     Path(folder, f"{number}.json").write_text(json.dumps(found))
 
 
@@ -175,11 +188,10 @@ def test_only_a_copy_takes_bytes_and_only_where_it_is_old(found):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_arrives_at_a_rank_that_only_samples_is_what_the_first_one_sent_and_no_other_sends(apart, layout):
-    first, second, last = (rank[layout]["way"] for rank in apart)
-    assert first == last
-    assert first["nbytes"] > 0
-    assert second == {"nbytes": 0, "fingerprint": None}
+def test_the_first_rank_keeps_what_it_hands_on_and_no_other_does(found, apart, layout):
+    first, second = (rank[layout]["way"] for rank in apart[:TRAINING])
+    assert first == {"nbytes": found[0]["ZeRO-3"]["way"]["nbytes"], "kept": [1]}
+    assert second == {"nbytes": 0, "kept": []}
 
 
 def test_copies_tell_what_they_hold_after_an_update_and_parts_have_nothing_to_compare(found, apart):

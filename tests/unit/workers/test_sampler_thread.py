@@ -125,7 +125,7 @@ def test_nothing_is_begun_after_the_close():
     thread.close()
     go.set()
     assert thread.take(1) == 1  # the job at hand ends
-    thread.join()
+    thread.join(60.0)
     assert made == [1]
 
 

@@ -16,7 +16,7 @@ from paceline.kernels.checksums import fingerprint
 from paceline.models.parallel.ranks import RankLost
 from paceline.workers import weight_sync
 from paceline.workers.weight_sync import (
-    NAME_BYTES,
+    Manifest,
     WeightsChecksum,
     WeightsGroup,
     buckets_of,
@@ -24,8 +24,9 @@ from paceline.workers.weight_sync import (
     give_weights,
     manifest_of,
     read_bucket,
-    take_weights,
-    write_buckets,
+    taken,
+    weights_in,
+    write_weights,
 )
 from tests.tiny import tiny_model
 
@@ -39,11 +40,15 @@ def sent(model, *, version: int = 3):
     return manifest, buckets
 
 
+def write(model, manifest, buckets) -> None:
+    write_weights(model, manifest, weights_in(model, manifest, buckets))
+
+
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
 def test_what_arrives_is_what_left_bit_by_bit(kind, recwarn):
     here, there = tiny_model(kind, seed=1), tiny_model(kind, seed=2)
     manifest, buckets = sent(here)
-    write_buckets(there, manifest, buckets)
+    write(there, manifest, buckets)
     for one, other in zip(here.parameters(), there.parameters(), strict=True):
         assert torch.equal(one, other)
     assert not [warning for warning in recwarn if "not writable" in str(warning.message)]
@@ -73,7 +78,7 @@ def test_of_an_adapter_no_more_than_its_matrices_travels_at_most_a_twentieth_of_
     # A [rank, inputs] and B [outputs, rank] of four layers of attention and three of the gated ones
     assert manifest.nbytes == 2 * 4 * rank * (4 * (width + width) + 3 * (width + inner))
     assert manifest.nbytes == sum(array.nbytes for bucket in buckets for array in bucket) <= 0.05 * everything
-    write_buckets(there, manifest, buckets)
+    write(there, manifest, buckets)
     assert all(torch.equal(one, other) for one, other in zip(here.parameters(), there.parameters(), strict=True))
 
 
@@ -94,17 +99,17 @@ def test_one_flipped_bit_on_the_way_is_refused():
     array[len(array) // 2] ^= np.uint8(1)
     buckets[0][1] = array
     with pytest.raises(TrainingError, match=r"weights of version 3 arrived as \w{16}, they left as \w{16}"):
-        write_buckets(there, manifest, buckets)
+        write(there, manifest, buckets)
 
 
 def test_the_weights_of_another_version_are_not_taken_for_these():
     here, there = tiny_model("qwen2", seed=1), tiny_model("qwen2", seed=2)
     manifest, buckets = sent(here)
     with pytest.raises(TrainingError, match="version 4"):
-        write_buckets(there, replace(manifest, version=4, fingerprint=manifest.fingerprint ^ 1), buckets)
+        write(there, replace(manifest, version=4, fingerprint=manifest.fingerprint ^ 1), buckets)
 
 
-# --- to a rank that only samples: each behind its name, into the parameter of that name
+# --- to a rank that only samples: each in the manifest's order, into the parameter of its name
 
 CPU = torch.device("cpu")
 
@@ -141,15 +146,21 @@ def test_weights_come_into_the_parameters_of_their_names_and_the_others_stay():
     for parameter in there.parameters():
         parameter.requires_grad_(False)
     third, first = torch.full((2, 1), 8.0).T, torch.full((1, 2), 7.0)
-    sent = give_weights(gives, [("2.weight", third), ("0.weight", first)], CPU)
-    assert take_weights(Takes(gives.sent), there, CPU) == sent == (fingerprint([third.contiguous(), first]), 16)
+    found = fingerprint([third.contiguous(), first])
+    buckets = ("2.weight",), ("0.weight",)
+    manifest = Manifest(version=1, policy_version=1, buckets=buckets, nbytes=16, fingerprint=found)
+    give_weights(gives, manifest, {"0.weight": first, "2.weight": third}, CPU)
+    write_weights(there, manifest, taken(Takes(gives.sent), there, manifest))
     assert [parameter.tolist() for parameter in there.parameters()] == [[[7.0, 7.0]], [[2.0, 2.0]], [[8.0, 8.0]]]
     assert not gives.sent
 
 
-def test_a_name_that_is_longer_than_its_message_is_refused_and_not_cut():
-    with pytest.raises(ValueError, match=f"a parameter's name may take {NAME_BYTES} bytes, .* takes {NAME_BYTES + 1}"):
-        give_weights(Gives(), [("x" * (NAME_BYTES + 1), torch.zeros(1))], CPU)
+def test_a_bit_that_flips_in_a_broadcast_is_refused():
+    there, gives = layers(1.0), Gives()
+    manifest = Manifest(version=1, policy_version=1, buckets=(("0.weight",),), nbytes=8, fingerprint=5)
+    give_weights(gives, manifest, {"0.weight": torch.full((1, 2), 7.0)}, CPU)
+    with pytest.raises(TrainingError, match="weights of version 1 arrived as"):
+        write_weights(there, manifest, taken(Takes(gives.sent), there, manifest))
 
 
 def test_who_waits_for_weights_that_do_not_come_knows_in_the_end():

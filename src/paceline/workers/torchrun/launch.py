@@ -4,11 +4,11 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -24,13 +24,22 @@ from paceline.runtime.interrupts import StopRequest
 from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.run import START
 from paceline.training.setup.run_inputs import Overrides, RunInputs
-from paceline.workers.backend import RankWeights, WorkerBackend
+from paceline.workers.backend import BroadcastWeights, RankWeights, WorkerBackend, schedule_sentence
 from paceline.workers.group import WorkerGroup
 from paceline.workers.torchrun.environment import Launched, device_index
 from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats, end_follower, end_leader
-from paceline.workers.torchrun.rank import BLAME_SECONDS, LEAVE, RankWorker, RankWorkers, Roles, answer_calls, roles_of
+from paceline.workers.torchrun.rank import (
+    BLAME_SECONDS,
+    LEAVE,
+    RankWorker,
+    RankWorkers,
+    Roles,
+    answer_calls,
+    hear,
+    roles_of,
+)
 from paceline.workers.torchrun.rendezvous import SocketChannels, open_channels, open_store
-from paceline.workers.trainer import COLLECTIVE_SECONDS
+from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
 from paceline.workers.weight_sync import WeightsGroup
 
 FAREWELL_SECONDS = 30.0
@@ -152,6 +161,8 @@ class Launch:
                 yield
                 heartbeats.leave()
                 joined.channels.send(others, (LEAVE, (self.result,)))
+                for rank in others:
+                    joined.channels.tell(rank, (LEAVE, ()))
                 for rank in others:  # then their ends are not taken for losses
                     joined.channels.receive(rank, seconds=FAREWELL_SECONDS)
             except BaseException as error:
@@ -183,6 +194,7 @@ class Launch:
                 with self._beating(joined, end_follower) as heartbeats:
                     try:
                         self._be_ready(joined)
+                        threading.Thread(target=hear, args=(self, joined.channels), name="beside", daemon=True).start()
                         result = answer_calls(self, joined.channels)
                         heartbeats.leave()
                         joined.channels.send([0], LEAVE)
@@ -209,7 +221,13 @@ class Launch:
     def on_all_ranks(self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
         """Build the backend of a run on all ranks, a `BackendFactory`; the first rank's, while it leads."""
         sentences = self.build(config, inputs, checkpoint)
-        yield self.backend(config, inputs, checkpoint, sentences)
+        backend = self.backend(config, inputs, checkpoint, sentences)
+        try:
+            yield backend
+        except BaseException:
+            backend.stop()
+            raise
+        backend.close()
 
     def build(self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> tuple[str, ...]:
         """Have all ranks read the weights, from the checkpoint if there is one, while this one leads.
@@ -223,7 +241,8 @@ class Launch:
         has_copies = own.is_split and not own.roles.are_apart
         parts = (own.roles.sampling, "worker.sampler"), (own.roles.training, "worker.trainer")
         said = [sentence for part in parts for sentence in self._group(*part).ask("sentences")]
-        return own.roles.sentence, *(copies if has_copies else ()), *said
+        order = (f"{own.roles.sentence}; {schedule_sentence(config.cluster)}",)
+        return *(order if own.roles.are_apart else (own.roles.sentence,)), *(copies if has_copies else ()), *said
 
     def backend(
         self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, sentences: tuple[str, ...] = ()
@@ -232,13 +251,18 @@ class Launch:
         roles, start = self.worker.roles, START if checkpoint is None else checkpoint.state
         ranks, trainers = self._group(range(self.place.size), "worker"), self._group(roles.training, "worker.trainer")
         samplers = self._group(roles.sampling, "worker.sampler")
-        weights = RankWeights(ranks, trainers, policy_version=start.policy_version)
+        weights: BroadcastWeights | RankWeights
+        if roles.are_apart:
+            senders, own = self._group([0, *roles.sampling], "worker"), cast(TrainerWorker, self.worker.trainer)
+            weights = BroadcastWeights(trainers, samplers, senders, own, done=start.step)
+        else:
+            weights = RankWeights(ranks, trainers, policy_version=start.policy_version)
         task_sampler = make_task_sampler(config, inputs, checkpoint)
         backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=samplers, done=start.step)
         backend.sentences = sentences
         return backend
 
-    def _group(self, numbers: range, part: str) -> WorkerGroup:
+    def _group(self, numbers: Sequence[int], part: str) -> WorkerGroup:
         workers = RankWorkers(self, numbers, self._join().channels, self, part=part)
         # where the first rank samples too, its engine says more
         return WorkerGroup(workers, "rank", is_counted=self.worker.roles.are_apart)

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -30,11 +30,12 @@ from paceline.workers.sampler import SamplerWorker
 from paceline.workers.trainer import TrainerWorker
 from paceline.workers.weight_sync import (
     BroadcastGroup,
+    Manifest,
     Renewed,
     WeightsChecksum,
     copy_weights,
     give_weights,
-    take_weights,
+    taken,
 )
 
 LEAVE = "leave"
@@ -145,29 +146,28 @@ class RankWorker:
                 restore_weights(self.sampler.policy, model)
             self.sampler.engine.take_weights(policy_version)
 
-    def renew(self, policy_version: int) -> Renewed:
-        """Bring samplers to the trained weights of this version; all ranks call it together."""
-        started, group, device = time.perf_counter(), self.broadcast_group, self.device
+    def load(self, manifest: Manifest) -> None:
+        """Hand the weights that the first rank keeps on to the ranks that only sample, which sample from them then."""
+        group = cast(BroadcastGroup, self.broadcast_group)
         if self.sampler is None:
-            assert self.trainer is not None
-            weights = full_parameters(self.trainer.trainer.policy.model, self.ranks)
-            if group is None:
-                assert not [*weights]  # those who have parts of it help the first one, and get none
-                return Renewed(transfer=NO_TRANSFER, held=None)
-            found, nbytes = give_weights(group, weights, device)
-        elif self.trainer is None:
-            assert group is not None
-            self.sampler.engine.rest()
-            found, nbytes = take_weights(group, self.sampler.policy.model, device)
-            self.sampler.engine.take_weights(policy_version)
-        else:
-            is_copied = self.is_split and self.sampler.engine.policy_version != policy_version
-            if is_copied:
-                weights = full_parameters(self.trainer.trainer.policy.model, self.ranks, everywhere=True)
-                found, nbytes = copy_weights(self.sampler.policy.model, weights)
-            self.sampler.engine.take_weights(policy_version)
-            if not is_copied:
-                return Renewed(transfer=NO_TRANSFER, held=None)
+            weights = cast(TrainerWorker, self.trainer).kept[manifest.version]
+            give_weights(group, manifest, weights, self.device)
+            return
+        self.sampler.engine.rest()
+        self.sampler.write(manifest, taken(group, self.sampler.policy.model, manifest))
+        self.sampler.engine.take_weights(manifest.policy_version)
+
+    def renew(self, policy_version: int) -> Renewed:
+        """Bring the copy that this rank samples from to the trained weights; all ranks call it together."""
+        started, sampler = time.perf_counter(), cast(SamplerWorker, self.sampler)
+        is_old = self.is_split and sampler.engine.policy_version != policy_version
+        if is_old:
+            model = cast(TrainerWorker, self.trainer).trainer.policy.model
+            weights = full_parameters(model, self.ranks, everywhere=True)
+            found, nbytes = copy_weights(sampler.policy.model, weights)
+        sampler.engine.take_weights(policy_version)
+        if not is_old:
+            return Renewed(transfer=NO_TRANSFER, held=None)
         transfer = WeightTransfer(seconds=time.perf_counter() - started, nbytes=nbytes)
         return Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=found))
 
@@ -177,6 +177,12 @@ class Channels(Protocol):
 
     def send(self, ranks: Collection[int], message: Any) -> None:
         """Send the same message to several ranks."""
+
+    def tell(self, rank: int, message: Any) -> None:
+        """Send a message beside the calls."""
+
+    def hear(self) -> Any:
+        """Wait for the first rank's next message beside its calls; raises OSError or EOFError where none will come."""
 
     def receive(self, rank: int) -> Any:
         """Wait for a rank's next message; raises RankLost where none will come."""
@@ -192,7 +198,9 @@ class Knowing(Protocol):
 class RankWorkers(Workers):
     """`Workers` that are ranks: the first one sends its calls to the others and does its own part at the same time."""
 
-    def __init__(self, own: Any, numbers: range, channels: Channels, knowing: Knowing, *, part: str = "") -> None:
+    def __init__(
+        self, own: Any, numbers: Sequence[int], channels: Channels, knowing: Knowing, *, part: str = ""
+    ) -> None:
         """`own` is what this rank has; methods are looked up in its `part`, such as `worker.trainer`."""
         self._own, self._numbers, self._channels, self._knowing = own, numbers, channels, knowing
         self._prefix = f"{part}." if part else ""
@@ -211,6 +219,11 @@ class RankWorkers(Workers):
                 self._channels.send(others, call)
         if 0 in workers:
             self._own_call = call
+
+    @override
+    def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
+        with self._blaming():
+            self._channels.tell(worker, (self._prefix + method, arguments))
 
     @override
     def wait(self, busy: Collection[int]) -> int:
@@ -247,6 +260,13 @@ def answer_calls(worker: Any, channels: Channels) -> Any:
         if method == LEAVE:
             return arguments[0]
         channels.send([0], attrgetter(method)(worker)(*arguments))
+
+
+def hear(worker: Any, channels: Channels) -> None:
+    """Do what the first rank tells another one beside its calls, until it is told to leave or nobody is there."""
+    with suppress(EOFError, OSError):
+        while (message := channels.hear())[0] != LEAVE:
+            attrgetter(message[0])(worker)(*message[1])
 
 
 def same_weights(model: Any, ranks: Ranks, device: torch.device) -> None:

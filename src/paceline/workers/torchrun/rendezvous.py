@@ -33,7 +33,7 @@ HELLO_SECONDS = 10.0
 HELLO_BYTES = 4096
 PLACE = "channels"
 """Key of the first rank's address in the store."""
-KINDS = ("calls", "life")
+KINDS = ("calls", "life", "beside")
 REMEDY = f"set {SECRET} to the same random text for every rank"
 
 
@@ -43,6 +43,7 @@ class SocketChannels:
 
     calls: Mapping[int, Connection]
     life: Mapping[int, Connection]
+    beside: Mapping[int, Connection]
 
     def send(self, ranks: Collection[int], message: Any) -> None:
         """Send the same message to several ranks, pickled once."""
@@ -62,9 +63,20 @@ class SocketChannels:
         except (EOFError, OSError):
             raise RankLost(f"rank {rank} does not answer any more") from None
 
+    def tell(self, rank: int, message: Any) -> None:
+        """Send a message to a rank beside its calls; raises RankLost where it takes none."""
+        try:
+            self.beside[rank].send(message)
+        except OSError:
+            raise RankLost(f"rank {rank} does not take calls any more") from None
+
+    def hear(self) -> Any:
+        """Wait for the first rank's next message beside its calls; raises OSError or EOFError where none will come."""
+        return self.beside[0].recv()
+
     def close(self) -> None:
         """Close all channels."""
-        for channel in (*self.calls.values(), *self.life.values()):
+        for channel in (*self.calls.values(), *self.life.values(), *self.beside.values()):
             channel.close()
 
 
