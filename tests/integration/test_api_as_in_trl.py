@@ -8,7 +8,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM
+from transformers import BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM, TrainerCallback
+from transformers.integrations import integration_utils
 
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.errors import ConfigError, ModelError
@@ -127,6 +128,25 @@ def test_a_second_run_that_is_stopped_resumes_in_another_process_as_if_it_had_no
     resumed.train(resume_from_checkpoint=True)
     assert torch.equal(embedding(resumed), whole)
     assert torch.equal(embedding(made), whole)
+
+
+# --- trackers
+
+
+def test_a_tracker_that_transformers_alone_knows_is_its_own_callbacks(tmp_path, monkeypatch):
+    seen = []
+
+    class Swan(TrainerCallback):
+        def on_log(self, args, state, control, logs, **parts):
+            seen.append(logs)
+
+    monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "swanlab", Swan)
+    made = trainer(tmp_path, max_steps=1, report_to=["tensorboard", "swanlab"])
+    made.train()
+    assert seen[0]["reward"] == numbers(made, "reward")[0]
+    assert list((tmp_path / "run").rglob("events.out.tfevents.*"))
+    with pytest.raises(ConfigError, match="no tracker 'wandbb'; did you mean 'wandb'"):
+        trainer(tmp_path, report_to=["wandbb"])
 
 
 # --- the model

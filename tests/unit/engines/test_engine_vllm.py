@@ -145,6 +145,13 @@ def test_logprobs_that_differ_by_more_than_rounding_are_an_error_with_version_an
             check_probe([-1.0, -2.0], [-1.0, -2.0 + wrong], dtype, policy_version=3)
 
 
+def test_rounding_may_grow_with_the_logprobs_that_are_rounded():
+    far = [-40.0, -2.0]  # weights that have grown: four times the usual 10 nats
+    check_probe([far[0] + 3e-4, far[1]], far, torch.float32, policy_version=3)
+    with pytest.raises(TrainingError, match=r"by up to 0\.0005 nats .* rounding is below 0\.0004 "):
+        check_probe([far[0] + 5e-4, far[1]], far, torch.float32, policy_version=3)
+
+
 def test_there_is_an_order_per_completion_with_its_key_and_its_limit():
     requests = [Request(prompt_ids=(1,), keys=(5, 6), limits=(2, 3)), Request(prompt_ids=(2, 3), keys=(7,))]
     orders = orders_of(requests, Sampling(max_completion_length=9))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 from transformers import DefaultFlowCallback, TrainerCallback, TrainerState, set_seed
+from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_pt_utils import save_metrics
 from transformers.trainer_utils import TrainOutput
@@ -24,6 +25,7 @@ from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.ranks import by_first, by_first_alone, together
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.running import CallbackObserver, run_training
+from paceline.compat.trl.training_fields import ELSEWHERE
 from paceline.compat.trl.translation import keywords_of
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
@@ -92,19 +94,18 @@ class GRPOTrainer:
             optimizers=optimizers,
             peft_config=peft_config,
             quantization_config=checks.one_of(
-                **{
-                    "quantization_config": quantization_config,
-                    "model_init_kwargs' quantization_config": keywords_of(self.args, "model_init_kwargs").get(
-                        "quantization_config"
-                    ),
-                }
+                quantization_config=quantization_config,
+                model_init_kwargs=keywords_of(self.args, "model_init_kwargs").get("quantization_config"),
             ),
         )
         self.state, self._reward_log = TrainerState(), RewardLog()
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self._build(arguments)
         shown = LogPrinter if self.args.disable_tqdm else LogProgress
-        flow = [DefaultFlowCallback, *(callbacks or []), shown]
+        elsewhere = get_reporting_integration_callbacks(
+            [name for name in self.args.report_to or () if name in ELSEWHERE]
+        )
+        flow = [DefaultFlowCallback, *elsewhere, *(callbacks or []), shown]
         self.callback_handler = CallbackHandler(
             flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler
         )

@@ -66,6 +66,19 @@ UPLOAD: Remark = (
 )
 
 
+ELSEWHERE = (
+    *("azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "neptune", "swanlab"),
+)
+"""Names for `report_to` that transformers' own callbacks serve, since Paceline has no tracker for them."""
+
+
+def own_trackers(names: str | list[str] | None) -> str | tuple[str, ...] | None:
+    """`report_to` without the trackers that transformers' own callbacks serve."""
+    if names is None or isinstance(names, str):
+        return "none" if names in ELSEWHERE else names
+    return tuple(name for name in names if name not in ELSEWHERE)
+
+
 @dataclass(repr=False)
 @table
 class TrainingFields:
@@ -197,7 +210,7 @@ class TrainingFields:
     log_level: str = idle("passive", "it changes what is printed and no result; use transformers.logging.set_verbosity")
     log_level_replica: str = idle("warning", FIRST_RANK)
     disable_tqdm: bool | None = kept(None, ("idle", "there is a progress bar where there is a terminal"), late=False)
-    report_to: str | list[str] | None = becomes("none", "report_to", command="report_to")
+    report_to: str | list[str] | None = becomes("none", "report_to", convert=own_trackers, command="report_to")
     run_name: str | None = kept(None, ("idle", "trackers name a run by its directory"))
     project: str = becomes("huggingface", "project")
     trackio_space_id: str | None = kept(None, TRACKIO, late=False)

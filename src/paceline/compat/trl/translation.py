@@ -318,7 +318,9 @@ def in_field_names(text: str) -> str:
     """
     text = ASIDE.sub(lambda found: found[0] if _name(found) in {*FIELDS, *MEANINGS} else "", text)
     # the option's value is its field where a program gives an object, and a program names a model without its prefix
-    text = text.replace("--engine vllm", "--engine")  # the field is true or false
+    text = text.replace("--engine vllm", "--engine").replace(
+        "--engine local", "--engine False"
+    )  # a field of two values
     text = text.replace("--dataset train_dataset ", "--dataset ").replace("--reward-funcs model:", "--reward-funcs ")
     return OPTION.sub(lambda found: FIELDS.get(_name(found), _name(found)), text)
 
