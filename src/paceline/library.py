@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.checkpoints.run_directory import RunDir
+from paceline.config.rules import require
 from paceline.config.sections import Config
 from paceline.errors import ConfigError, PacelineError, TrainingError
 from paceline.training.measuring import measure
@@ -137,7 +138,10 @@ def _order(
         raise ConfigError("override names options of a run that is gone on with, and resume is None; leave it out")
     else:
         request = new_run(objects.flags, file=config)
-    check_processes(request.config, launched(os.environ))
+    place = launched(os.environ)
+    if place is not None and resume is None:  # a default with the time would be another one on each rank
+        require(request.config.loop.output_dir is not None, "output_dir", None, "be given on ranks", "name a directory")
+    check_processes(request.config, place)
     looked_at = check(request.config, objects.given) if resume is None else resolved(request.config, objects.given)
     return _Order(request=request, checked=looked_at, objects=objects)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.data.sources import GivenRows, ReadFiles
 from paceline.errors import ConfigError
 from paceline.rewards.function import RewardFunction
+from paceline.rewards.resolving import own_name
 from paceline.training.setup.checks import Checked, GivenObjects
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ def objects_apart(keywords: Mapping[str, Any]) -> OwnObjects:
         flags["eval_dataset"] = _address(held_out, "eval_dataset", found.rows)
     for option in ("advantage", "bound"):
         if callable(flags.get(option)):
-            function = found.objective[option] = flags[option]
-            flags[option] = f"{function.__module__}:{_name_of_function(function)}"
+            function: Any = flags[option]
+            found.objective[option], flags[option] = function, own_name(function)
     sources = flags.get("reward_funcs")
     if sources is not None:
         several = [sources] if isinstance(sources, str) or callable(sources) else list(sources)
