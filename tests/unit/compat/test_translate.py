@@ -293,15 +293,15 @@ def test_a_variable_of_the_examples_own_is_found_however_the_shell_left_it():
         assert found.environment == {}
 
 
-def test_vllm_is_in_the_process_apart_or_replaced():
+def test_vllm_is_in_the_process_or_apart():
     alone = translated(f"{TRL} --use_vllm --vllm_gpu_memory_utilization 0.4")
     assert (alone.options["engine"], alone.options["vllm_memory"], alone.launch) == ("vllm", 0.4, ())
     apart = translated(f"{TRL} --use_vllm --vllm_mode server --num_processes 3").options
     assert (apart["engine"], apart["cluster"], apart["num_consumers"]) == ("vllm", True, 3)
-    together = translated(f"{TRL} --use_vllm --num_processes 2")
-    assert "engine" not in together.options
-    assert together.launch == ("--nproc-per-node", "2")
-    assert [note.about for note in together.notes if note.kind == "missing"] == ["--use_vllm"]
+    together = translated(f"{TRL} --use_vllm --num_processes 2 --vllm_tensor_parallel_size 2")
+    assert (together.options["engine"], together.launch) == ("vllm", ("--nproc-per-node", "2"))
+    assert together.options.get("vllm_tensor_parallel", 1) == 1
+    assert "--vllm_tensor_parallel_size" in [note.about for note in together.notes if note.kind == "changed"]
 
 
 def test_the_reward_models_weight_goes_where_the_model_goes():

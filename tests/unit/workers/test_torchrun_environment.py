@@ -130,9 +130,11 @@ def test_each_rank_of_a_machine_has_a_device_of_its_own_or_is_refused():
         device_index(launched(TORCHRUN), visible=2)
 
 
-@pytest.mark.parametrize("options", [{"cluster": True}, {"engine": "vllm"}], ids=["cluster", "vllm"])
+@pytest.mark.parametrize(
+    "options", [{"cluster": True}, {"vllm_tensor_parallel": 2, "engine": "vllm"}], ids=["cluster", "vllm"]
+)
 def test_what_starts_processes_of_its_own_is_refused_on_ranks(options):
-    (name,) = options
+    name = next(iter(options)).replace("_", "-")
     config = build_config({"model": "embedded", "dataset": "arithmetic", **options})
     with pytest.raises(ConfigError, match=f"^--{name} must be .* where a launcher starts the processes"):
         check_launched(config, launched(TORCHRUN))

@@ -84,19 +84,19 @@ def place(given: GivenFlags, start: Started, found: Translation, *, apart: bool)
     share = number(given, "vllm_gpu_memory_utilization")
     tensor = int(number(given, "vllm_tensor_parallel_size", int) or 1)
     vllm = is_on(given, "use_vllm")
-    if vllm and (apart or start.ranks == 1):
-        found.decide(engine="vllm", vllm_tensor_parallel=tensor)
+    is_own = start.ranks > 1 and not apart  # every process has one in itself
+    if vllm:
+        found.decide(engine="vllm", vllm_tensor_parallel=1 if is_own else tensor)
         if share is not None:
             found.decide(vllm_memory=share)
     if not (vllm and apart):
         found.launch = start.torchrun
-        if vllm and start.ranks > 1:
+        if vllm and is_own and tensor > 1:
             text = (
-                f"vLLM beside the trainer in each of {start.ranks} processes is not offered: the built-in engine "
-                f"samples in all of them on the trained weights; --cluster --num-consumers {start.ranks} --engine vllm "
-                "has vLLM on devices of its own"
+                f"each of the {start.ranks} processes has a vLLM of its own, on its own device; in the samplers of "
+                f"--cluster it may be spread over {tensor}"
             )
-            found.note("missing", "--use_vllm", text)
+            found.note("changed", "--vllm_tensor_parallel_size", text)
         return
     found.decide(cluster=True, num_producers=1, num_consumers=start.ranks)
     text = (

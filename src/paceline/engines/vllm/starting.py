@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from paceline.engines.vllm.asking import BACKEND, EXTENSION
@@ -106,7 +107,7 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
                 kv_cache_memory_bytes=size,
                 gpu_memory_utilization=room.gpu_share,
                 tensor_parallel_size=room.tensor_parallel,
-                distributed_executor_backend="uni" if room.tensor_parallel == 1 else "mp",
+                distributed_executor_backend=_executor(room),
                 enable_prefix_caching=True,
                 enable_sleep_mode=not is_cpu,
                 disable_log_stats=True,
@@ -118,6 +119,24 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
     if is_cpu and room.tensor_parallel > 1:
         engine.collective_rpc("leave_no_files")
     return engine
+
+
+def _executor(room: Room) -> str:
+    """How vLLM runs its worker. On a rank it takes the ranks' process group as it is, and this rank's device."""
+    if room.tensor_parallel > 1:
+        return "mp"
+    index = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    if not dist.is_initialized() and index == 0:
+        return "uni"
+    # its worker is told the device by a launcher's variables, which some launchers call otherwise
+    os.environ["LOCAL_RANK"] = str(index)
+    if dist.is_initialized():
+        os.environ["RANK"] = str(dist.get_rank())
+    else:  # a rank that only samples is in no group: vLLM makes one of it alone
+        port = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
+        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.pop("TORCHELASTIC_USE_AGENT_STORE", None)
+    return "external_launcher"
 
 
 @contextlib.contextmanager

@@ -87,10 +87,11 @@ def check_launched(config: Config, place: Launched) -> None:
             f"--cluster must be left out where a launcher starts the processes, here {place.size} of them; "
             "it starts its own from one"
         )
-    if config.engine.engine != "local":
+    spread = config.engine.vllm_tensor_parallel
+    if config.engine.engine == "vllm" and spread > 1:
         raise ConfigError(
-            f"--engine must be local where a launcher starts the processes, got {config.engine.engine!r}; "
-            "vLLM makes a process group of its own, and runs in the samplers of --cluster"
+            f"--vllm-tensor-parallel must be 1 where a launcher starts the processes, got {spread}: every rank that "
+            "samples has a vLLM in its process; the samplers of --cluster may spread theirs"
         )
     layout(config.parallel, training_ranks(config.parallel, place.size))
     if place.secret is None and not place.is_one_machine:

@@ -3,6 +3,7 @@
 import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -95,8 +96,8 @@ class Joined:
         self._open.enter_context(group)
 
     def close(self) -> None:
-        """Leave the process groups, unless others may be gone: that would wait for them."""
-        if not self.is_over and dist.is_initialized():
+        """Leave the process groups, unless others may be gone: that would wait for them. vLLM leaves them itself."""
+        if not self.is_over and dist.is_initialized() and "vllm" not in sys.modules:
             self._open.close()
 
 

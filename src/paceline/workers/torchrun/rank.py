@@ -277,7 +277,10 @@ def same_weights(model: Any, ranks: Ranks, device: torch.device) -> None:
 
 
 def load_copy(config: Config, overrides: Overrides, checkpoint: Checkpoint | None, *, is_apart: bool) -> Loaded:
-    """Load a frozen copy of the whole model to sample from. `is_apart`: a program's own model is no one else's here."""
+    """Load a copy of the whole model to sample from. `is_apart`: a program's own model is no one else's here.
+
+    Parameters that are trained elsewhere say so here too: an engine with weights of its own takes those alone.
+    """
     adapter, seed = overrides.adapter or config.lora, config.loop.seed
     place = None if checkpoint is None else checkpoint.model
     if overrides.model is None:
@@ -287,5 +290,4 @@ def load_copy(config: Config, overrides: Overrides, checkpoint: Checkpoint | Non
         policy = adopt_model(model, config.model, adapter, seed=seed)
         if place is not None:
             restore_weights(policy, place)
-    policy.model.requires_grad_(False)
     return policy
