@@ -137,4 +137,4 @@ def saying_how_to_resume(request: RunRequest, voice: Voice) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         has_begun = (request.output_dir / "config.yaml").is_file()
         how = f"go on with {voice.resume(request.output_dir)}" if has_begun else "the run had not begun"
-        raise KeyboardInterrupt(*interrupt.args, how) from None
+        raise KeyboardInterrupt("; ".join([*map(str, interrupt.args), how])) from None
