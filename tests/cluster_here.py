@@ -54,7 +54,7 @@ class Here:
 @contextmanager
 def cluster_here(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
     """A `BackendFactory`: one trainer and the samplers."""
-    trainer = TrainerWorker(config, inputs.run_size, None if checkpoint is None else checkpoint.path)
+    trainer = TrainerWorker(config, inputs.run_size, checkpoint)
     count, done = config.cluster.num_producers, 0 if checkpoint is None else checkpoint.state.step
     samplers = WorkerGroup(Here([sampler_of(config) for _ in range(count)]), "sampler")
     weights = StoredWeights(WorkerGroup(Here([trainer]), "trainer"), samplers, done=done)
