@@ -237,3 +237,19 @@ def test_an_adapter_of_experts_trains(tmp_path):
     trained = {name: one for name, one in made.model.named_parameters() if "lora_B" in name}
     assert len(trained) == 2
     assert all(one.abs().max() > 0 for one in trained.values())
+
+
+def test_the_adaptive_weight_of_the_entropy_is_the_trainers_and_in_the_log(tmp_path):
+    made = trainer(
+        tmp_path,
+        max_steps=3,
+        use_adaptive_entropy=True,
+        entropy_coef=0.01,
+        entropy_target=100.0,
+        entropy_coef_delta=0.05,
+    )
+    assert made.entropy_coef == 0.01
+    made.train()
+    # the target is never reached, so every update adds 0.05
+    assert made.entropy_coef == pytest.approx(0.16)
+    assert numbers(made, "entropy_coef") == pytest.approx([0.06, 0.11, 0.16])

@@ -178,7 +178,7 @@ class CallbackObserver:
         if self.job.launch is not None:
             for log in self.job.launch.call("give_log"):
                 self.reward_log.add(log)
-        bonus = {"entropy_coef": coef} if (coef := self.job.config.loss.entropy_coef) else {}
+        bonus = {"entropy_coef": self.trainer.entropy_coef} if self.job.config.loss.has_entropy_bonus else {}
         self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
         self._fire("on_step_end")
         self._log_evaluate_save(batch)

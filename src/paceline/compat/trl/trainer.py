@@ -137,9 +137,14 @@ class GRPOTrainer:
         ]
         self.reward_weights = torch.tensor(list(config.rewards.weights.values()), dtype=torch.float32)
         self.num_generations = config.sampling.num_generations
-        self.beta, self.entropy_coef, self.aux_loss_enabled = config.loss.beta, config.loss.entropy_coef, False
+        self.beta, self.aux_loss_enabled = config.loss.beta, False
         self.hub_model_id = self.args.hub_model_id or self._job.output_dir.name
         self.accelerator = ScriptAccelerator(self.args.device, self.args.launched)
+
+    @property
+    def entropy_coef(self) -> float:
+        """Weight of the entropy bonus as it is now; `use_adaptive_entropy` changes it with every update."""
+        return self._job.backend.trainer.learner.entropy_control[0]
 
     @property
     def control(self) -> Any:
