@@ -37,7 +37,7 @@ from paceline.runtime.devices import choose_device
 from paceline.training.backend import OneProcess, one_process
 from paceline.training.plan.batches import most_prompts_per_step
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.trainer import Trainer, updates_per_step
 from paceline.types import RowCheck, Task
 from paceline.workers.backend import WorkerBackend
@@ -114,36 +114,9 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     check_trackers(config.loop.report_to)
     if config.engine.engine == "vllm":
         check_vllm(None)
-    tokenizer = _tokenizer(arguments, config)
-    # rows and reward functions
     limit = _rows_needed(dataset, config)
     rows = datasets.read_rows(dataset, "train_dataset", limit=limit)
-    if isinstance(rows, datasets.AddressedRows) and not all(isinstance(one, str) for one in sources):
-        raise ConfigError(
-            f"reward_funcs must be names with train_dataset {rows.address!r}, got a function; give the rows themselves "
-            "as train_dataset, or the function as 'file.py:function'"
-        )
-    check_parameters(sources, datasets.columns_of(dataset, rows), list(context))
-    processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
-    graders = make_graders(names, sources, processing, context=context, built_in=built_in)
-    check = row_check(graders.functions or {})
-    tasks = datasets.make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check)
-    model = None if isinstance(arguments.model, str) else arguments.model
-    if arguments.quantization_config is not None:
-        model = load_quantised(config.model, arguments.quantization_config)
-    given = replace(
-        graders,
-        model=model,
-        adapter=arguments.peft_config,
-        tokenizer=tokenizer,
-        tasks=tasks,
-        held_out={
-            name: held_out_tasks(one, name, tokenizer, config, check=check)
-            for name, one in datasets.held_out_sets(arguments.eval_dataset).items()
-        },
-        optimizer=arguments.optimizers[0],
-        make_scheduler=lambda optimizer, total: arguments.optimizers[1] or make_scheduler(args, optimizer, total=total),
-    )
+    given = _objects(arguments, config, sources, rows, context)
     inputs = prepare(config, given)
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
     rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
@@ -168,6 +141,52 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         is_stream=datasets.size_of(dataset) is None,
         makes_scheduler=arguments.optimizers[1] is None,
     )
+
+
+def _objects(
+    arguments: TrainerArguments,
+    config: Config,
+    sources: list[RewardSource],
+    rows: datasets.DatasetRows,
+    context: Mapping[str, Any],
+) -> Overrides:
+    """Tokenizer, tasks, graders, model and optimiser of a program, in the places of what options name."""
+    args, tokenizer = arguments.args, _tokenizer(arguments, config)
+    if isinstance(rows, datasets.AddressedRows) and not all(isinstance(one, str) for one in sources):
+        raise ConfigError(
+            f"reward_funcs must be names with train_dataset {rows.address!r}, got a function; give the rows themselves "
+            "as train_dataset, or the function as 'file.py:function'"
+        )
+    check_parameters(sources, datasets.columns_of(arguments.train_dataset, rows), list(context))
+    processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
+    graders = make_graders(reward_names(sources), sources, processing, context=context, built_in=built_in)
+    check = row_check(graders.functions or {})
+    tasks = datasets.make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check)
+    model = None if isinstance(arguments.model, str) else arguments.model
+    if arguments.quantization_config is not None:
+        model = load_quantised(config.model, arguments.quantization_config)
+    return replace(
+        graders,
+        model=model,
+        adapter=arguments.peft_config,
+        tokenizer=tokenizer,
+        tasks=tasks,
+        held_out={
+            name: held_out_tasks(one, name, tokenizer, config, check=check)
+            for name, one in datasets.held_out_sets(arguments.eval_dataset).items()
+        },
+        optimizer=arguments.optimizers[0],
+        make_scheduler=lambda optimizer, total: arguments.optimizers[1] or make_scheduler(args, optimizer, total=total),
+    )
+
+
+def quantizations(args: GRPOConfig, given: Any) -> dict[str, Any]:
+    """Quantisations by the two names that a program may give them under."""
+    keywords = keywords_of(args, "model_init_kwargs")
+    return {
+        "quantization_config": given,
+        "model_init_kwargs' quantization_config": keywords.get("quantization_config"),
+    }
 
 
 def _on_ranks(launch: Launch, config: Config, inputs: RunInputs) -> WorkerBackend:

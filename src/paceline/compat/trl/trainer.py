@@ -16,7 +16,7 @@ from transformers.trainer_utils import TrainOutput
 
 from paceline.compat.trl import checks
 from paceline.compat.trl.batches import interval
-from paceline.compat.trl.building import build, held_out_tasks, model_name, said_in_field_names
+from paceline.compat.trl.building import build, held_out_tasks, model_name, quantizations, said_in_field_names
 from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import AddressedRows, ScriptAccelerator, held_out_sets, row_loader, size_of
@@ -26,7 +26,6 @@ from paceline.compat.trl.ranks import by_first, by_first_alone, together
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.running import CallbackObserver, run_training
 from paceline.compat.trl.training_fields import ELSEWHERE
-from paceline.compat.trl.translation import keywords_of
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
 from paceline.rewards.model import RewardModel
@@ -93,10 +92,7 @@ class GRPOTrainer:
             ),
             optimizers=optimizers,
             peft_config=peft_config,
-            quantization_config=checks.one_of(
-                quantization_config=quantization_config,
-                model_init_kwargs=keywords_of(self.args, "model_init_kwargs").get("quantization_config"),
-            ),
+            quantization_config=checks.one_of(**quantizations(self.args, quantization_config)),
         )
         self.state, self._reward_log = TrainerState(), RewardLog()
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
@@ -144,7 +140,7 @@ class GRPOTrainer:
     @property
     def entropy_coef(self) -> float:
         """Weight of the entropy bonus as it is now; `use_adaptive_entropy` changes it with every update."""
-        return self._job.backend.trainer.learner.entropy_control[0]
+        return self._job.trainer.learner.entropy_control[0]
 
     @property
     def control(self) -> Any:

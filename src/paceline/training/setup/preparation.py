@@ -76,16 +76,9 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     )
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
-    # a program's own tasks say that its options name no held-out set
-    is_evaluated = (
-        overrides.tasks is None
-        and overrides.held_out is None
-        and (
-            data.eval_dataset is not None
-            or any(has_split(one, data.eval_split, checked.files) for one in data.datasets)
-        )
-    )
-    evaluators: tuple[Evaluator, ...] = make_evaluators(config, tokenizer, checked, limit=limit) if is_evaluated else ()
+    evaluators: tuple[Evaluator, ...] = ()
+    if _has_held_out_options(config, overrides, checked):
+        evaluators = make_evaluators(config, tokenizer, checked, limit=limit)
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )
@@ -109,6 +102,14 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         policy_loss=loss,
         needs_reward=overrides.needs_reward,
     )
+
+
+def _has_held_out_options(config: Config, overrides: Overrides, checked: Checked) -> bool:
+    """Return True if options name held-out tasks: a program's own tasks say that they name none."""
+    if overrides.tasks is not None or overrides.held_out is not None:
+        return False
+    data = config.data
+    return data.eval_dataset is not None or any(has_split(one, data.eval_split, checked.files) for one in data.datasets)
 
 
 def own_objective(config: Config, overrides: Overrides) -> tuple[GroupAdvantage | None, PolicyLoss | None]:
