@@ -211,6 +211,8 @@ def test_vllm_samples_in_this_process_and_rollouts_are_corrected_as_in_trl():
     engine, loss = config.engine, config.loss
     assert (engine.engine, engine.vllm_memory, engine.vllm_tensor_parallel) == ("vllm", 0.5, 2)
     assert (loss.rollout_correction, loss.correction_bounds) == ("sequence_mask", (0.0, 3.0))
+    lower = config_of(use_vllm=True, vllm_importance_sampling_clip_min=0.5, vllm_importance_sampling_clip_max=None)
+    assert lower.loss.correction_bounds == (0.5, 3.4e38)
     uncorrected = config_of(use_vllm=True, vllm_importance_sampling_correction=False)
     assert uncorrected.loss.rollout_correction == "none"
     assert config_of(vllm_gpu_memory_utilization=0.5).engine == config_of().engine

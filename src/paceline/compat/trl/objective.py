@@ -28,6 +28,8 @@ LOSSES: Mapping[str, tuple[str, str]] = {
 ADVANTAGES: Mapping[str, str] = {"group": "group", "batch": "group_mean_reward_std", "none": "none"}
 CISPO_MAX_RATIO = 5.0
 """ScaleRL's value; TRL's default for cispo is `epsilon`, which bounds every weight at 0.2."""
+NO_BOUND = 3.4e38
+"""Above every weight that float32 can hold."""
 OPTIONS = tuple(one.name for one in options() if one.section in ("advantage", "loss") and one.name in DECIDED_BY)
 """Options of the objective that fields decide."""
 UNSET = ("preset", "ref_sync", "rollout_correction", "correction_bounds")
@@ -110,9 +112,10 @@ def _correction(args: "GRPOConfig") -> Options:
         return {}
     cap = args.vllm_importance_sampling_cap
     most = args.vllm_importance_sampling_clip_max if cap is None else cap
-    if most is None:
+    least = args.vllm_importance_sampling_clip_min
+    if most is None and least is None:
         raise ConfigError(
             "vllm_importance_sampling_clip_max must be a number, got None: the weight has no other bound; 3.0 is usual"
         )
-    bounds = (args.vllm_importance_sampling_clip_min or 0.0, most)
+    bounds = (least or 0.0, NO_BOUND if most is None else most)
     return {"rollout_correction": args.vllm_importance_sampling_mode, "correction_bounds": bounds}
