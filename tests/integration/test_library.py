@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,6 +178,50 @@ def test_functions_and_rows_of_a_program_reach_the_actors_of_a_cluster(tmp_path,
             cluster=True,
             output_dir=tmp_path / "object",
         )
+
+
+SCRIPT = """
+import sys
+
+import paceline
+
+
+def variety(completions, **columns):
+    return [len(set(text)) / 10 for text in completions]
+
+
+model, place = sys.argv[1:]
+rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
+options = {"model": model, "dataset": rows, "reward_funcs": variety, "system_prompt": "", "learning_rate": 0.01}
+options |= {"max_steps": 3, "prompts_per_step": 2, "num_generations": 4, "max_completion_length": 12}
+run = paceline.train(**options, output_dir=f"{place}/train")
+assert [one.step for one in run.metrics] == [1, 2, 3]
+with paceline.Session(**options, output_dir=f"{place}/hand") as session:
+    for _ in session:
+        session.update(session.sample())
+assert [one.step for one in session.run.metrics] == [1, 2, 3]
+"""
+
+
+@pytest.mark.long
+def test_on_ranks_every_one_runs_the_program_and_the_weights_are_those_of_one_process(tmp_path, model):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    here = paceline.train(model=model, dataset=ROWS, reward_funcs=variety, output_dir=tmp_path / "one", **SMALL)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launcher, str(script), str(model), str(tmp_path / "ranks")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    alone = load_file(here.final_dir / "model.safetensors")
+    for name in ("train", "hand"):
+        together = load_file(tmp_path / "ranks" / name / "final" / "model.safetensors")
+        assert max(float((alone[key] - together[key]).abs().max()) for key in alone) < 1e-5
 
 
 @pytest.mark.usefixtures("heeded_signals")
