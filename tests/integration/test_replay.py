@@ -107,7 +107,7 @@ def test_the_table_has_both_objectives_beside_what_was_recorded(run, capsys):
         (["--step", "0"], "--step must be a whole number of at least 1, got '0'"),
         ([], "--step must be a whole number of at least 1, got ''"),
         (["--step", "1", "--learning-rate", "1"], "--learning-rate is no option of `paceline replay`"),
-        (["--step", "1", "--ref-sync-steps", "1"], "--ref-sync-steps is no option of `paceline replay`"),
+        (["--step", "1", "--ref-sync", "1", "0.5"], "--ref-sync is no option of `paceline replay`"),
         (["--step", "1", "--clip-eps-low", "2"], "--clip-eps-low must lie in [0, 1)"),
     ],
 )

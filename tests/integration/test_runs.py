@@ -152,7 +152,7 @@ def test_a_reference_is_the_policy_again_after_the_steps_that_move_it_there(tmp_
     rows = write_rows(tmp_path / "train.jsonl", GSM8K)
     run = train(
         tmp_path, "--model", model_directory("qwen2"), "--dataset", rows, "--beta", "0.1", "--max-steps", 3,
-        "--ref-sync-steps", 2, "--ref-sync-mix", 1,
+        "--ref-sync", 2, 1,
     )  # fmt: skip
     assert [record["kl"] > 1e-6 for record in run.metrics()] == [False, True, False]
 
@@ -176,9 +176,9 @@ def test_a_moving_reference_is_refused_for_a_model_that_is_an_adapter(tmp_path, 
     rows = write_rows(tmp_path / "train.jsonl", GSM8K)
     run = train(tmp_path, "--model", model_directory("qwen2"), "--dataset", rows, "--lora-rank", 2, "--max-steps", 1)
     options = f"--model {run.path / 'final'} --dataset {rows} --output-dir {tmp_path / 'next'} --beta 0.1"
-    short = "--ref-sync-steps 1 --max-completion-length 8 --prompts-per-step 2 --max-steps 1"
+    short = "--ref-sync 1 0.5 --max-completion-length 8 --prompts-per-step 2 --max-steps 1"
     assert main(["train", *options.split(), *short.split()]) == 2
-    assert "--ref-sync-steps must be 0 with an adapter, got 1; the reference" in capsys.readouterr().err
+    assert "--ref-sync must be none with an adapter, got (1.0, 0.5); the reference" in capsys.readouterr().err
     assert not (tmp_path / "next").exists()
 
 

@@ -132,19 +132,19 @@ class JoinedRows(RowsOnDemand):
         return digest.hexdigest()
 
 
-def is_file(dataset: str, files: ReadFiles) -> bool:
+def is_file(dataset: str, files: ReadFiles | None = None) -> bool:
     """Return True if a dataset is one file, or a program's rows; raise a DataError if nothing lies at the address."""
-    return _kind(_counted(dataset)[0], files) == "file"
+    return _kind(_counted(dataset)[0], files or {}) == "file"
 
 
-def has_split(dataset: str, split: str, files: ReadFiles) -> bool:
+def has_split(dataset: str, split: str, files: ReadFiles | None = None) -> bool:
     """Return True if a dataset has this split: a generator always, a file never, others as `datasets` says.
 
     Raises:
         DataError: nothing lies at the address, or it cannot be loaded.
     """
     place, _ = _counted(dataset)
-    kind = _kind(place, files)
+    kind = _kind(place, files or {})
     return split in split_names(place) if kind in ("directory", "hub") else kind == "generator"
 
 

@@ -151,8 +151,8 @@ def test_a_directory_has_the_splits_that_its_files_name(tmp_path, monkeypatch):
     (folder / "test.jsonl").write_bytes(lines(ROWS[:1]))
     rows = load_rows(str(folder), split="train", size=2)
     assert [(row.row_id, dict(row.columns)) for row in rows] == [("sums/train:1", ROWS[0]), ("sums/train:2", ROWS[1])]
-    assert has_split(str(folder), "test", {})
-    assert not has_split(str(folder), "validation", {})
+    assert has_split(str(folder), "test")
+    assert not has_split(str(folder), "validation")
     with pytest.raises(DataError, match=r"no split 'dev'; its splits: train, test \(--dataset-split"):
         load_rows(str(folder), split="dev", size=None)
 
@@ -162,8 +162,8 @@ def test_a_directory_that_save_to_disk_wrote_is_read_as_the_dataset_it_is(tmp_pa
     datasets.Dataset.from_list(ROWS).save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"test": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(tmp_path / "more"))
     assert [dict(row.columns) for row in load_rows(str(tmp_path / "one"), split="train", size=None)] == ROWS
-    assert has_split(str(tmp_path / "more"), "test", {})
-    assert not has_split(str(tmp_path / "more"), "train", {})
+    assert has_split(str(tmp_path / "more"), "test")
+    assert not has_split(str(tmp_path / "more"), "train")
 
 
 def test_an_empty_directory_is_refused_with_its_name(tmp_path):
@@ -172,11 +172,11 @@ def test_an_empty_directory_is_refused_with_its_name(tmp_path):
 
 def test_generators_always_have_a_held_out_split_and_files_never(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(lines(ROWS))
-    assert has_split("arithmetic", "test", {})
-    assert has_split("reasoning_gym:chain_sum", "test", {})
-    assert not has_split(str(tmp_path / "a.jsonl"), "train", {})
+    assert has_split("arithmetic", "test")
+    assert has_split("reasoning_gym:chain_sum", "test")
+    assert not has_split(str(tmp_path / "a.jsonl"), "train")
     with pytest.raises(DataError, match="there is no"):
-        has_split(str(tmp_path / "b.jsonl"), "train", {})
+        has_split(str(tmp_path / "b.jsonl"), "train")
 
 
 def test_arithmetic_gives_rows_of_the_split_that_was_asked_for():
