@@ -49,7 +49,9 @@ class PacelineError(Exception):
     def reworded(self, say: Callable[[str], str]) -> Self:
         """Return the same error with every part as a door says it; a remedy that it says in no words is left out."""
         remedies = [said for remedy in self.remedies if (said := say(remedy))]
-        error = type(self)(say(self.message), remedies=remedies, then=say(self.then))
+        error = type(self).__new__(type(self))  # a subclass may be made of other arguments
+        error.__dict__.update(self.__dict__)
+        PacelineError.__init__(error, say(self.message), remedies=remedies, then=say(self.then))
         error.option, error.value, error.rule = self.option, self.value, self.rule
         return error
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.rules import require
 from paceline.config.sections import Config
-from paceline.errors import ConfigError, PacelineError, TrainingError
+from paceline.errors import ConfigError, PacelineError
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check, check_held_out, resolved
-from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
 from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
 from paceline.types import RolloutGroup
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
     from paceline.training.evaluation import AccuracyResult
     from paceline.training.learner.stats import UpdateStats
-    from paceline.training.loop import Step
     from paceline.training.session import RunSession
     from paceline.training.setup.evaluators import EvalResult
     from paceline.training.setup.run_inputs import Overrides
+    from paceline.training.step import Step
 
 FLAG = re.compile(r"(`[^`]*`)|--([a-z][a-z0-9-]*[a-z0-9])")
 """A command in backticks, which stays as it is, or an option."""
@@ -96,8 +96,9 @@ class TrainedRun:
 
     @property
     def summary(self) -> RunLine:
-        """What the run achieved: before, after, the paired difference, seconds per phase."""
-        return RunLine(json.loads((self.path / "summary.json").read_text(encoding="utf-8")))
+        """What the run achieved: before, after, the paired difference, seconds per phase; empty until its end."""
+        file = self.path / "summary.json"
+        return RunLine(json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})
 
     @property
     def final_dir(self) -> Path:
@@ -105,7 +106,7 @@ class TrainedRun:
         return self.path / "final"
 
     def rollouts(self, step: int) -> list[RunLine]:
-        """Return the completions of a step, with prompt, rewards and advantage."""
+        """Return the completions of a step as they were sampled: prompt, rewards and advantage."""
         return [RunLine(one) for one in RunDir(self.path).rollouts(step)]
 
     def report(self) -> Path:
@@ -131,7 +132,7 @@ class _Order:
 def _order(
     options: Mapping[str, Any], config: str | Path | None, resume: str | Path | None, override: Sequence[str]
 ) -> _Order:
-    objects = objects_apart(options)
+    objects, override = objects_apart(options), [override] if isinstance(override, str) else override
     if resume is not None:
         request = resumed_run(resume, objects.flags, file=config, override=override)
     elif override:
@@ -214,7 +215,7 @@ class Session:
         with _said_in_keywords():
             self._order = _order(options, config, resume, override)
         self._console, self._place = console, launched(os.environ)
-        self._opened = self._open()
+        self._opened, self._is_entered = self._open(), False
         self._session: RunSession | None = None
         self._step: Step | None = None
         self._interrupted: Callable[[], bool] = lambda: False
@@ -231,6 +232,9 @@ class Session:
 
     def __enter__(self) -> Self:
         """Load the weights, or read the checkpoint, and open the run directory."""
+        if self._is_entered:
+            raise ConfigError("a session is entered once; make another one, with resume= to go on")
+        self._is_entered = True
         self._opened.__enter__()
         return self
 
@@ -244,14 +248,13 @@ class Session:
         """Yield the number of each step that is left; its body calls `sample` and then `update`, once each."""
         from paceline.training.loop import steps
 
-        if self._session is None:
+        if self._place is not None and not self._place.leads:
             return
-        for step in steps(self._session.run, interrupted=self._interrupted):
+        run = self._after_step(must_update=True).run
+        for step in steps(run, interrupted=self._interrupted):
             self._step = step
             yield step.number
             self._step = None
-            if not hasattr(step, "stats"):
-                raise TrainingError(f"step {step.number} has no update; call sample() and then update(groups) in each")
 
     def sample(self) -> tuple[RolloutGroup, ...]:
         """Sample and grade the step's completions, and compare them within each prompt."""
@@ -275,7 +278,7 @@ class Session:
         """
         from paceline.training.run import evaluate
 
-        run = self._after_update().run
+        run = self._after_step().run
         results = evaluate(run, run.inputs.evaluators)
         run.observer.evaluated(results)
         run.clocked_until = None
@@ -283,22 +286,28 @@ class Session:
 
     def save(self) -> None:
         """Write a checkpoint of the last step that has its update."""
-        from paceline.training.run import Requests, apply
+        from paceline.training.run import save_last
 
-        apply(self._after_update().run, Requests(save=True))
+        save_last(self._after_step().run)
 
     def _current(self, method: str) -> "Step":
         if self._step is None:
             raise ConfigError(f"{method}() belongs to a step; call it within `for step in session:`")
         return self._step
 
-    def _after_update(self) -> "RunSession":
-        """The open session, with the step in hand finished if its weights are updated."""
+    def _after_step(self, *, must_update: bool = False) -> "RunSession":
+        """The open session, with the step in hand finished if it has its update; with `must_update` it must have.
+
+        A step that the block leaves without one is not recorded; a resumed run goes on with its completions.
+        """
         if self._session is None:
             raise ConfigError("the session is not open; use it within `with`, and on the first rank alone")
-        if self._step is not None and hasattr(self._step, "stats"):
+        if self._step is not None and (must_update or self._step.is_updated):
             self._step.finish()
         return self._session
+
+    def _close(self) -> None:
+        self._session = self._step = None
 
     @contextmanager
     def _open(self) -> Generator[None]:
@@ -326,13 +335,13 @@ class Session:
             make_backend = choose_backend(self.config, launch, order.overrides)
             run = session.start(make_backend, observer, opening=opening_sentences(inputs))
             self._session = session
+            around.callback(self._close)
             with observer, session.stepping() as self._interrupted, running(run):
                 yield
-                self._after_update()  # a loop may be left by `break`
+                self._after_step()  # a loop may be left by `break`
             if session.interrupt is not None:
                 raise KeyboardInterrupt(f"{session.interrupt} after step {run.state.step}")
             session.finish(console)
-            self._session = None
 
 
 def evaluate(
@@ -352,7 +361,11 @@ def evaluate(
 
     with _said_in_keywords():
         objects = objects_apart(options)
-        options_of_run = read_configuration(objects.flags, file=config).config
+        configuration = read_configuration(objects.flags, file=config)
+        refuse_foreign_code(configuration.config, configuration.ground, objects.flags)
+        options_of_run = configuration.config
+        if launched(os.environ) is not None:
+            raise ConfigError("evaluate is one process, and a launcher started several; call it in a program of one")
         checked = check_held_out(options_of_run, objects.given)
         say, overrides = (console or open_console()).print, objects.overrides(checked)
         found = measure(options_of_run, checked, overrides=overrides, say=lambda text: say(in_keywords(text)))

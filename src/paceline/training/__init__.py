@@ -1,6 +1,7 @@
 """The loop on one machine, and everything around it.
 
 loop.py             the algorithm: sample, compare, update, record
+step.py             one turn of it, for a loop of a program's own too
 run.py              a run under way: what happens around and between its steps
 session.py          around the loop, for every door: run directory, start point, watchdog, signals, final model
 setup/              everything of a run that needs no weights

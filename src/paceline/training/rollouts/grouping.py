@@ -108,24 +108,30 @@ def as_changed(sampled: Sequence[RolloutGroup], groups: Sequence[RolloutGroup]) 
     if groups is sampled:
         return tuple(sampled)
     changed = {_completions_of(group): group for group in groups}
-    found = []
+    found, is_twice = [], len(changed) < len(groups)
     for group in sampled:
-        one = changed.pop(_completions_of(group), None)
+        one = changed.get(_completions_of(group))
         if one is None:
             found.append(replace(group, dropped=group.dropped or "filtered"))
             continue
-        trained = [rollout.advantage for rollout in one.rollouts if rollout.dropped is None]
-        if not all(map(math.isfinite, trained)):
+        if one.task is not group.task:
+            break
+        changed.pop(_completions_of(group))
+        given = [rollout.advantage for rollout in one.rollouts]
+        if not all(isinstance(advantage, int | float) and math.isfinite(advantage) for advantage in given):
             raise ConfigError(
-                f"every advantage must be a finite number, got {trained} for task {one.task.task_id}; set `dropped` of "
-                "a rollout that is not to be trained on"
+                f"every advantage must be a finite number, got {given} for task {one.task.task_id}; give 0.0 to a "
+                "rollout that is not to be trained on"
             )
         reason = one.dropped
         if reason is None or reason == "zero_deviation":
+            trained = [rollout.advantage for rollout in one.rollouts if rollout.dropped is None]
             reason = None if carries_signal(trained) else "zero_deviation"
+        elif reason not in OUT_OF_THE_STEP and reason != group.dropped:
+            reason = "filtered"  # left out by the program, whatever it calls its reason
         found.append(replace(one, dropped=reason))
-    if changed:
-        strange = next(iter(changed.values()))
+    if changed or is_twice:
+        strange = next(iter(changed.values()), groups[0])
         raise ConfigError(
             f"update must get groups of the same step's sample(), each once and with its completions, got one of task "
             f"{strange.task.task_id}; change a group by dataclasses.replace"

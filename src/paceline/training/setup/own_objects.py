@@ -1,5 +1,6 @@
 """Keywords of a program: options, and objects in the place of what options name; no torch."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from paceline.data.sources import GivenRows, ReadFiles
 from paceline.errors import ConfigError
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.resolving import own_name
+from paceline.rewards.parameters import base_name
+from paceline.rewards.resolving import BUILT_IN, own_name
 from paceline.training.setup.checks import Checked, GivenObjects
 
 if TYPE_CHECKING:
@@ -69,24 +71,40 @@ def objects_apart(keywords: Mapping[str, Any]) -> OwnObjects:
         flags["dataset"] = _address(flags["dataset"], "dataset", found.rows)
     held_out = flags.get("eval_dataset")
     if isinstance(held_out, Mapping) and not hasattr(held_out, "column_names"):
-        flags["eval_dataset"] = [f"{name}={_address(one, str(name), found.rows)}" for name, one in held_out.items()]
+        odd = [name for name in held_out if not re.fullmatch(r"[\w.-]+", str(name))]
+        if odd:
+            raise ConfigError(
+                f"--eval-dataset must name its sets by letters, digits, dots and hyphens, got {odd[0]!r}; rename it"
+            )
+        flags["eval_dataset"] = [
+            f"{name}={_address(one, f'eval_dataset.{name}', found.rows)}" for name, one in held_out.items()
+        ]
     elif held_out is not None:
         flags["eval_dataset"] = _address(held_out, "eval_dataset", found.rows)
     for option in ("advantage", "bound"):
         if callable(flags.get(option)):
             function: Any = flags[option]
             found.objective[option], flags[option] = function, own_name(function)
-    sources = flags.get("reward_funcs")
-    if sources is not None:
-        several = [sources] if isinstance(sources, str) or callable(sources) else list(sources)
-        flags["reward_funcs"] = [_name_of_function(one) if callable(one) else one for one in several]
-        found.functions = {_name_of_function(one): one for one in several if callable(one)}
-        if len(found.functions) < sum(map(callable, several)):
-            raise ConfigError(
-                f"--reward-funcs must be functions of different names, got {', '.join(map(str, flags['reward_funcs']))}"
-                "; rename one"
-            )
+    _name_functions(flags, found)
     return found
+
+
+def _name_functions(flags: dict[str, object], found: OwnObjects) -> None:
+    """Put names into `reward_funcs`, and keep the functions behind them."""
+    sources: Any = flags.get("reward_funcs")
+    if sources is None:
+        return
+    several = [sources] if isinstance(sources, str) or callable(sources) else list(sources)
+    names = [_name_of_function(one) if callable(one) else str(one) for one in several]
+    flags["reward_funcs"] = names
+    found.functions = {_name_of_function(one): one for one in several if callable(one)}
+    if built_in := [name for name in found.functions if base_name(name) in BUILT_IN]:
+        raise ConfigError(
+            f"--reward-funcs must be functions with names of their own, got {built_in[0]}, which is built in; "
+            "rename the function"
+        )
+    if len(found.functions) < sum(map(callable, several)):
+        raise ConfigError(f"--reward-funcs must be functions of different names, got {', '.join(names)}; rename one")
 
 
 def _name_of_model(model: Any, tokenizer: Any) -> str:
@@ -104,17 +122,22 @@ def _name_of_function(function: Any) -> str:
 
 def _address(given: Any, name: str, rows: ReadFiles) -> Any:
     """Addresses as they are, or the name of rows, which are kept under it."""
+    option = name.partition(".")[0].replace("_", "-")
     if isinstance(given, Path):
         return str(given)
     if isinstance(given, str):
+        if (given, None) in rows:
+            raise ConfigError(f"--{option} {given} is the name of the rows that are given; write the address as a path")
         return given
-    if isinstance(given, list | tuple) and all(isinstance(one, str | Path) for one in given):
+    if isinstance(given, list | tuple) and given and all(isinstance(one, str | Path) for one in given):
         return [*map(str, given)]
     if not isinstance(given, Iterable) or isinstance(given, Mapping):
         raise ConfigError(
-            f"--{name.replace('_', '-')} must be an address or rows, got a {type(given).__name__}; give a list of "
+            f"--{option} must be an address or rows, got a {type(given).__name__}; give a list of "
             "dicts or a datasets.Dataset"
         )
-    has_places = hasattr(given, "__len__") and hasattr(given, "__getitem__")
-    rows[name, None] = GivenRows(given if has_places else list(given), name)
+    taken: Any = given if hasattr(given, "__len__") and hasattr(given, "__getitem__") else list(given)
+    if not len(taken):
+        raise ConfigError(f"--{option} must have at least one row, got none; give rows, or an address")
+    rows[name, None] = GivenRows(taken, name)
     return name

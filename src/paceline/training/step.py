@@ -1,0 +1,64 @@
+"""One turn of the loop, for ours and for a loop of a program's own: first `sample`, then `update`, then `finish`."""
+
+from collections.abc import Sequence
+
+from paceline.errors import ConfigError, TrainingError
+from paceline.training.learner.stats import UpdateStats
+from paceline.training.rollout_journal import SampledStep
+from paceline.training.rollouts.grouping import as_changed
+from paceline.training.run import Run, StepClock, after_step, record_step
+from paceline.types import RolloutGroup
+
+
+class Step:
+    """A training step under way."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self.number, self._run, self._clock = number, run, StepClock(run, number)
+        self._sampled: SampledStep | None = None
+        self._updated: tuple[UpdateStats, float] | None = None
+        self._is_finished = False
+
+    @property
+    def is_updated(self) -> bool:
+        """True once the weights have the step's update."""
+        return self._updated is not None
+
+    def sample(self) -> tuple[RolloutGroup, ...]:
+        """Generate, grade, and compare within each prompt; what an earlier attempt committed is read instead.
+
+        A second call returns the same groups.
+        """
+        if self._sampled is None:
+            with self._clock.phase("wait", "sample"):
+                self._sampled = self._run.journal.read(self.number) or self._run.backend.sample(self.number)
+        return self._sampled.batch.groups
+
+    def update(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """Compute old logprobs, loss and gradient, and let AdamW update the weights; `groups` may be changed ones.
+
+        Raises:
+            ConfigError: it comes before `sample` or a second time, or `groups` are not those of the step.
+        """
+        if self._sampled is None:
+            raise ConfigError(f"step {self.number} has no completions yet; call sample() before update(groups)")
+        if self._updated is not None:
+            raise ConfigError(f"step {self.number} has its update already; call update(groups) once in each step")
+        self._sampled = self._sampled.with_groups(as_changed(self._sampled.batch.groups, groups))
+        with self._clock.phase("update", "update"):
+            self._updated = self._run.backend.update(self.number, self._sampled.batch.groups)
+        return self._updated[0]
+
+    def finish(self) -> None:
+        """Record the step, once; then show it, evaluate, save a checkpoint or stop, as the observer requests.
+
+        Raises:
+            TrainingError: it has no update.
+        """
+        if self._is_finished:
+            return
+        if self._sampled is None or self._updated is None:
+            raise TrainingError(f"step {self.number} has no update; call sample() and then update(groups) in each")
+        self._is_finished = True
+        record = record_step(self._run, self.number, self._sampled, *self._updated, self._clock)
+        after_step(self._run, record, self._sampled.batch)
