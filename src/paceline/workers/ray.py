@@ -28,7 +28,7 @@ from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
-from paceline.rewards.resolving import has_home
+from paceline.rewards.function import BuiltIn
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import choose_device
 from paceline.runtime.watchdog import write_stacks
@@ -299,8 +299,10 @@ def on_a_cluster(
             "and give the directory"
         )
     # what has a name that the actors can load is loaded there
-    own = {name: one for name, one in (given.functions or {}).items() if not has_home(name)}
-    given = replace(given, functions=own)
+    own = {
+        name: one for name, one in (given.functions or {}).items() if ":" not in name and not isinstance(one, BuiltIn)
+    }
+    given = replace(given, functions=own, tasks=None, held_out=None)
     # on a cluster of this machine processes share all cores
     here = (os.cpu_count() or 1) // (options.num_producers + options.num_consumers)
     cpus = config.model.threads or (max(1, here) if options.ray_address is None else 1)

@@ -37,6 +37,7 @@ class SamplerThread:
         self._failure: BaseException | None = None
         self._closed = False
         self._loaded: int | None = None
+        self._in_hand: int | None = None  # version of the job that has begun
         ACTIVITY.queues["steps produced and not taken"] = lambda: len(self._produced)
         ACTIVITY.queues["measurements wanted"] = lambda: len(self._measures)
         self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
@@ -58,7 +59,7 @@ class SamplerThread:
         with self._changed:
             self._schedule.publish(version)
             # not by the next job alone: for steps that are there already there is none
-            self._weights.forget(self._schedule.oldest_needed)
+            self._forget()
             self._changed.notify_all()
         if self._schedule.takes_newest:
             # after it is published: the next step is then begun with these at least, and no sampler goes back
@@ -96,10 +97,12 @@ class SamplerThread:
                 if self._loaded != job.version:
                     self._weights.load(job.version)
                     self._loaded = job.version
-                self._weights.forget(self._schedule.oldest_needed)
+                with self._changed:
+                    self._forget()
                 result = self._measures.pop(0)() if job.kind == "measure" else self._produce(job.number)
                 with self._changed:
                     self._schedule.finish(job)
+                    self._in_hand = None
                     if job.kind == "measure":
                         self._measured.append(result)
                     else:
@@ -115,9 +118,15 @@ class SamplerThread:
             while not self._closed:
                 job = self._schedule.next()
                 if job is not None:
+                    self._in_hand = job.version
                     return job
                 self._changed.wait(_LOOK_UP_SECONDS)
         return None
+
+    def _forget(self) -> None:
+        """Drop versions that neither the schedule nor the job in hand needs; the lock is held."""
+        needed = self._schedule.oldest_needed
+        self._weights.forget(needed if self._in_hand is None else min(needed, self._in_hand))
 
 
 class InTurn:

@@ -147,13 +147,18 @@ class Launch:
             ProcessLost: not all of them came, or one does something else; later on, one of them is gone or silent.
         """
         joined, others = self._join(), range(1, self.place.size)
+        joined.is_over = True  # until all have come
         for rank in others:
-            theirs = joined.channels.receive(rank, seconds=JOIN_SECONDS)
+            try:
+                theirs = joined.channels.receive(rank, seconds=JOIN_SECONDS)
+            except RankLost as lost:
+                raise ProcessLost(f"the first rank waits for all in {name}: {lost}") from None
             if theirs != name:
                 raise ProcessLost(
                     f"rank {rank} came to {theirs} and the first rank to {name}: all ranks run one program, and do the "
                     "same in the same order"
                 )
+        joined.is_over = False
         joined.channels.send(others, name)
         with self._beating(joined, end_leader) as heartbeats, _told_apart_from_a_loss(heartbeats):
             try:
@@ -189,14 +194,21 @@ class Launch:
         """
         with StopRequest() if _is_main() else nullcontext():
             joined = self._join()
-            joined.channels.send([0], name)
-            joined.channels.receive(0, seconds=COLLECTIVE_SECONDS)
+            try:
+                joined.channels.send([0], name)
+                joined.channels.receive(0, seconds=COLLECTIVE_SECONDS)
+            except RankLost as lost:
+                joined.is_over = True
+                raise ProcessLost(f"rank {self.place.rank} waits for the first one in {name}: {lost}") from None
             try:
                 with self._beating(joined, end_follower) as heartbeats:
                     try:
                         self._be_ready(joined)
-                        threading.Thread(target=hear, args=(self, joined.channels), name="beside", daemon=True).start()
+                        told = (self, joined.channels, heartbeats.tell_failure)
+                        beside = threading.Thread(target=hear, args=told, name="beside", daemon=True)
+                        beside.start()
                         result = answer_calls(self, joined.channels)
+                        beside.join(FAREWELL_SECONDS)  # the next one reads from the same connection
                         heartbeats.leave()
                         joined.channels.send([0], LEAVE)
                         return result

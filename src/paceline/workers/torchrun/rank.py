@@ -2,8 +2,8 @@
 
 import copy
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -262,11 +262,15 @@ def answer_calls(worker: Any, channels: Channels) -> Any:
         channels.send([0], attrgetter(method)(worker)(*arguments))
 
 
-def hear(worker: Any, channels: Channels) -> None:
+def hear(worker: Any, channels: Channels, failed: Callable[[Exception], None]) -> None:
     """Do what the first rank tells another one beside its calls, until it is told to leave or nobody is there."""
-    with suppress(EOFError, OSError):
+    try:
         while (message := channels.hear())[0] != LEAVE:
             attrgetter(message[0])(worker)(*message[1])
+    except (EOFError, OSError):
+        return
+    except Exception as error:  # noqa: BLE001 - not swallowed: the first rank would send to a reader that is gone
+        failed(error)
 
 
 def same_weights(model: Any, ranks: Ranks, device: torch.device) -> None:
