@@ -32,6 +32,10 @@ def variety(completions, **columns):
     return [len(set(text)) / 10 for text in completions]
 
 
+def accuracy(completions, **columns):
+    return [1.0 for _ in completions]
+
+
 @pytest.fixture
 def model(tmp_path) -> Path:
     tiny_model("qwen2").save_pretrained(tmp_path / "model")
@@ -263,6 +267,10 @@ def test_evaluate_finds_what_the_run_found_at_its_end(tmp_path, model, capsys):
         ({"dataset": [1, 2]}, "row dataset:1 must be a dict of columns, got a int"),
         ({"model": object()}, "model must be a name, a PreTrainedModel or a PeftModel, got a object"),
         ({"reward_funcs": [variety, variety]}, "reward_funcs must be functions of different names"),
+        ({"reward_funcs": accuracy}, "reward_funcs must be functions with names of their own, got accuracy"),
+        ({"dataset": []}, "dataset must have at least one row, got none; give rows, or an address"),
+        ({"dataset": ROWS, "eval_dataset": "dataset"}, "eval_dataset dataset is the name of the rows that are given"),
+        ({"eval_dataset": {"a=b": ROWS}}, "eval_dataset must name its sets by letters, digits, dots and hyphens"),
         ({"override": ["seed"]}, "override names options of a run that is gone on with, and resume is None"),
     ],
 )
@@ -282,12 +290,66 @@ def test_a_body_that_does_not_do_its_part_is_told_so(tmp_path, model):
     with pytest.raises(ValueError, match=r"update must get groups of the same step's sample\(\), each once and with"):
         by_hand(lambda groups: kept.extend(groups) or kept, **options, output_dir=tmp_path / "b")
 
+    def again(groups):
+        return [groups[0], *groups]
+
+    with pytest.raises(ValueError, match="update must get groups of the same step"):
+        by_hand(again, **options, output_dir=tmp_path / "again")
+
+    def swapped(groups):
+        return [replace(groups[0], task=groups[1].task), *groups[1:]]
+
+    with pytest.raises(ValueError, match="update must get groups of the same step"):
+        by_hand(swapped, **options, output_dir=tmp_path / "swapped")
+
     def spoilt(groups):
         rollouts = tuple(replace(one, advantage=float("nan")) for one in groups[0].rollouts)
         return [replace(groups[0], rollouts=rollouts)]
 
     with pytest.raises(ValueError, match="every advantage must be a finite number, got"):
         by_hand(spoilt, **options, output_dir=tmp_path / "c")
+
+
+def test_a_step_is_sampled_once_and_updated_once_and_a_loop_that_was_left_goes_on_behind_it(tmp_path, model):
+    session = paceline.Session(model=model, dataset=ROWS, reward_funcs=variety, output_dir=tmp_path / "run", **SMALL)
+    with pytest.raises(ValueError, match="the session is not open; use it within `with`"):
+        next(iter(session))
+    with session:
+        for _ in session:
+            with pytest.raises(ValueError, match=r"step 1 has no completions yet; call sample\(\) before update"):
+                session.update([])
+            groups = session.sample()
+            assert session.sample() is groups
+            session.update(groups)
+            with pytest.raises(ValueError, match="step 1 has its update already"):
+                session.update(groups)
+            break
+        seen = [1]
+        for step in session:
+            session.update(session.sample())
+            seen.append(step)
+    assert seen == [1, 2, 3] == [one.step for one in session.run.metrics]
+    with pytest.raises(ValueError, match="a session is entered once; make another one"):
+        session.__enter__()
+
+
+def test_a_held_out_set_may_have_any_name_and_is_not_trained_on(tmp_path, model):
+    held = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(50, 53)]
+    run = paceline.train(
+        model=model, dataset=ROWS, eval_dataset={"dataset": held}, reward_funcs=variety, output_dir=tmp_path / "run",
+        **SMALL,
+    )  # fmt: skip
+    trained = {one.prompt for step in (1, 2, 3) for one in run.rollouts(step)}
+    assert not {row["question"] for row in held} & {question for prompt in trained for question in prompt.splitlines()}
+    assert {one.set for one in run.evals} == {"dataset"}
+
+
+def test_a_runs_directory_cannot_have_an_evaluation_run_a_models_code(tmp_path, model):
+    run = paceline.train(model=model, dataset=ROWS, reward_funcs=variety, output_dir=tmp_path / "run", **SMALL)
+    text = (run.path / "config.yaml").read_text().replace("trust_remote_code: false", "trust_remote_code: true")
+    (run.path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="asks to run the Python code that comes with"):
+        paceline.evaluate(config=run.path / "config.yaml", dataset=ROWS)
 
 
 def test_the_command_line_resumes_what_a_program_began(tmp_path, model):
