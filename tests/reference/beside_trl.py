@@ -141,7 +141,11 @@ def our_outcome(loss: LossConfig, tables: Mapping[str, Tensor], parts=(ROWS,), c
             torch.cat([tables[name][row, : len(COMPLETIONS[row])] for row in rows]) if name in tables else None
             for name in ("old_per_token_logps", "ref_per_token_logps")
         )
-        _, (sums,) = half.backward([PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
+        whole = [PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)]
+        threshold = None
+        if loss.top_entropy_quantile < 1:
+            threshold = half.entropy_threshold(whole, half.runner.values(half.policy, [batch]))
+        _, (sums,) = half.backward(whole, first=False, threshold=threshold)
         total += sums["loss"].item()
     gradient = torch.cat([parameter.grad.flatten() for parameter in half.policy.model.parameters()])
     return Outcome(loss=total, gradient=gradient)

@@ -1,7 +1,10 @@
 """Memory that runs out in a step: the same update comes of smaller micro-batches, or one sentence says why not."""
 
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Barrier
 
 import pytest
 import torch
@@ -10,7 +13,7 @@ from paceline.config.objective import LossConfig, OptimConfig
 from paceline.errors import TrainingError
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.ranks import ONE_RANK
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget
 from paceline.training.learner.learner import Learner
@@ -51,8 +54,8 @@ def loaded(seed: int = 0) -> Loaded:
     return Loaded(model=model, compute_dtype=torch.float64)
 
 
-def learner(*, ranks=ONE_RANK, calls=(), tokens=10**6, **optim) -> tuple[Learner, Scarce]:
-    """With a reference, so that every kind of pass is made."""
+def learner(*, ranks=ONE_RANK, calls=(), tokens=10**6, top=1.0, **optim) -> tuple[Learner, Scarce]:
+    """With a reference, so that every kind of pass is made; `top`: the share of tokens of high entropy."""
     policy, reference = loaded(), loaded(seed=3)
     choose_forward(reference.model)  # has its attention know of packed prompts
     forward = Scarce(choose_forward(policy.model), calls=calls, tokens=tokens)
@@ -60,7 +63,7 @@ def learner(*, ranks=ONE_RANK, calls=(), tokens=10**6, **optim) -> tuple[Learner
         policy,
         forward,
         reference=reference,
-        loss=LossConfig(beta=0.1, average="sequence"),
+        loss=LossConfig(beta=0.1, average="sequence", top_entropy_quantile=top),
         optim=OptimConfig(**optim),
         temperature=1.0,
         max_completion_length=16,
@@ -164,3 +167,60 @@ def test_ranks_that_share_a_model_end_with_the_remedy_as_the_others_are_in_the_m
     budget = Budget(tokens=64, ranks=Told(other=iter([]), parallel_layout=object()), device=torch.device("cpu"))
     with pytest.raises(TrainingError, match=r"at most 64 tokens, and ranks that share a model .* --micro-batch-tokens"):
         budget.fit(runs_out, list)
+
+
+class Meeting:
+    """Two ranks in threads of one process: what each sends is handed to both once both have sent something."""
+
+    def __init__(self) -> None:
+        self.barrier, self.sent = Barrier(2, timeout=60), [None, None]
+
+    def exchange(self, rank: int, value):
+        self.sent[rank] = value
+        self.barrier.wait()
+        found = [*self.sent]
+        self.barrier.wait()  # nobody sends the next before both have read
+        return found
+
+
+class Copy(Ranks):
+    """One of two ranks that hold whole copies; numbers and texts go the same way, as between processes."""
+
+    size = shares = 2
+
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        self.rank = self.share = rank
+        self.meeting = meeting
+
+    def passes(self, counts):
+        return counts[self.share]
+
+    def add_up_gradients(self, model):
+        own = [parameter.grad for parameter in model.parameters()]
+        first, second = self.meeting.exchange(self.rank, own)
+        for parameter, one, other in zip(model.parameters(), first, second, strict=True):
+            parameter.grad = one + other
+
+    def collect(self, numbers):
+        return [json.loads(text) for text in self.all_gather_text(json.dumps(dict(numbers)))]
+
+    def all_gather_text(self, text):
+        return self.meeting.exchange(self.rank, text)
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_ranks_find_the_same_high_entropies_where_memory_runs_out_on_one(number):
+    """At whichever of its passes: of the reference, then twice for the entropies and for the gradient."""
+    options = {"top": 0.4, "micro_batch_tokens": 32, "num_iterations": 2}
+    plenty, _ = learner(**options)
+    wanted = plenty.step(GROUPS, learning_rate=1e-3)
+    meeting = Meeting()
+    (one, _), (other, _) = (
+        learner(ranks=Copy(rank, meeting), calls=calls, **options) for rank, calls in enumerate([(number,), ()])
+    )
+    with ThreadPoolExecutor(2) as threads:
+        stats, _ = threads.map(lambda half: half.step(GROUPS, learning_rate=1e-3), (one, other))
+    assert stats.micro_batches_halved == 1
+    for half in (one, other):
+        assert relative(weights(half), weights(plenty)) < 1e-10
+    assert (stats.loss, stats.policy_loss) == pytest.approx((wanted.loss, wanted.policy_loss), rel=1e-10)

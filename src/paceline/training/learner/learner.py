@@ -49,8 +49,6 @@ class PreparedBatch:
     old_logprobs: Tensor | None
     """Policy at the start of the step; None before its first forward pass, and where another rank has the head."""
     ref_logprobs: Tensor | None
-    chosen: Tensor | None = None
-    """Tokens that count under `top_entropy_quantile`, of the update that is being made; None: all."""
     is_idle: bool = False
     """Computed for the other ranks' sake, who make one pass more than this one has samples for; it adds nothing."""
 
@@ -203,11 +201,14 @@ class Learner:
         self, minibatch: Minibatch, *, first: bool, learning_rate: float | None
     ) -> tuple[Minibatch, UpdateSums]:
         """Compute one gradient over the micro-batches of all ranks; step the optimiser if every number is finite."""
+        threshold = None
+        if self.loss.top_entropy_quantile < 1:
+            minibatch, threshold = self._top_entropies(minibatch)
 
         def gradient() -> tuple[Minibatch, list[dict[str, Tensor]]]:
             self.optimizer.zero_grad(set_to_none=True)  # of passes before the one that ran out of memory
             whole = self._cut_again(minibatch)
-            parts, sums = self.backward(whole.parts, first=first)
+            parts, sums = self.backward(whole.parts, first=first, threshold=threshold)
             return replace(whole, parts=tuple(parts)), sums
 
         # this rank's share, in micro-batches that memory has room for
@@ -243,21 +244,27 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         return computed, found
 
-    def _chosen(self, parts: Sequence[PreparedBatch], values: Sequence[TokenValues | None]) -> Sequence[PreparedBatch]:
-        """Choose the tokens of high entropy among those of all ranks."""
-        found = [None if one is None else one.entropy.detach() for one in values]
-        pairs = zip(parts, found, strict=True)
-        own = [entropy for part, entropy in pairs if entropy is not None and not part.is_idle and self.ranks.speaks]
+    def _top_entropies(self, minibatch: Minibatch) -> tuple[Minibatch, float | None]:
+        """Compute the entropies of an update by a pass more, with the weights as they are, and their threshold.
+
+        The ranks exchange them after the pass, once memory has sufficed on each: none is still in it then.
+        """
+
+        def work() -> tuple[Minibatch, list[TokenValues | None]]:
+            whole = self._cut_again(minibatch)
+            return whole, self.runner.values(self.policy, [part.batch for part in whole.parts])
+
+        whole, values = self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
+        return whole, self.entropy_threshold(whole.parts, values)
+
+    def entropy_threshold(self, parts: Sequence[PreparedBatch], values: Sequence[TokenValues | None]) -> float | None:
+        """Gather the entropies of all ranks; return that from which on tokens count. None without a token."""
+        pairs = zip(parts, values, strict=True)
+        own = [found.entropy.detach() for part, found in pairs if found and not part.is_idle and self.ranks.speaks]
         numbers = torch.cat(own).cpu() if own else torch.empty(0, dtype=self.policy.model.dtype)
         texts = self.ranks.all_gather_text(b64encode(numbers.double().numpy().tobytes()).decode())
         entropies = torch.cat([torch.tensor(array("d", b64decode(text)), dtype=numbers.dtype) for text in texts])
-        if not len(entropies):
-            return parts
-        threshold = top_entropy_threshold(entropies, share=self.loss.top_entropy_quantile)
-        return [
-            replace(part, chosen=None if entropy is None else entropy >= threshold)
-            for part, entropy in zip(parts, found, strict=True)
-        ]
+        return top_entropy_threshold(entropies, share=self.loss.top_entropy_quantile) if len(entropies) else None
 
     def _cut_again(self, minibatch: Minibatch) -> Minibatch:
         """Cut the minibatch by the current budget; its old logprobs stay, as the weights behind them may be gone."""
@@ -277,20 +284,20 @@ class Learner:
         return replace(minibatch, parts=tuple(parts), cut_at=self.budget.tokens)
 
     def backward(
-        self, parts: Sequence[PreparedBatch], *, first: bool
+        self, parts: Sequence[PreparedBatch], *, first: bool, threshold: float | None = None
     ) -> tuple[list[PreparedBatch], list[dict[str, Tensor]]]:
-        """Add the micro-batches' shares of the update's gradient; the first pass gives the old logprobs."""
-        sums = list[dict[str, Tensor]]()
-        if self.loss.top_entropy_quantile < 1:  # by a pass more, with the weights as they are
-            parts = self._chosen(parts, self.runner.values(self.policy, [part.batch for part in parts]))
-        parts = list(parts)
+        """Add the micro-batches' shares of the update's gradient; the first pass gives the old logprobs.
+
+        `threshold`: the entropy from which on tokens count; None: all do.
+        """
+        sums, parts = list[dict[str, Tensor]](), list(parts)
 
         def loss(number: int, values: TokenValues) -> Tensor:
             self._passed += 1  # more than were foreseen where memory ran out and they were cut again
             ACTIVITY.advance("update", min(self._passed, self._passes_of_step), self._passes_of_step)
             if parts[number].is_idle:
                 return 0.0 * values.logprobs.sum()
-            value, parts[number], found = self._loss(parts[number], values, first=first)
+            value, parts[number], found = self._loss(parts[number], values, first=first, threshold=threshold)
             sums.append(found)
             return value
 
@@ -298,12 +305,13 @@ class Learner:
         return parts, sums
 
     def _loss(
-        self, part: PreparedBatch, values: TokenValues, *, first: bool
+        self, part: PreparedBatch, values: TokenValues, *, first: bool, threshold: float | None
     ) -> tuple[Tensor, PreparedBatch, dict[str, Tensor]]:
         batch = part.batch
         policy, entropy = values.logprobs, values.entropy
         old = policy.detach() if part.old_logprobs is None else part.old_logprobs
-        terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs, chosen=part.chosen)
+        chosen = None if threshold is None else entropy.detach() >= threshold
+        terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs, chosen=chosen)
         losses, sums = token_losses(batch, terms, self._loss_now(), self._policy_loss)
         loss = (batch.weights * losses).sum()
         sums["loss"] = loss.detach()
@@ -336,10 +344,9 @@ class Learner:
         with torch.no_grad():
             parts = self._prepare(samples, inside) if inside else []
             values = self.runner.values(self.policy, [part.batch for part in parts])
-            if self.loss.top_entropy_quantile < 1:
-                parts = [*self._chosen(parts, values)]
+            threshold = self.entropy_threshold(parts, values) if self.loss.top_entropy_quantile < 1 else None
             sums = [
-                self._loss(part, found, first=True)[2]
+                self._loss(part, found, first=True, threshold=threshold)[2]
                 for part, found in zip(parts, values, strict=True)
                 if found is not None and not part.is_idle
             ]
