@@ -32,5 +32,15 @@ def next_entropy_coef(coef: float, entropy: float, *, control: tuple[float, ...]
 
     Source: Skywork-OR1, arXiv:2505.22312, section 3.2.
     """
-    target, least, most, change = control
-    return min(coef + change, most) if entropy <= target else max(coef - change, least)
+    target, _, _, change = control
+    return within_bounds(coef + (change if entropy <= target else -change), control=control)
+
+
+def within_bounds(coef: float, *, control: tuple[float, ...]) -> float:
+    """Return the coefficient, or the nearer of the two bounds of `entropy_target` if it lies beyond.
+
+    >>> within_bounds(0.0, control=(0.2, 0.01, 1.0, 0.005))
+    0.01
+    """
+    _, least, most, _ = control
+    return min(max(coef, least), most)

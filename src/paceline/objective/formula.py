@@ -117,7 +117,8 @@ def _kl(loss: LossConfig) -> Iterator[Line]:
         mean = f"the mean H_t of the update before was at most {target:.12g}"
         how = f"after each such update + {change:.12g} up to {most:.12g}, "
         how += f"after others - {change:.12g} down to {least:.12g}"
-        yield Line(symbol="eps", text=f"0 unless {mean}; {loss.entropy_coef:.12g} at first, {how}")
+        first = min(max(loss.entropy_coef, least), most)
+        yield Line(symbol="eps", text=f"0 unless {mean}; {first:.12g} at first, {how}")
 
 
 def _corrections(loss: LossConfig) -> Iterator[Line]:

@@ -45,3 +45,19 @@ def test_the_coefficient_rises_below_the_target_and_falls_above_it_within_its_bo
         coef = next_entropy_coef(coef, entropy, control=control)
         coefs.append(coef)
     assert coefs == pytest.approx([0.05, 0.05, 0.03, 0.01, 0.01])
+
+
+@pytest.mark.parametrize(
+    ("coef", "entropy", "following"),
+    [
+        (0.0, 0.1, 0.01),  # rises, but not to the least
+        (0.009, 0.1, 0.01),
+        (0.0095, 0.1, 0.0105),
+        (2.0, 0.3, 1.0),  # falls, but not to the largest
+        (2.0, 0.1, 1.0),
+        (0.0, 0.3, 0.01),
+    ],
+)
+def test_a_coefficient_from_beyond_its_bounds_is_brought_within_them(coef, entropy, following):
+    control = (0.2, 0.01, 1.0, 0.001)
+    assert next_entropy_coef(coef, entropy, control=control) == pytest.approx(following)

@@ -194,6 +194,8 @@ def test_a_bonus_that_follows_a_target_and_the_tokens_of_high_entropy_are_told()
         "0 unless the mean H_t of the update before was at most 0.2; 0.01 at first, after each such update + 0.005 "
         "up to 1, after others - 0.005 down to 0"
     )
+    beyond = rows(formula(entropy_target=(0.2, 0.01, 1.0, 0.005)))  # a coefficient of 0 is below the least
+    assert "; 0.01 at first, after" in beyond["eps"]
 
 
 def test_vespo_has_the_correction_in_its_weight():

@@ -386,6 +386,9 @@ def test_an_adaptive_bonus_rises_and_falls_with_the_entropy_of_the_last_update()
     assert entropy_gradient(low, groups, steps=3) == pytest.approx([0.01, 0.016, 0.02, 0.02])
     high = learner(loss=LossConfig(entropy_coef=0.01, entropy_target=(0.2, 0.0, 0.02, 0.006)))
     assert entropy_gradient(high, groups, steps=3) == pytest.approx([0.01, 0.004, 0.0, 0.0])
+    # one that begins below the least begins at the least
+    least = learner(loss=LossConfig(entropy_target=(50.0, 0.01, 0.02, 0.006)))
+    assert entropy_gradient(least, groups, steps=2) == pytest.approx([0.01, 0.016, 0.02])
     # the mean is over the update's tokens
     assert low.entropy_control[1] == pytest.approx(low.step(groups, learning_rate=0.0).entropy)
 

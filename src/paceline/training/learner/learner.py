@@ -17,7 +17,7 @@ from paceline.models.loaded import Loaded
 from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.rows import on_device
-from paceline.objective.entropy import next_entropy_coef, top_entropy_threshold
+from paceline.objective.entropy import next_entropy_coef, top_entropy_threshold, within_bounds
 from paceline.objective.micro_batches import (
     MicroBatch,
     Sample,
@@ -105,7 +105,9 @@ class Learner:
             tokens=optim.micro_batches(policy.model.device.type)[0], ranks=ranks, device=policy.model.device
         )
         self.policy_version = 0
-        self.entropy_control = (loss.entropy_coef, math.inf)
+        target = loss.entropy_target
+        coef = loss.entropy_coef if target is None else within_bounds(loss.entropy_coef, control=target)
+        self.entropy_control = (coef, math.inf)
         """Under `entropy_target`: the coefficient, and the mean entropy of the last update."""
         self._passed, self._passes_of_step = 0, 0
 
