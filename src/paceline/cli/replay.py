@@ -15,7 +15,7 @@ from paceline.config.presets import preset_values
 from paceline.config.reading import options, values_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code
+from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code, under_bound
 
 if TYPE_CHECKING:
     from paceline.training.replaying import Replay
@@ -97,9 +97,8 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
     if not given:
         return None
     own = parse_yaml(to_yaml(config), "config.yaml")
-    values = {**own, **preset_values(given.get("preset")), **following_values(given), **given}
-    if "bound" in {**preset_values(given.get("preset")), **given} and "bound_shape" not in given:
-        values["bound_shape"] = None  # those of another bound
+    brought = preset_values(given.get("preset"))
+    values = {**under_bound(own, {**brought, **given}), **brought, **following_values(given), **given}
     without = build_config({**values, **dict.fromkeys(FIXED)})
     # a reference that moves belongs to how the run came about, and there is none without a KL
     return build_config(values) if without.loss.beta > 0 else without

@@ -7,6 +7,7 @@ import pytest
 from paceline.cli.arguments import help_page, parse
 from paceline.cli.eval import COMMAND as EVAL
 from paceline.cli.main import COMMANDS, exit_status, main
+from paceline.cli.replay import other_objective
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
@@ -175,6 +176,45 @@ def test_a_resumed_run_is_configured_as_it_was(tmp_path):
     config = build_config({**REQUIRED, "seed": 5, "output_dir": "elsewhere"})
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert read_run_configuration(tmp_path) == config
+
+
+ANOTHER_BOUND = [
+    ({}, "sapo", 0.28, (1.0, 1.05)),
+    ({}, "cispo", 4.0, ()),
+    ({"clip_eps_high": 0.2, "bound_shape": (3.0,)}, "sapo", 0.2, (1.0, 1.05)),  # a chosen one stays
+    ({"preset": "scalerl"}, "clip", 0.28, ()),
+    ({"bound": "cispo", "clip_eps_high": 5.0}, "clip", 5.0, ()),
+    ({"bound": "sapo", "bound_shape": (2.0, 0.5)}, "vespo", 0.28, (2.0, 3.0, 3.0, 2.0)),
+    ({"bound": "sapo", "bound_shape": (2.0, 0.5)}, "sapo", 0.28, (2.0, 0.5)),
+    ({"bound": "cispo", "clip_eps_high": 5.0}, "cispo", 5.0, ()),
+]
+"""Options of a run, a bound that is given with it, the upper bound of the ratio that follows and the shape."""
+
+
+@pytest.mark.parametrize(("own", "bound", "high", "shape"), ANOTHER_BOUND)
+def test_another_bound_of_a_run_leaves_the_numbers_of_the_old_one_behind(tmp_path, own, bound, high, shape):
+    config = build_config({**REQUIRED, **own})
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    resumed = read_run_configuration(tmp_path, given={"bound": bound})
+    assert (resumed.loss.bound, resumed.loss.clip_eps_high, resumed.loss.shape) == (bound, high, shape)
+    if bound != "cispo":  # `replay` brings CISPO's upper bound in any case
+        assert other_objective(config, {"bound": bound}).loss == resumed.loss
+
+
+def test_a_preset_with_a_bound_of_its_own_leaves_the_old_shape_behind(tmp_path):
+    config = build_config({**REQUIRED, "bound_shape": (3.0,)})
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    resumed = read_run_configuration(tmp_path, given={"preset": "cispo"})
+    assert (resumed.loss.bound, resumed.loss.clip_eps_high, resumed.loss.shape) == ("cispo", 4.0, ())
+    both = read_run_configuration(tmp_path, given={"preset": "grpo", "bound": "cispo"})
+    assert both == build_config({**REQUIRED, "preset": "grpo", "bound": "cispo"})  # as a new run has it
+
+
+def test_a_run_whose_file_has_no_line_of_the_upper_bound_takes_another_bound(tmp_path):
+    text = to_yaml(build_config(REQUIRED))
+    kept = [line for line in text.splitlines() if not line.startswith("clip_eps_high")]
+    (tmp_path / "config.yaml").write_text("\n".join(kept))
+    assert read_run_configuration(tmp_path, given={"bound": "cispo"}).loss.clip_eps_high == 4.0
 
 
 def test_a_run_without_a_name_is_named_for_model_dataset_and_time():

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
-from paceline.config.building import build_config
+from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.presets import preset_values
 from paceline.config.reading import find_option, parse_value
@@ -73,7 +73,7 @@ def read_run_configuration(
 ) -> Config:
     """Configuration of the run directory behind a flag; `given` holds options that differ now.
 
-    A preset that is given anew brings its values, and a bound its default.
+    A preset that is given anew brings its values, and another bound its numbers.
 
     Raises:
         CheckpointError: it is no run directory.
@@ -82,11 +82,25 @@ def read_run_configuration(
     refuse_no_run(run, flag)
     path = run / "config.yaml"
     ground = parse_yaml(read_text(path, f"{flag} {run}"), str(path))
+    brought = dict[str, object]()
     if "preset" in given and (preset := parse_value(find_option("preset"), given["preset"])) != ground.get("preset"):
-        ground |= preset_values(preset)
-    if "bound" in given and given["bound"] != ground.get("bound"):
-        del ground["clip_eps_high"]  # each bound has a default of its own
+        brought = {**preset_values(preset), **following_values({"bound": given.get("bound")})}
+    ground = {**under_bound(ground, {**brought, **given}), **brought}
     return build_config(_merged(ground, given))
+
+
+def under_bound(ground: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+    """Return a run's options for the bound that is given, with that one's usual numbers if it is another.
+
+    A `clip_eps_high` other than the old bound's default was chosen, and stays.
+    """
+    old, new = (values.get("bound", find_option("bound").default) for values in (ground, {**ground, **given}))
+    if new == old:
+        return dict(ground)
+    option = find_option("clip_eps_high")
+    before, after = (following_values({"bound": bound}).get(option.name, option.default) for bound in (old, new))
+    is_usual = option.name in ground and parse_value(option, ground[option.name]) == before
+    return {**ground, "bound_shape": None, **({option.name: after} if is_usual else {})}
 
 
 def replaced_by(given: Mapping[str, object]) -> set[str]:
