@@ -84,9 +84,8 @@ def _ratio(loss: LossConfig, optim: OptimConfig, sampling: SamplingConfig) -> It
     level = "p_t / old_t" if loss.ratio_level == "token" else "exp(mean over the completion of log(p_t / old_t))"
     if loss.bound == "vespo":
         also = " and of c_t" if loss.rollout_correction != "none" else ""
-        level = f"product over the completion of p_t / old_t{also}, in [1e-8, e^20]"
-        yield Line(symbol="w", text=level)
-    else:
+        yield Line(symbol="w", text=f"product over the completion of p_t / old_t{also}, in [1e-8, e^20]")
+    if loss.bound != "vespo" or (loss.beta > 0 and loss.kl == "k3_ratio"):
         yield Line(symbol=_r(loss), text=level)
     yield Line(symbol="p_t", text=f"the policy's probability of the token, at temperature {sampling.temperature:.12g}")
     updates = optim.num_iterations * optim.num_minibatches

@@ -206,3 +206,12 @@ def test_vespo_has_the_correction_in_its_weight():
     )
     assert lines["w"] == "product over the completion of p_t / old_t and of c_t, in [1e-8, e^20]"
     assert lines["c_t"].startswith("rho from 0.5 up to 2, else 0")
+
+
+def test_vespo_has_a_ratio_beside_its_weight_only_where_the_penalty_is_times_it():
+    penalised = {"bound": "vespo", "beta": 0.1}
+    lines = rows(formula(**penalised, kl="k3_ratio"))
+    assert lines["kl_t"] == "r_t (q_t / p_t - 1 + log(p_t / q_t))"
+    assert (lines["w"], lines["r_t"]) == ("product over the completion of p_t / old_t, in [1e-8, e^20]", "p_t / old_t")
+    for without in ({**penalised, "kl": "k3"}, {"bound": "vespo", "kl": "k3_ratio"}):
+        assert "r_t" not in rows(formula(**without))
