@@ -34,7 +34,8 @@ HOW_FAST: Mapping[str, str] = {
         "stage3_param_persistence_threshold stage3_max_live_parameters stage3_max_reuse_distance "
         "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save elastic_checkpoint "
         "load_from_fp32_weights ignore_unused_parameters offload_optimizer offload_param memory_efficient_linear "
-        "model_persistence_threshold param_persistence_threshold"
+        "model_persistence_threshold param_persistence_threshold use_multi_rank_bucket_allreduce override_module_apply "
+        "log_trace_cache_warnings enable_sanity_checks"
     ),
     "deepspeed": (
         "zero_optimization steps_per_print wall_clock_breakdown dump_state memory_breakdown flops_profiler "
@@ -104,7 +105,7 @@ def of_deepspeed(label: str, settings: object, agreement: Agreement = ANYTHING) 
     if not agreement.values:
         return options
     for name, value in zero.items():
-        is_off = value in (False, None, 1, -1, "auto")
+        is_off = value is not True and value in (False, None, 1, -1, "auto")
         if name not in HOW_FAST["zero_optimization"].split() and not is_off:
             raise ConfigError(f"{label}: zero_optimization.{name} has no counterpart here, got {value!r}; leave it out")
     for name, value in given.items():

@@ -346,6 +346,7 @@ FSDP_2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_SHARDING_STR
         ({}, {"fsdp": "shard_grad_op offload"}, {"zero_stage": 2, "offload": ("parameters",)}),
         ({}, {"fsdp": True, "fsdp_config": {"reshard_after_forward": False}}, {"zero_stage": 2}),
         ({}, {"deepspeed": {"zero_optimization": {"stage": 1}, "bf16": {"enabled": "auto"}}}, {"zero_stage": 1}),
+        ({}, {"deepspeed": {"zero_optimization": {"stage": 3, "zero_quantized_weights": False}}}, {"zero_stage": 3}),
         ({}, {"deepspeed": {"train_batch_size": 16}}, {"zero_stage": 0}),  # 8 * 2 ranks
         ({}, {"parallelism_config": {"tp_size": 2}}, {"tensor_parallel": 2}),
         (ACCELERATE_3, {}, {"zero_stage": 3}),
@@ -379,6 +380,12 @@ def test_one_process_has_all_slices(monkeypatch):
         ({}, {"deepspeed": {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}}, "be to cpu"),
         ({}, {"deepspeed": {"zero_optimization": {"stage": 0, "offload_param": {"device": "cpu"}}}}, "with stage 1"),
         ({}, {"deepspeed": {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}}, "zero_hpz_partition"),
+        (
+            {},
+            {"deepspeed": {"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}},
+            "weights has no counter",
+        ),
+        ({}, {"deepspeed": {"zero_optimization": {"stage": 2, "cpu_offload": True}}}, "cpu_offload has no counterpart"),
         ({}, {"deepspeed": "no-such.json"}, "deepspeed must be a JSON file's path, got 'no-such.json'"),
         ({}, {"ddp_backend": "mpi"}, "ddp_backend must be one of nccl, gloo"),
         ({}, {"accelerator_config": {"split_batches": True}}, "split_batches must be False"),
