@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from transformers import BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM, Tr
 from transformers.integrations import integration_utils
 
 from paceline import GRPOConfig, GRPOTrainer
-from paceline.errors import ConfigError, ModelError
+from paceline.checkpoints.existing_runs import WriteLock
+from paceline.compat.trl.checkpoints import belongings
+from paceline.errors import CheckpointError, ConfigError, ModelError
 from tests.tiny import tiny_model, tiny_tokenizer
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
@@ -40,8 +43,7 @@ def trainer(tmp_path: Path, *, model=None, reward_funcs=variety, parts=None, **c
         model=tiny_model() if model is None else model,
         reward_funcs=reward_funcs,
         args=GRPOConfig(**{**values, **changes}),
-        train_dataset=QUESTIONS,
-        **{"processing_class": tiny_tokenizer(), **(parts or {})},
+        **{"processing_class": tiny_tokenizer(), "train_dataset": QUESTIONS, **(parts or {})},
     )
 
 
@@ -130,6 +132,101 @@ def test_a_second_run_that_is_stopped_resumes_in_another_process_as_if_it_had_no
     assert torch.equal(embedding(made), whole)
 
 
+def test_a_second_run_that_ends_before_its_first_callback_returns_has_saved_the_weights_it_starts_from(tmp_path):
+    class EndsTheSecond(TrainerCallback):
+        begun = 0
+
+        def on_train_begin(self, args, state, control, **kwargs):
+            self.begun += 1
+            if self.begun == 2:
+                raise RuntimeError("as if killed")
+
+    whole = trainer(tmp_path / "whole", max_steps=2)
+    whole.train()
+    whole.train()
+    made = trainer(tmp_path / "stopped", max_steps=2, parts={"callbacks": [EndsTheSecond()]})
+    made.train()
+    with pytest.raises(RuntimeError, match="as if killed"):
+        made.train()
+    resumed = trainer(tmp_path / "stopped", max_steps=2)
+    resumed.train(resume_from_checkpoint=True)
+    assert torch.equal(embedding(resumed), embedding(whole))
+
+
+def test_a_trainer_that_could_not_resume_a_run_does_not_take_it_for_its_own(tmp_path):
+    trainer(tmp_path, max_steps=1).train()
+    other = trainer(tmp_path, max_steps=1, parts={"train_dataset": QUESTIONS[:4]})
+    with pytest.raises(ConfigError, match="would compute something else than before"):
+        other.train(resume_from_checkpoint=True)
+    with pytest.raises(ConfigError, match="already holds a run"):
+        other.train()
+    assert not (tmp_path / "run" / "aside").exists()
+
+
+def test_a_run_that_another_writes_to_is_not_moved_aside(tmp_path):
+    made = trainer(tmp_path, max_steps=1)
+    made.train()
+    before = sorted(place.name for place in (tmp_path / "run").iterdir())
+    lock = WriteLock(tmp_path / "run")
+    try:
+        with pytest.raises(CheckpointError, match="is in use by process"):
+            made.train()
+    finally:
+        lock.release()
+    assert sorted(place.name for place in (tmp_path / "run").iterdir()) == before
+    made.train()
+    assert (tmp_path / "run" / "aside" / "run" / "config.yaml").exists()
+
+
+def test_a_run_half_moved_aside_goes_on_from_its_checkpoint_or_is_refused(tmp_path):
+    made = trainer(tmp_path, max_steps=2)
+    made.train()
+    run, folder = tmp_path / "run", tmp_path / "run" / "aside" / "run"
+    folder.mkdir(parents=True)
+    *most, config, checkpoints = belongings(run)
+    assert (config, checkpoints) == ("config.yaml", "checkpoints")
+    for name in most:
+        (run / name).rename(folder / name)
+    resumed = trainer(tmp_path, max_steps=2)
+    resumed.train(resume_from_checkpoint=True)
+    assert torch.equal(embedding(resumed), embedding(made))
+    (run / config).rename(folder / config)
+    with pytest.raises(CheckpointError, match=r"is not a run directory \(it has no config\.yaml\)"):
+        trainer(tmp_path, max_steps=2).train(resume_from_checkpoint=True)
+
+
+def test_a_scheduler_of_ones_own_goes_on_in_a_second_run_and_that_run_is_not_resumed(tmp_path):
+    model = tiny_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.08)
+    optimizers = optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    made = trainer(tmp_path, model=model, max_steps=2, parts={"optimizers": optimizers})
+    made.train()
+    made.train()
+    assert numbers(made, "learning_rate") == pytest.approx([0.02, 0.01])
+    with pytest.raises(CheckpointError, match="with 4 updates, 2 of them this run's, and the state of the program's"):
+        made.train(resume_from_checkpoint=True)
+
+
+def test_other_ranks_are_told_the_state_of_every_step_without_the_log(tmp_path):
+    class Ranks:
+        """Notes what all ranks are told."""
+
+        def __init__(self):
+            self.told = []
+
+        def call(self, method, *given):
+            self.told.append((method, *given))
+
+    made, ranks = trainer(tmp_path, max_steps=1), Ranks()
+    made.state.global_step = 3
+    made.state.log_history.append({"loss": 1.0})
+    made._observer.job = replace(made._job, launch=ranks)
+    made._observer.step_begin(4)
+    [(method, told)] = ranks.told
+    assert (method, told["global_step"]) == ("be_at", 3)
+    assert set(vars(made.state)) - set(told) == {"log_history"}
+
+
 # --- trackers
 
 
@@ -201,12 +298,23 @@ def test_weights_in_4_bits_are_read_where_the_trainer_is_told_and_train_an_adapt
     [
         ({"parts": {}}, "quantised weights .bitsandbytes, 4 bits., which cannot be trained; .*peft_config"),
         ({"model": tiny_model(), "parts": {"peft_config": LORA}}, "must be None with a model object"),
+        ({"parts": {"peft_config": LORA}, "use_vllm": True}, "use_vllm must be False with quantization_config"),
     ],
 )
 def test_weights_in_4_bits_that_cannot_be_trained_are_refused(tmp_path, model_directory, changes, sentence):
     parts = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True), **changes["parts"]}
+    others = {name: value for name, value in changes.items() if name not in ("model", "parts")}
     with pytest.raises((ConfigError, ModelError), match=sentence):
-        trainer(tmp_path, model=changes.get("model", model_directory), parts=parts)
+        trainer(tmp_path, model=changes.get("model", model_directory), parts=parts, **others)
+
+
+def test_weights_in_4_bits_are_read_after_everything_else_is_found_good(tmp_path, model_directory):
+    Path(model_directory, "model.safetensors").write_bytes(b"no weights: reading them would fail otherwise")
+    parts = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True), "peft_config": LORA}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("# my notes\n")
+    with pytest.raises(ConfigError, match=r"holds config\.yaml, which a run would write over"):
+        trainer(tmp_path, model=model_directory, parts=parts)
 
 
 def test_a_processor_is_its_tokenizer(tmp_path):

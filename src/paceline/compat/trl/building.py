@@ -35,6 +35,7 @@ from paceline.rewards.resolving import reward_context
 from paceline.rewards.selecting import row_check
 from paceline.runtime.devices import choose_device
 from paceline.training.backend import OneProcess, one_process
+from paceline.training.identity import model_digests
 from paceline.training.plan.batches import most_prompts_per_step
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import Overrides, RunInputs
@@ -57,7 +58,7 @@ class TrainingJob:
     inputs: RunInputs
     backend: OneProcess | WorkerBackend
     launch: Launch | None
-    """The other ranks of a launch; on these the backend is the first one's."""
+    """The ranks of a launch; each has a backend, and only the first one's is used."""
     sources: list[RewardSource]
     notes: tuple[str, ...]
     """Sentences for the user before the first step."""
@@ -121,14 +122,18 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
     rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
     notes = (*read, rate, *notes_of_threads(config))
-    # the weights
     place = Path(str(args.output_dir))
     refuse_foreign_files(place)
     if not args.resume_from_checkpoint and holds_work(place):
         LOGGER.warning(existing_run(place))  # train() may still be asked to resume
-    launch = None
     if args.launched is not None:
         check_launched(config, args.launched)
+    if arguments.quantization_config is not None:
+        given = replace(given, model=load_quantised(config.model, arguments.quantization_config))
+        digests = model_digests(config, inputs.tokenizer, given.model, has_adapter=True)
+        inputs = replace(inputs, model_digests=digests)
+    launch = None
+    if args.launched is not None:
         launch = Launch(args.launched, config, replace(given, functions=inputs.functions))
     return TrainingJob(
         args=args,
@@ -162,12 +167,9 @@ def _objects(
     graders = make_graders(reward_names(sources), sources, processing, context=context, built_in=built_in)
     check = row_check(graders.functions or {})
     tasks = datasets.make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check)
-    model = None if isinstance(arguments.model, str) else arguments.model
-    if arguments.quantization_config is not None:
-        model = load_quantised(config.model, arguments.quantization_config)
     return replace(
         graders,
-        model=model,
+        model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
         tokenizer=tokenizer,
         tasks=tasks,

@@ -4,13 +4,14 @@
 `from_pretrained` opens that name as it opens one of TRL's.
 """
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from transformers import TrainerState
 
-from paceline.checkpoints.existing_runs import LOCK, WRITTEN, holds_work
+from paceline.checkpoints.existing_runs import LOCK, WRITTEN, WriteLock, holds_work
 from paceline.checkpoints.finding import Checkpoint, free_name
-from paceline.errors import CheckpointError, ConfigError
+from paceline.errors import CheckpointError, ConfigError, StorageError
 
 STATE_FILE = "trainer_state.json"
 PREFIX = "checkpoint-"
@@ -42,17 +43,39 @@ def resume_point(output_dir: Path, resume: str | Path | bool | None) -> Path | b
 
 
 def set_run_aside(output_dir: Path) -> str:
-    """Move what an earlier `train()` of one trainer wrote, links to checkpoints too; a sentence that says where."""
-    names = [name for name in WRITTEN if name not in (LOCK, "aside") and (output_dir / name).exists()]
-    names += [place.name for place in output_dir.glob(f"{PREFIX}*") if place.is_symlink()]
+    """Move what an earlier `train()` of one trainer wrote, links to checkpoints too; a sentence that says where.
+
+    A process killed in between leaves a run that goes on from its checkpoints, or a place without config.yaml that is
+    no run and is refused as such.
+
+    Raises:
+        CheckpointError: another process writes to the directory.
+        StorageError: the disk refused.
+    """
     said = "train() was called before: this run starts from its weights"
-    if not names:
+    if not output_dir.exists():
         return said
-    folder = free_name(output_dir / "aside", "run")
-    folder.mkdir(parents=True)
-    for name in names:
-        (output_dir / name).rename(folder / name)
+    try:
+        with ExitStack() as releasing:
+            releasing.callback(WriteLock(output_dir).release)
+            names = belongings(output_dir)
+            if not names:
+                return said
+            folder = free_name(output_dir / "aside", "run")
+            folder.mkdir(parents=True)
+            for name in names:
+                (output_dir / name).rename(folder / name)
+    except OSError as error:
+        raise StorageError(f"{output_dir} cannot be written ({error.strerror}); make it writable") from error
     return f"{said}, and what it wrote is in {folder}"
+
+
+def belongings(output_dir: Path) -> list[str]:
+    """Names of what a run has in its directory; what a resume must find comes last, the checkpoints after the rest."""
+    last = ("config.yaml", "checkpoints")
+    names = [place.name for place in output_dir.glob(f"{PREFIX}*") if place.is_symlink()]
+    names += [name for name in WRITTEN if name not in (LOCK, "aside", *last)]
+    return [name for name in (*names, *last) if (output_dir / name).exists() or (output_dir / name).is_symlink()]
 
 
 def existing_run(output_dir: Path) -> str:

@@ -153,7 +153,7 @@ def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
     _check_optimizers(arguments.optimizers, arguments.model, adapted=arguments.peft_config is not None)
     _check_adapter(arguments.peft_config, arguments.model)
     adapted = arguments.peft_config is not None
-    check_quantization(arguments.quantization_config, arguments.model, adapted=adapted)
+    check_quantization(arguments.quantization_config, arguments.model, adapted=adapted, use_vllm=args.use_vllm)
     return sources
 
 

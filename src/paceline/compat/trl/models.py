@@ -20,6 +20,8 @@ FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py")
 def fetched(model: str, keywords: Mapping[str, Any]) -> str:
     """Directory of the model in the revision, cache or subfolder that keywords name; without any, `model` itself.
 
+    None, False and the revision `main` say what is so anyway, and count as no keyword.
+
     ModelError: the Hub has no such revision, or cannot be reached.
     """
     given = {name: value for name, value in keywords.items() if value is not None and value is not False}
@@ -39,7 +41,7 @@ def fetched(model: str, keywords: Mapping[str, Any]) -> str:
     return str(place / subfolder) if subfolder else str(place)
 
 
-def check_quantization(quantization_config: Any, model: Any, *, adapted: bool) -> None:
+def check_quantization(quantization_config: Any, model: Any, *, adapted: bool, use_vllm: bool) -> None:
     """Refuse weights in fewer bits that cannot be trained on, before they are read (ConfigError, ModelError)."""
     if quantization_config is None:
         return
@@ -49,6 +51,8 @@ def check_quantization(quantization_config: Any, model: Any, *, adapted: bool) -
         raise ConfigError(
             f"quantization_config must be a BitsAndBytesConfig, got a {type(quantization_config).__name__}"
         )
+    if use_vllm:
+        raise ConfigError("use_vllm must be False with quantization_config, got True: vLLM takes weights in full")
     check_quantised({"quantization_config": quantization_config.to_dict()}, "the model", has_adapter=adapted)
 
 

@@ -30,7 +30,7 @@ from paceline.reports.trackers.opening import Trackers
 from paceline.runtime.interrupts import GraceOver
 from paceline.training.backend import OneProcess
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.training.run import Requests, Run, notify, save
+from paceline.training.run import Requests, Run, notify, save, save_last
 from paceline.training.session import RunSession
 from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.training.setup.run_inputs import RunInputs
@@ -89,6 +89,13 @@ def _restored(
 ) -> Iterator[OneProcess | WorkerBackend]:
     """The `BackendFactory` of a trainer, whose weights are loaded when it is made."""
     if checkpoint is not None:
+        version, updates = checkpoint.state.policy_version, checkpoint.state.step * updates_per_step(config)
+        if not job.makes_scheduler and version > updates:
+            raise CheckpointError(
+                f"{checkpoint.path} is of weights with {version} updates, {updates} of them this run's, and the state "
+                "of the program's own scheduler after those before is not known; start a new run from its weights with "
+                f"model={str(checkpoint.model)!r}, or leave the scheduler in optimizers out"
+            )
         job.backend.restore(checkpoint)
     elif job.backend.policy_version > 0 and not goes_on:
         raise CheckpointError(
@@ -110,6 +117,8 @@ class CallbackObserver:
         self.handler, self.args, self.state = trainer.callback_handler, job.args, trainer.state
         self.control, self.console = TrainerControl(), open_console()
         self.run: Run | None = None
+        self.has_begun = False
+        """A run of this trainer's was opened, so that what lies in the run directory may be its own."""
         self.trackers = Trackers(opened=())
         self._window: list[LogNumbers] = []
         self._in_epoch = False
@@ -137,7 +146,7 @@ class CallbackObserver:
 
     def start(self, run: Run, trackers: Trackers) -> None:
         """Open a run that stands at `state`."""
-        self.run, self.control, self.trackers = run, TrainerControl(), trackers
+        self.run, self.control, self.trackers, self.has_begun = run, TrainerControl(), trackers, True
         self._window, self._in_epoch = [], False
         if self.state.best_model_checkpoint is not None:
             run.protected.add(Path(self.state.best_model_checkpoint))
@@ -147,13 +156,14 @@ class CallbackObserver:
         self.run, self.trackers = None, Trackers(opened=())
 
     def begin(self, steps_done: int) -> Requests:
-        """Fire on_train_begin, and evaluate if `eval_on_start` is set."""
+        """Save weights of an earlier run, fire on_train_begin, and evaluate if `eval_on_start` is set."""
+        run = self._open_run()
+        if run.saved_step is None and self.job.backend.policy_version > 0:
+            save_last(run)  # they are nowhere else, and callbacks and the evaluation may take long
         self._fire("on_train_begin")
         if self.args.eval_on_start and steps_done == 0:
             self.trainer.evaluate()  # the weights at the start are no checkpoint: never the best
-        # the weights that a later run of one trainer starts from are nowhere else
-        is_later = self._open_run().saved_step is None and self.job.backend.policy_version > 0
-        return Requests(stop=self.control.should_training_stop, save=is_later)
+        return Requests(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
         """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
@@ -162,7 +172,9 @@ class CallbackObserver:
             self._fire("on_epoch_begin")
             self._in_epoch = True
         if self.job.launch is not None:
-            self.job.launch.call("be_at", vars(self.state))
+            # the log grows with the run, and the other ranks have no use for it before the end
+            now = {name: value for name, value in vars(self.state).items() if name != "log_history"}
+            self.job.launch.call("be_at", now)
         self._fire("on_step_begin")
 
     def step_end(self, record: MetricsRecord, batch: RolloutBatch) -> Requests:
@@ -189,7 +201,8 @@ class CallbackObserver:
         return Requests(stop=self.control.should_training_stop)
 
     def be_at(self, state: Mapping[str, Any]) -> None:
-        """Set the trainer's state on this rank to the first one's: reward functions read it."""
+        """Set the trainer's state on this rank to the first one's: reward functions read it. During steps its
+        `log_history` stays as it was, and comes at the end."""
         vars(self.state).update(state)
 
     def restart_rate(self) -> None:

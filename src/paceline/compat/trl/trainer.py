@@ -109,7 +109,7 @@ class GRPOTrainer:
         if self._job.launch is not None:
             self._job.launch.program = self._observer
         self.callback_handler.on_init_end(self.args, self.state, self.control)
-        self._built_from, self._built_eval, self._started = checks.values_of(self.args), eval_dataset, False
+        self._built_from, self._built_eval = checks.values_of(self.args), eval_dataset
 
     def _build(self, arguments: checks.TrainerArguments) -> None:
         """Build the run, and show its parts as the attributes that TRL's trainer has."""
@@ -188,7 +188,7 @@ class GRPOTrainer:
         Raises:
             ConfigError: `args.output_dir` already holds another trainer's run that is not resumed, or `args` have
                 changed.
-            CheckpointError: there is nothing to resume.
+            CheckpointError: there is nothing to resume, or another process writes to the directory.
             TrainingError: the run failed.
             KeyboardInterrupt: Ctrl-C; the step was finished and a checkpoint written to resume from.
         """
@@ -196,7 +196,7 @@ class GRPOTrainer:
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
         checks.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
         job, before = self._job, ""
-        if self._started and not resume_from_checkpoint:
+        if self._observer.has_begun and not resume_from_checkpoint:
             before = set_run_aside(job.output_dir)
             if job.launch is None:
                 self._observer.restart_rate()
@@ -207,7 +207,6 @@ class GRPOTrainer:
         loop = replace(config.loop, save_steps=interval(self.args, "save", rows))
         evaluation = replace(config.evaluation, eval_steps=interval(self.args, "eval", rows))
         self._job = replace(job, config=replace(config, loop=loop, evaluation=evaluation))
-        self._started = True
         with said_in_field_names():
             output = run_training(self._job, self._observer, resume, before=before)
         if self.args.push_to_hub:
