@@ -88,5 +88,5 @@ def test_a_run_that_was_killed_goes_on_through_any_other_door(tmp_path, config, 
 if __name__ == "__main__":
     door, run, file = sys.argv[1:]
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    lay(Trap(function="paceline.training.loop:record_step", deed="SIGKILL", first=3))
+    lay(Trap(function="paceline.training.step:record_step", deed="SIGKILL", first=3))
     DOORS[door](Path(run), Path(file), resume=False)
