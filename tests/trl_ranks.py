@@ -13,6 +13,7 @@ from torch import Tensor
 
 from paceline import GRPOConfig, GRPOTrainer
 from tests.tiny import tiny_model, tiny_tokenizer
+from tests.trainer_settings import SHORT
 
 ROWS = Dataset.from_list([{"prompt": f"What is {number} + 1?"} for number in range(8)])
 ZERO_3 = {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, "gradient_clipping": "auto"}
@@ -35,18 +36,9 @@ def variety(completions: list[str], trainer_state: Any, log_metric: Any, **colum
 
 def trained(place: Path, case: str) -> dict[str, Any]:
     """One case below `place`; what this process knows of it in the end."""
-    args = GRPOConfig(
-        output_dir=str(place / case),
-        per_device_train_batch_size=BATCH // int(os.environ.get("WORLD_SIZE", "1")),
-        num_generations=4,
-        max_completion_length=8,
-        learning_rate=0.01,
-        logging_steps=1,
-        save_steps=2,
-        max_steps=3,
-        disable_tqdm=True,
-        **CASES[case],
-    )
+    own = {"output_dir": str(place / case), "max_steps": 3, **CASES[case]}
+    batch = BATCH // int(os.environ.get("WORLD_SIZE", "1"))
+    args = GRPOConfig(**{**SHORT, "per_device_train_batch_size": batch, **own})
     trainer = GRPOTrainer(
         model=tiny_model(seed=RANK),  # each rank draws its own; they train the first one's
         reward_funcs=variety,

@@ -19,6 +19,13 @@ Every message is one sentence: the option or row, the value, the rule, the remed
 from collections.abc import Callable, Sequence
 from typing import Self
 
+# Exit statuses without an error class.
+DONE = 0
+FAILED = 1
+"""The answer is negative: a cheat scores, or the machine cannot train."""
+INTERRUPTED = 130
+"""128 + SIGINT, as in shells; the run can be resumed."""
+
 
 class PacelineError(Exception):
     """Base of all errors raised on purpose; the command line prints its sentence without a traceback.
@@ -46,12 +53,16 @@ class PacelineError(Exception):
         """What the value must do: `be at least 1`."""
         super().__init__(sentence(message, remedies, then))
 
-    def reworded(self, say: Callable[[str], str]) -> Self:
-        """Return the same error with every part as a door says it; a remedy that it says in no words is left out."""
-        remedies = [said for remedy in self.remedies if (said := say(remedy))]
+    def reworded(self, say: Callable[[str], str], *, advise: Callable[[str], str] | None = None) -> Self:
+        """Return the same error with every part as a door says it; a remedy that it says in no words is left out.
+
+        `advise` says remedies and what comes after them, where a door has others than the command line.
+        """
+        advise = advise or say
+        remedies = [said for remedy in self.remedies if (said := advise(remedy))]
         error = type(self).__new__(type(self))  # a subclass may be made of other arguments
         error.__dict__.update(self.__dict__)
-        PacelineError.__init__(error, say(self.message), remedies=remedies, then=say(self.then))
+        PacelineError.__init__(error, say(self.message), remedies=remedies, then=advise(self.then))
         error.option, error.value, error.rule = self.option, self.value, self.rule
         return error
 

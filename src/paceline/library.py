@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.rules import require
 from paceline.config.sections import Config
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check, check_held_out, resolved
 from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
@@ -25,8 +25,6 @@ from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
 from paceline.types import RolloutGroup
 from paceline.workers.processes import (
-    DONE,
-    INTERRUPTED,
     carry_out,
     check_processes,
     choose_backend,
@@ -143,7 +141,7 @@ def _order(
     if place is not None and resume is None:  # a default with the time would be another one on each rank
         require(request.config.loop.output_dir is not None, "output_dir", None, "be given on ranks", "name a directory")
     check_processes(request.config, place)
-    looked_at = check(request.config, objects.given) if resume is None else resolved(request.config, objects.given)
+    looked_at = check(request.config, objects) if resume is None else resolved(request.config, objects)
     return _Order(request=request, checked=looked_at, objects=objects)
 
 
@@ -366,7 +364,7 @@ def evaluate(
         options_of_run = configuration.config
         if launched(os.environ) is not None:
             raise ConfigError("evaluate is one process, and a launcher started several; call it in a program of one")
-        checked = check_held_out(options_of_run, objects.given)
+        checked = check_held_out(options_of_run, objects)
         say, overrides = (console or open_console()).print, objects.overrides(checked)
         found = measure(options_of_run, checked, overrides=overrides, say=lambda text: say(in_keywords(text)))
         return [*found]

@@ -25,6 +25,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.errors import CheckpointError, ConfigError, DataError, RewardError, TrainingError
 from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
+from tests.trainer_settings import SHORT
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
 CONVERSATIONS = [{"prompt": [{"role": "user", "content": row["prompt"]}], "sum": row["sum"]} for row in QUESTIONS]
@@ -51,18 +52,7 @@ def brevity(completions: list[str], completion_ids: list[list[int]], **columns: 
 
 def settings(tmp_path: Path, **changes: object) -> GRPOConfig:
     """Four steps of two prompts with four completions each."""
-    values = {
-        "output_dir": str(tmp_path / "run"),
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 8,
-        "learning_rate": 0.01,
-        "logging_steps": 1,
-        "save_steps": 2,
-        "max_steps": 4,
-        "disable_tqdm": True,
-    }
-    return GRPOConfig(**{**values, **changes})
+    return GRPOConfig(**{**SHORT, "output_dir": str(tmp_path / "run"), "max_steps": 4, **changes})
 
 
 def trainer(tmp_path: Path, *, model=None, reward_funcs=variety, rows=QUESTIONS, parts=None, **changes) -> GRPOTrainer:

@@ -17,6 +17,7 @@ from paceline.checkpoints.existing_runs import WriteLock
 from paceline.compat.trl.checkpoints import belongings
 from paceline.errors import CheckpointError, ConfigError, ModelError
 from tests.tiny import tiny_model, tiny_tokenizer
+from tests.trainer_settings import SHORT
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])
@@ -29,20 +30,10 @@ def variety(completions: list[str], **columns: object) -> list[float]:
 
 def trainer(tmp_path: Path, *, model=None, reward_funcs=variety, parts=None, **changes) -> GRPOTrainer:
     """Steps of two prompts with four completions each."""
-    values = {
-        "output_dir": str(tmp_path / "run"),
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 8,
-        "learning_rate": 0.01,
-        "logging_steps": 1,
-        "save_steps": 2,
-        "disable_tqdm": True,
-    }
     return GRPOTrainer(
         model=tiny_model() if model is None else model,
         reward_funcs=reward_funcs,
-        args=GRPOConfig(**{**values, **changes}),
+        args=GRPOConfig(**{**SHORT, "output_dir": str(tmp_path / "run"), **changes}),
         **{"processing_class": tiny_tokenizer(), "train_dataset": QUESTIONS, **(parts or {})},
     )
 

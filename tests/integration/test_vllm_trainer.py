@@ -10,6 +10,7 @@ from paceline import GRPOConfig, GRPOTrainer
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError
 from tests.tiny import tiny_model, tiny_tokenizer
+from tests.trainer_settings import SHORT
 
 try:
     check_vllm("cpu")
@@ -29,16 +30,14 @@ def trained(place: Path, *, adapter: LoraConfig | None = None, **changes) -> GRP
         model=tiny_model("llama"),
         reward_funcs=variety,
         args=GRPOConfig(
-            output_dir=str(place),
-            per_device_train_batch_size=8,
-            num_generations=4,
-            max_completion_length=16,
-            learning_rate=0.01,
-            logging_steps=1,
-            save_steps=1,
-            max_steps=2,
-            disable_tqdm=True,
-            **changes,
+            **{
+                **SHORT,
+                "output_dir": str(place),
+                "max_completion_length": 16,
+                "save_steps": 1,
+                "max_steps": 2,
+                **changes,
+            }
         ),
         train_dataset=[{"prompt": f"What is {number} + 1?"} for number in range(4)],
         processing_class=tiny_tokenizer(),

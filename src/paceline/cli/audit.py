@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.cli import DONE, FAILED
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.data.formats import screen
 from paceline.data.sources import load_rows
-from paceline.errors import ConfigError
+from paceline.errors import DONE, FAILED, ConfigError
 from paceline.rewards.function import BuiltIn
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from paceline.cli import DONE, FAILED
 from paceline.cli.machine import Check, State, machine, torch_and_devices
-from paceline.errors import ConfigError, RewardError
+from paceline.errors import DONE, FAILED, ConfigError, RewardError
 from paceline.models.places import DEFAULT, RECIPE
 from paceline.training.setup.configuration import EMBEDDED
 

@@ -5,11 +5,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
-from paceline.errors import ConfigError
+from paceline.errors import DONE, ConfigError
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import check_held_out

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, help_page, parse
 from paceline.compat.commands import translate
 from paceline.compat.commands.layouts import in_our_words
@@ -13,7 +12,7 @@ from paceline.config.flat_yaml import option_lines, parse_yaml, yaml_line
 from paceline.config.presets import PRESETS, preset_values
 from paceline.config.reading import option_name, options, section_classes, values_of
 from paceline.config.sections import Config
-from paceline.errors import ConfigError
+from paceline.errors import DONE, ConfigError
 from paceline.objective.formula import as_text, objective
 from paceline.training.setup.configuration import read_configuration, read_run_configuration, read_text, replaced_by
 

@@ -2,10 +2,9 @@
 
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli import DONE
 from paceline.cli.arguments import directories
 from paceline.cli.libraries import loading_libraries
-from paceline.errors import CheckpointError, ConfigError
+from paceline.errors import DONE, CheckpointError, ConfigError
 from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code
 
 TRUST = "--trust-remote-code"

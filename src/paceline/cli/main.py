@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from paceline.cli import DONE, INTERRUPTED
 from paceline.config.reading import suggest
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.cli import DONE
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
@@ -15,7 +14,7 @@ from paceline.config.sections import Config
 from paceline.data.formats import screen
 from paceline.data.rows import WHOLE
 from paceline.data.sources import load_rows
-from paceline.errors import ConfigError
+from paceline.errors import DONE, ConfigError
 from paceline.training.plan.batches import batch_plan, describe
 from paceline.training.plan.describing import describe_layouts, describe_memory, describe_room, describe_time, refusal
 from paceline.training.plan.fitting import Fitting

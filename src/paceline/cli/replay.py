@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli import DONE
 from paceline.cli.arguments import Command, DoorOption, parse_behind_run
 from paceline.cli.libraries import loading_libraries
 from paceline.config.building import build_config, following_values
@@ -14,7 +13,7 @@ from paceline.config.flat_yaml import parse_yaml, to_yaml
 from paceline.config.presets import preset_values
 from paceline.config.reading import options, values_of
 from paceline.config.sections import Config
-from paceline.errors import ConfigError
+from paceline.errors import DONE, ConfigError
 from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code, under_bound
 
 if TYPE_CHECKING:

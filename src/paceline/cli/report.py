@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.cli import DONE
 from paceline.cli.arguments import directories
+from paceline.errors import DONE
 from paceline.reports.format import percent, points
 from paceline.reports.page.accounting import total_seconds
 from paceline.reports.page.outcome import outcome

@@ -5,9 +5,8 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from paceline.cli import DONE
 from paceline.cli.arguments import Command, DoorOption, parse_behind_run
-from paceline.errors import ConfigError
+from paceline.errors import DONE, ConfigError
 
 PORT = DoorOption(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")
 OPEN = DoorOption(

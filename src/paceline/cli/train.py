@@ -3,12 +3,11 @@
 import os
 import time
 
-from paceline.cli import DONE, INTERRUPTED
 from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.reading import options
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.training.setup.checks import check
 from paceline.training.setup.run_request import COMMAND_LINE_VOICE, new_run, resumed_run
 from paceline.workers.processes import carry_out, check_processes

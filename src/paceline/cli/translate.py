@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.cli import DONE, train
+from paceline.cli import train
 from paceline.compat.commands import translate
 from paceline.compat.commands.translation import as_comments, as_shell, as_words, as_yaml
 from paceline.config.reading import suggest
-from paceline.errors import ConfigError
+from paceline.errors import DONE, ConfigError
 
 USAGE = """usage: paceline translate [--repair] [--yaml] [--run] -- COMMAND
 

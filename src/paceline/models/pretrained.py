@@ -62,7 +62,12 @@ def read_config(config: ModelConfig) -> PretrainedConfig:
 
 def context_length(config: ModelConfig) -> int | None:
     """Positions that the model can tell apart, None where its configuration does not say. Reads no weights."""
-    return getattr(read_config(config).get_text_config(), "max_position_embeddings", None)
+    return positions_in(read_config(config))
+
+
+def positions_in(described: PretrainedConfig) -> int | None:
+    """As `context_length`, from a configuration that is there."""
+    return getattr(described.get_text_config(), "max_position_embeddings", None)
 
 
 def soft_cap(config: PretrainedConfig) -> float | None:

@@ -7,6 +7,7 @@ from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.vllm.starting import Room
 from paceline.models.loaded import Loaded
+from paceline.models.pretrained import positions_in
 from paceline.models.rope import fix_rope
 
 
@@ -64,7 +65,7 @@ def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
 def longest_sequence(config: Config, policy: Loaded) -> int:
     """Tokens of a prompt with its completion, at most: by the options, as far as the model reaches."""
     length = config.data.max_prompt_length + config.sampling.max_completion_length
-    positions = getattr(policy.model.config.get_text_config(), "max_position_embeddings", None)
+    positions = positions_in(policy.model.config)
     return length if positions is None else min(length, positions)
 
 

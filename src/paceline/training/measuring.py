@@ -28,15 +28,11 @@ def measure(
     """
     # loading torch takes seconds: whatever can be refused is refused before these lines
     with loading():
-        from paceline.models.pretrained import context_length, load_tokenizer
+        from paceline.models.pretrained import load_tokenizer, positions_in, read_config
         from paceline.training.setup.held_out import make_evaluators
 
     own = None if overrides is None else overrides.model
-    limit = (
-        context_length(config.model)
-        if own is None
-        else getattr(own.config.get_text_config(), "max_position_embeddings", None)
-    )
+    limit = positions_in(read_config(config.model) if own is None else own.config)
     tokenizer = (None if overrides is None else overrides.tokenizer) or load_tokenizer(config.model)
     evaluators = make_evaluators(config, tokenizer, checked, limit=limit)
     for one in evaluators:

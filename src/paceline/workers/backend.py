@@ -69,13 +69,12 @@ class StoredWeights(SamplerWeights):
     @override
     def load(self, version: int) -> None:
         started = time.perf_counter()
-        manifest, _ = self.kept[version]
-        self.hand_on(version)
+        manifest, buckets = self.kept[version]
+        self.hand_on(manifest, buckets)
         self.transfer += WeightTransfer(seconds=time.perf_counter() - started, nbytes=manifest.nbytes)
 
-    def hand_on(self, version: int) -> None:
+    def hand_on(self, manifest: Manifest, buckets: Sequence[Any]) -> None:
         """Bring all samplers to a version."""
-        manifest, buckets = self.kept[version]
         self._samplers.bring_to("load", manifest, *buckets)
 
     @override
@@ -85,8 +84,13 @@ class StoredWeights(SamplerWeights):
 
     @override
     def forget(self, older_than: int) -> None:
-        for version in [version for version in list(self.kept) if version < older_than]:  # another thread adds to it
-            del self.kept[version]
+        _drop(self.kept, older_than)
+
+
+def _drop(kept: dict[int, Any], older_than: int) -> None:
+    """Drop versions before one; another thread may add to them."""
+    for version in [version for version in list(kept) if version < older_than]:
+        del kept[version]
 
 
 class BroadcastWeights(StoredWeights):
@@ -108,8 +112,8 @@ class BroadcastWeights(StoredWeights):
         return manifest
 
     @override
-    def hand_on(self, version: int) -> None:
-        self._senders.call("load", self.kept[version][0])
+    def hand_on(self, manifest: Manifest, buckets: Sequence[Any]) -> None:
+        self._senders.call("load", manifest)
 
     @override
     def offer(self) -> None:
@@ -120,8 +124,7 @@ class BroadcastWeights(StoredWeights):
     @override
     def forget(self, older_than: int) -> None:
         super().forget(older_than)
-        for version in [version for version in list(self._own.kept) if version < older_than]:
-            del self._own.kept[version]
+        _drop(self._own.kept, older_than)
 
 
 class RankWeights:

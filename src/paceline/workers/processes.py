@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
-from paceline.errors import ConfigError
+from paceline.errors import DONE, INTERRUPTED, ConfigError
 from paceline.training.setup.checks import Checked
 from paceline.training.setup.run_request import RunRequest, Voice
 from paceline.workers.torchrun.environment import Launched, check_launched
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 REACH_SECONDS = 3.0
 """Connection timeout; within a cluster a connection takes milliseconds."""
-DONE, INTERRUPTED = 0, 130
-"""Exit statuses of a run without an error: 130 is 128 + SIGINT, as in shells, and the run can be resumed."""
 
 Loading = Callable[[], AbstractContextManager[None]]
 """Around imports that take seconds."""

@@ -29,7 +29,7 @@ from paceline.compat.trl.translation import (
     FIELDS,
     Surroundings,
     in_field_names,
-    said_of_fields,
+    of_fields,
     translate,
 )
 from paceline.config.presets import PRESETS
@@ -801,7 +801,7 @@ def test_no_name_of_an_option_that_is_no_field_reaches_a_user(path):
     strange = {option.name for option in options()} - known
     for error in errors_in(path):
         if "--" in str(error) and not str(error).startswith(NEVER_SAID):
-            said = said_of_fields(error)
+            said = str(of_fields(error))
             assert "--" not in said.replace("---", "")
             words = set(re.findall(r"(?<![\w.])[a-z]+(?:_[a-z]+)+", said))
             assert not words & strange, said
@@ -827,7 +827,7 @@ def test_no_name_of_an_option_that_is_no_field_reaches_a_user(path):
     ],
 )  # fmt: skip
 def test_an_error_is_said_of_fields_with_remedies_that_a_program_has(error, said):
-    assert said_of_fields(error) == said
+    assert str(of_fields(error)) == said
 
 
 # --- the plan

@@ -24,12 +24,12 @@ from paceline.compat.trl.models import fetched, load_quantised
 from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.training_fields import SCHEDULES
-from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, said_of_fields, translate
+from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, of_fields, translate
 from paceline.config.sections import Config, ModelConfig
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, PacelineError
 from paceline.models.loaded import export_model
-from paceline.models.pretrained import context_length, load_tokenizer
+from paceline.models.pretrained import context_length, load_tokenizer, positions_in
 from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.resolving import reward_context
 from paceline.rewards.selecting import row_check
@@ -93,7 +93,7 @@ def said_in_field_names() -> Iterator[None]:
     try:
         yield
     except PacelineError as error:
-        raise type(error)(said_of_fields(error)) from error
+        raise of_fields(error) from error
 
 
 def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJob:
@@ -206,7 +206,7 @@ def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surrou
     if isinstance(arguments.model, str):
         limit = context_length(ModelConfig(model=model, trust_remote_code=arguments.args.trust_remote_code))
     else:
-        limit = getattr(arguments.model.config.get_text_config(), "max_position_embeddings", None)
+        limit = positions_in(arguments.model.config)
     return Surroundings(
         model=model,
         reward_names=names,

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from paceline.compat.trl.batches import batches_of, fill_batch_fields, in_steps, interval, warmup_steps
 from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Options, check_fields, options_of
@@ -16,7 +16,7 @@ from paceline.compat.trl.training_fields import NO_LIMIT, SCHEDULE_KEYWORDS
 from paceline.config.building import build_config
 from paceline.config.reading import suggest
 from paceline.config.sections import Config
-from paceline.errors import ConfigError, PacelineError, sentence
+from paceline.errors import ConfigError, PacelineError
 
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
@@ -73,6 +73,8 @@ MODEL_ACCEPTED: Accepted = {
     "use_safetensors": (True, None),
 }
 DTYPES = ("float32", "auto", "bfloat16")
+
+ErrorT = TypeVar("ErrorT", bound=PacelineError)
 
 OPTION = re.compile(r"--([a-z][a-z0-9-]*[a-z0-9])")
 ASIDE = re.compile(r" \(--([a-z][a-z0-9-]*[a-z0-9])[^()]*\)")
@@ -156,7 +158,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
     try:
         return build_config(given)
     except ConfigError as error:
-        raise ConfigError(said_of_fields(error)) from None
+        raise of_fields(error) from None
 
 
 def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | None:
@@ -295,14 +297,13 @@ def _refuse_rest(name: str, given: Mapping[str, object], accepted: Accepted, tra
             raise ConfigError(f"{name} {key} must be {values[0]!r}, got {value!r}; leave it out")
 
 
-def said_of_fields(error: PacelineError) -> str:
-    """Sentence of an error for a program: fields instead of options, and remedies that a program has.
+def of_fields(error: ErrorT) -> ErrorT:
+    """The same error for a program: fields instead of options, and remedies that a program has.
 
-    >>> said_of_fields(ConfigError("--clip-eps-low is 2", remedies=["name a --prompt-column", "lower it"]))
+    >>> str(of_fields(ConfigError("--clip-eps-low is 2", remedies=["name a --prompt-column", "lower it"])))
     'epsilon is 2; lower it'
     """
-    remedies = [said for remedy in error.remedies if (said := _remedy(remedy))]
-    return sentence(in_field_names(error.message), remedies, _remedy(error.then))
+    return error.reworded(in_field_names, advise=_remedy)
 
 
 def _remedy(clause: str) -> str:

@@ -29,6 +29,7 @@ from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.parameters import base_name
 from paceline.rewards.resolving import BUILT_IN, default_system_prompt, own_function, resolve, reward_context
 from paceline.rewards.selecting import row_check
+from paceline.training.setup.own_objects import OwnObjects
 from paceline.types import RowCheck
 
 if TYPE_CHECKING:
@@ -48,22 +49,10 @@ class Checked:
     files: ReadFiles = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GivenObjects:
-    """Objects of a program's own, by the names that its options have for them."""
-
-    functions: Mapping[str, RewardFunction] = field(default_factory=dict)
-    rows: ReadFiles = field(default_factory=dict)
-    is_model: bool = False
-    """True if the model is an object, of which no file is looked at."""
-    options: frozenset[str] = frozenset()
-    """Options among `advantage` and `bound` whose function is an object, which is not loaded by its name."""
+NO_OBJECTS = OwnObjects()
 
 
-NOTHING_GIVEN = GivenObjects()
-
-
-def resolved(config: Config, given: GivenObjects = NOTHING_GIVEN, *, for_training: bool = True) -> Checked:
+def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool = True) -> Checked:
     """Resolve the reward functions and the system message that the options name, without a look at anything else.
 
     Not `for_training`, only built-in functions are: what they ask for is measured too.
@@ -74,10 +63,10 @@ def resolved(config: Config, given: GivenObjects = NOTHING_GIVEN, *, for_trainin
     measure, functions = config.evaluation.eval_reward_func, config.rewards.functions
     wanted = functions if for_training else [name for name in functions if base_name(name) in BUILT_IN]
     return Checked(
-        functions=resolve_functions(config, wanted, given.functions),
-        measure=resolve_functions(config, [measure], given.functions),
+        functions=resolve_functions(config, wanted, own.functions),
+        measure=resolve_functions(config, [measure], own.functions),
         system=system_prompt(config.data, default_system_prompt(functions)),
-        files=dict(given.rows),
+        files=dict(own.rows),
     )
 
 
@@ -92,7 +81,7 @@ def own_policy_loss(options: LossConfig) -> "PolicyLoss | None":
     return cast("PolicyLoss", own_function(options.bound, flag="--bound")) if is_code(options.bound) else None
 
 
-def check(config: Config, given: GivenObjects = NOTHING_GIVEN, *, needs_weights: bool = True) -> Checked:
+def check(config: Config, own: OwnObjects = NO_OBJECTS, *, needs_weights: bool = True) -> Checked:
     """Check that everything named by training's options exists, and the rows: all of a file, else the first.
 
     Without `needs_weights` a model may be a config.json alone.
@@ -100,11 +89,11 @@ def check(config: Config, given: GivenObjects = NOTHING_GIVEN, *, needs_weights:
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    positions = None if given.is_model else _look_at_model(config, needs_weights=needs_weights)
-    checked, data = resolved(config, given), config.data
-    if "advantage" not in given.options:
+    positions = None if own.model is not None else _look_at_model(config, needs_weights=needs_weights)
+    checked, data = resolved(config, own), config.data
+    if "advantage" not in own.objective:
         own_advantage(config.advantage)
-    if "bound" not in given.options:
+    if "bound" not in own.objective:
         own_policy_loss(config.loss)
     for name in config.rewards.reward_models:
         check_reward_model(name)
@@ -125,11 +114,11 @@ def check(config: Config, given: GivenObjects = NOTHING_GIVEN, *, needs_weights:
     return checked
 
 
-def check_held_out(config: Config, given: GivenObjects = NOTHING_GIVEN) -> Checked:
+def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
     """Check what evaluation's options name, and the first row of each held-out set; raises as `check` does."""
-    if not given.is_model:
+    if own.model is None:
         _look_at_model(config, needs_weights=True)
-    checked = resolved(config, given, for_training=False)
+    checked = resolved(config, own, for_training=False)
     if config.engine.engine == "vllm":
         check_vllm(None)
     _look_at_held_out_rows(config, checked)

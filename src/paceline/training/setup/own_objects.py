@@ -11,9 +11,9 @@ from paceline.errors import ConfigError
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.parameters import base_name
 from paceline.rewards.resolving import BUILT_IN, own_name
-from paceline.training.setup.checks import Checked, GivenObjects
 
 if TYPE_CHECKING:
+    from paceline.training.setup.checks import Checked
     from paceline.training.setup.run_inputs import Overrides
 
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class OwnObjects:
     """Keywords apart: options, in which an object has a name that config.yaml has too, and the objects themselves."""
 
-    flags: dict[str, object]
+    flags: dict[str, object] = field(default_factory=dict)
     model: Any = None
     """A transformers model, with or without an adapter; it is trained in place."""
     tokenizer: Any = None
@@ -32,14 +32,7 @@ class OwnObjects:
     objective: dict[str, Any] = field(default_factory=dict)
     """Functions by the option that they take the place of, `advantage` or `bound`."""
 
-    @property
-    def given(self) -> GivenObjects:
-        """The objects that the cheap stage of setup looks at."""
-        return GivenObjects(
-            functions=self.functions, rows=self.rows, is_model=self.model is not None, options=frozenset(self.objective)
-        )
-
-    def overrides(self, checked: Checked) -> "Overrides":
+    def overrides(self, checked: "Checked") -> "Overrides":
         """Return the objects that take the place of what the configuration names."""
         from paceline.training.setup.run_inputs import Overrides
 

@@ -16,7 +16,14 @@ from paceline.data.sources import has_split, load_rows
 from paceline.data.tasks import build_tasks
 from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
-from paceline.models.pretrained import changed_logits, load_tokenizer, other_logits, read_config, vocabulary_size
+from paceline.models.pretrained import (
+    changed_logits,
+    load_tokenizer,
+    other_logits,
+    positions_in,
+    read_config,
+    vocabulary_size,
+)
 from paceline.models.weight_headers import check_quantised
 from paceline.objective.advantages import GroupAdvantage, check_advantage
 from paceline.objective.own_loss import PolicyLoss, check_policy_loss
@@ -54,7 +61,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     how = changed_logits(described)
     if how is not None:  # they are not what the trainer would compute
         raise ModelError(f"--model {config.model.model} {other_logits(how)}")
-    limit: int | None = getattr(described.get_text_config(), "max_position_embeddings", None)
+    limit = positions_in(described)
     check_completion_fits(completion, limit=limit)
     # the tasks, and what they must be
     tokenizer = overrides.tokenizer or load_tokenizer(config.model)

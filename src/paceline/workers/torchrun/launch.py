@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
-from paceline.errors import PacelineError, ProcessLost
+from paceline.errors import INTERRUPTED, PacelineError, ProcessLost
 from paceline.models.parallel.process_group import JOIN_SECONDS, Meeting, process_group
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.activity import ACTIVITY
@@ -45,7 +45,6 @@ from paceline.workers.weight_sync import WeightsGroup
 
 FAREWELL_SECONDS = 30.0
 """Seconds that a rank which reported its error waits for the first rank to print it."""
-INTERRUPTED = 128 + signal.SIGINT
 
 
 class Joined:
