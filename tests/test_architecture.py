@@ -12,7 +12,7 @@ FLOORS = (
     {"config", "metrics"},
     {"kernels"},
     {"runtime", "objective", "data", "sandbox"},
-    {"rewards", "models"},
+    {"rewards", "models", "environments"},
     {"engines", "checkpoints"},
     {"reports"},
     {"training"},

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.types import Completion
+from paceline.types import Completion, FinishReason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +39,38 @@ class Request:
     """One 64-bit key per completion: with the position it fixes every random number of that completion."""
     limits: tuple[int, ...] | None = None
     """Tokens of each completion at most, in the order of `keys`; None: the sampling's limit for all."""
+    continues: tuple[int, int] | None = None
+    """An earlier completion of the same call, as indices of its request and within it: the prompt begins with that
+    request's prompt and its tokens, so what is cached of them may be used. Such a request has one key."""
 
 
-OnFinished = Callable[[int, tuple[int, ...], str], None]
-"""Called with a completion as soon as it has ended: index of its request, its tokens, its text."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """A completion that has ended while others go on."""
+
+    request: int
+    """Index of its request in the call, those that came up while it ran counted on."""
+    sample: int
+    """Index among the completions of its request."""
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+
+
+OnFinished = Callable[[Finished], bool]
+"""Called with a completion as soon as it has ended. True: a request may continue it, so what is cached is kept, as far as
+memory allows."""
+
+
+class FurtherRequests(Protocol):
+    """Requests that come up while a call runs: the next turns of conversations."""
+
+    def take(self, *, wait: bool) -> Sequence[Request] | None:
+        """Take the requests that have come up since the last call; None: there will be no more.
+
+        `wait` blocks until there is one, or will be no more; else the sequence may be empty. The wait is bounded by the
+        deadlines of those who ask.
+        """
 
 
 TakeNewer = Callable[[], int | None]
@@ -53,13 +81,22 @@ that they have seen; None: the weights are as they were."""
 class Engine(Protocol):
     """Samples completions. Knows nothing of rewards, losses or files."""
 
+    takes_further: bool
+    """True if `generate` calls `on_finished` and takes `further` requests; False: it does neither."""
+
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        on_finished: OnFinished | None = None,
+        further: FurtherRequests | None = None,
     ) -> list[tuple[Completion, ...]]:
-        """Sample `len(request.keys)` completions of each request, in request order.
+        """Sample `len(request.keys)` completions of each request, in request order, then of each of `further`.
 
         `on_finished` is called from this call's own thread, in the order in which completions end; an engine that
-        learns of them all at once calls it for none.
+        learns of them all at once calls it for none. `further` is asked between two tokens, and waited for once nothing
+        else is left to do.
         """
 
 
@@ -85,11 +122,13 @@ class TrainedEngine(Engine, Protocol):
         return
 
 
-def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: int) -> int:
+def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: int, turn: int = 0) -> int:
     """Key of one completion, in [0, 2^64): a hash of who it is for, never of when or where it is drawn.
 
     `purpose` is `train` or `eval`, so that the two do not draw alike. `occurrence` is how often the task was drawn
-    before: the epoch, where each task is drawn once per epoch. `sample` is the index within the group.
+    before: the epoch, where each task is drawn once per epoch. `sample` is the index within the group. `turn` counts the
+    engine's calls of a conversation from 0: positions start anew in each, so each needs a key of its own.
     """
-    identity = repr((seed, purpose, task_id, occurrence, sample)).encode()
+    who = (seed, purpose, task_id, occurrence, sample)
+    identity = repr((*who, "turn", turn) if turn else who).encode()
     return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "little")

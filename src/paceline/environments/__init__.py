@@ -1,0 +1,93 @@
+"""Environments hold conversations with a model: they answer each of its turns, and say when an episode is over.
+
+This file is the interface. Tools are the plain case: an environment that calls functions.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paceline.types import FinishReason, Message
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolCall:
+    """One call that a turn asks for."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentTurn:
+    """What an environment is told of the model's turn."""
+
+    number: int
+    """Turns of the episode before this one."""
+    text: str
+    """Sampled text, special tokens left out."""
+    content: str
+    """The text without its tool calls."""
+    calls: tuple[ToolCall, ...] = ()
+    """Tool calls in the order of the text."""
+    malformed: str | None = None
+    """What is wrong with a call that cannot be read; the other calls of the turn are then not to be carried out."""
+    finish_reason: FinishReason
+    """`length`: the turn was cut at the limit of a turn."""
+    is_last: bool
+    """True if no turn can follow: an answer is not read by the model, so nothing is to be done for one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """What an environment answers."""
+
+    messages: tuple[Message, ...] = ()
+    """Messages that the model reads next, usually one of the role `user`, or one of the role `tool` for each call."""
+    reward: float | None = None
+    """Reward of this turn; None: none is given for it."""
+    done: bool = False
+    """True: the episode is over, and the messages are for a reader only."""
+
+
+class Environment(Protocol):
+    """One episode's other side. Made anew for each episode; knows nothing of models, tokens or other episodes.
+
+    `begin`, `answer` and `close` may be `async def`. A call that raises or takes too long ends the episode without a
+    reward: nothing of it is trained on.
+    """
+
+    def begin(self, task: Mapping[str, Any], seed: int) -> str | Sequence[Message] | None | Awaitable[Any]:
+        """Start an episode; returns what is added to the prompt: text for its last message, further messages, or None.
+
+        `task` has the columns of the dataset's row, `prompt`, `messages` and `answer` among them. All episodes of a
+        prompt's group have the same `seed` and must begin alike.
+        """
+
+    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+        """Answer a turn of the model."""
+
+    def close(self) -> float | None | Awaitable[float | None]:
+        """End the episode; returns its reward, or None where those of the turns are all there is (they add up)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentSpec:
+    """An environment that a run can use."""
+
+    name: str
+    """Name in records and metrics, and of its reward."""
+    make: Callable[[], Environment]
+    """Makes the environment of one episode."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """JSON schemas of its tools, as chat templates show them; empty: it has none, and calls are not looked for."""
+    is_instant: bool = False
+    """True if it only computes, in microseconds: then it is called in the engine's thread, without a deadline."""
+    own_process: bool = False
+    """True if each episode gets a process of its own, which is killed at a deadline."""
+    has_reward: bool = False
+    """True if it gives rewards: they count as those of a reward function of its name."""
+    digest: str = ""
+    """Hash of what decides its answers, as far as it can be known: a resumed run has the same."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What to say of it at the start of a run."""
