@@ -38,6 +38,8 @@ class Task:
     """All columns of the dataset, None where the row has none, given to reward functions by name."""
     tokens_cut: int = 0
     """Tokens of the prompt that were left out as it was too long."""
+    row_prompt_ids: tuple[int, ...] | None = None
+    """Prompt of the dataset's row, where an environment has added to it; None: `prompt_ids` is that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +121,25 @@ class Completion:
         """Number of tokens that the model sampled: its length, where observed tokens do not count."""
         observed = 0 if self.episode is None else sum(turn.observed for turn in self.episode.turns)
         return len(self.token_ids) - observed
+
+    @property
+    def has_failed(self) -> bool:
+        """True if its environment failed: nothing is known of what it is worth."""
+        return self.episode is not None and self.episode.failure is not None
+
+    @property
+    def sampled_ids(self) -> tuple[int, ...]:
+        """Tokens that the model sampled."""
+        if self.episode is None:
+            return self.token_ids
+        return tuple(token for start, end in self.sampled_spans for token in self.token_ids[start:end])
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Messages of the conversation behind the prompt, the model's and its environment's."""
+        if self.episode is None:
+            return ({"role": "assistant", "content": self.text},)
+        return tuple(message for turn in self.episode.turns for message in (turn.message, *turn.answer))
 
     @property
     def sampled_spans(self) -> tuple[tuple[int, int], ...]:

@@ -57,8 +57,8 @@ def sampled_digest(file: Path) -> str:
 
 
 def prompts_digest(tasks: Iterable[Task]) -> str:
-    """Hash the names and prompts of tasks in their order."""
-    named = [[task.task_id, *task.prompt_ids] for task in tasks]
+    """Hash the names of tasks and the prompts of their rows, in their order."""
+    named = [[task.task_id, *(task.row_prompt_ids or task.prompt_ids)] for task in tasks]
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()
 
 

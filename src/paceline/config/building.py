@@ -48,7 +48,7 @@ def build_config(given: Mapping[str, object]) -> Config:
     values = {**preset_values(values.get("preset")), **following_values(values), **values}
     # rewards that other options imply, so that the resolved configuration names them
     if values.get("reward_funcs") is None:
-        values["reward_funcs"] = ("accuracy",)
+        values["reward_funcs"] = () if values.get("environment") else ("accuracy",)
     names = [name.removeprefix(MODEL) for name in cast(tuple[str, ...], values["reward_funcs"])]
     if values.get("filter_range") is not None and values.get("filter_func") is None and names:
         judge = values.get("eval_reward_func", find_option("eval_reward_func").default)
@@ -86,6 +86,8 @@ def _check(config: Config) -> None:
 
     # names of rewards that other options refer to
     names, name = config.rewards.names, advantage.filter_func
+    right = bool(names) or bool(config.environment.environment)
+    require(right, "reward_funcs", names, "name at least one function without --environment")
     rule = "not name a function overlong with --overlong-share"
     why = "rewards are recorded by name, and that is the penalty's"
     require(advantage.overlong_share == 0 or "overlong" not in names, "reward_funcs", names, rule, why)

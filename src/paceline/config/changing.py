@@ -23,7 +23,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("zero_stage", "tensor_parallel", "pipeline_parallel", "context_parallel", "sampling_ranks"),
         # it says how long is waited and how much may fail, not what comes of what does not
         *("max_reward_failure_rate", "reward_timeout", "step_timeout", "stop_grace", "sandbox"),
-        *("actor_timeout", "max_restarts"),
+        *("actor_timeout", "max_restarts", "environment_timeout"),
         # it says what is written down, when and for whom, not what is computed
         *("merge_lora", "eval_steps", "save_steps", "save_total_limit", "background_save"),
         *("report_to", "project", "profile"),
@@ -37,9 +37,10 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("enable_thinking", "max_prompt_length", "long_prompts", "shuffle", "dataset_size", "on_bad_row", "seed"),
         *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop", "engine"),
         *("prompts_per_step", "max_staleness", "on_new_weights", "max_refills", "oversampling"),
+        *("environment", "max_turns", "max_turn_length", "max_observation_length", "history"),
         # completions are worth something else
         *("reward_funcs", "reward_weights", "preset", "advantage", "reward_aggregation"),
-        *("overlong_share", "mask_truncated", "filter_range", "filter_func"),
+        *("overlong_share", "mask_truncated", "filter_range", "filter_func", "turn_credit"),
         # the loss or the update is another
         *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "bound_shape"),
         *("average", "average_over", "beta", "kl", "entropy_coef", "entropy_target", "rollout_correction"),

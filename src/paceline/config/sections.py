@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from paceline.config.environments import EnvironmentConfig
 from paceline.config.layout import ClusterConfig, ParallelConfig
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import require
@@ -136,7 +137,7 @@ class RewardConfig:
 
     reward_funcs: tuple[str, ...] | None = None
     """Names, `module:function`, `file.py:function`, or `model:NAME` of a sequence-classification model (a directory or
-    Hub name), summed with `reward_weights`; None: accuracy."""
+    Hub name), summed with `reward_weights`; None: accuracy, or with an `environment` its own reward alone."""
     reward_weights: tuple[float, ...] | None = None
     """One weight per reward function; None: all 1."""
     max_reward_failure_rate: float = 0.05
@@ -150,7 +151,6 @@ class RewardConfig:
 
     def __post_init__(self) -> None:
         names = self.names
-        require(len(names) >= 1, "reward_funcs", names, "name at least one function")
         repeated = {name for name in names if names.count(name) > 1}
         require(not repeated, "reward_funcs", names, "name each function once", "raise its weight instead")
         if self.reward_weights is not None:
@@ -273,7 +273,8 @@ class EvalConfig:
     eval_generations: int = 1
     """Completions per held-out task; above 1 also gives pass@k."""
     eval_reward_func: str = "accuracy"
-    """Reward function that decides what is right (a score of 0.5 or more, or a built-in one's own verdict)."""
+    """Reward function that decides what is right (a score of 0.5 or more, or a built-in one's own verdict); the name of an
+    environment: its own reward, which is the default where there are no `reward_funcs`."""
 
     def __post_init__(self) -> None:
         require(self.eval_steps >= 0, "eval_steps", self.eval_steps, "be at least 0")
@@ -338,6 +339,7 @@ class Config:
     data: DataConfig
     rewards: RewardConfig
     sampling: SamplingConfig
+    environment: EnvironmentConfig
     engine: EngineConfig
     advantage: AdvantageConfig
     loss: LossConfig

@@ -69,6 +69,14 @@ METRICS: Mapping[str, Metric] = {
     ),
     "prompts_truncated": Metric("prompts", "of a large dataset, cut to max_prompt_length"),
     "tokens_generated": Metric("tokens", "completion tokens sampled"),
+    "turns_mean": Metric("turns", "of the model in an episode, mean over episodes; this and what follows it of episodes only"),
+    "turns_max": Metric("turns", "the most of those"),
+    "observed_tokens": Metric("tokens", "written by environments and chat templates between turns: read, not trained"),
+    "branches": Metric("", "turns with a context of their own, as the chat template rewrote the history"),
+    "tool_calls": Metric("calls", "asked for by the model, malformed ones not among them"),
+    "malformed_calls": Metric("turns", "with a tool call that could not be read"),
+    "environment_seconds": Metric("seconds", "that environments took for all answers, added up over episodes"),
+    "episode_ends": Metric("", "episodes by the reason of their end: done, max_turns, length, failed, timed_out"),
     "staleness_mean": Metric(
         "updates", "between the weights that sampled a token and those it trained, mean over tokens"
     ),
@@ -103,6 +111,8 @@ OPTIONAL = frozenset(
     {
         *("kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "weights_bytes"),
         *("rows_left_out", "prompts_truncated", "format_accuracy"),
+        *("turns_mean", "turns_max", "observed_tokens", "branches", "tool_calls", "malformed_calls"),
+        *("environment_seconds", "episode_ends"),
     }
 )
 """Metrics that are absent where they have no meaning; all others are in every record."""

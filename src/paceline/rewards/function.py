@@ -23,6 +23,9 @@ class RewardFunction(Protocol):
     applied, `prompt_messages` the messages that went into it (None for a prompt of plain text). A function without
     `**columns` gets only the arguments that its signature names.
 
+    Of a conversation `completions` and `completion_ids` are what the model wrote, turn after turn, and nothing that an
+    environment said; `completion_messages` are all messages behind the prompt, `episode_ids` the tokens of both.
+
     It returns a list (or tuple, array or tensor) with one number per completion, None for a completion that is not
     its task, or a `Grade` where there is something to say beside the number. An `async def` function may be given too:
     those of a run share one event loop and wait at the same time. What it is given is its own to change.

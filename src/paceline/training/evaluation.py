@@ -2,21 +2,22 @@
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from paceline.data.extraction.answers import final_answer
 from paceline.data.extraction.thinking import prefills_think, visible_text
-from paceline.engines import Engine, Request, Sampling, sample_key
+from paceline.engines import Engine, Sampling
 from paceline.errors import DataError
 from paceline.metrics.comparisons import CHANGING, detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import percent_interval
-from paceline.rewards.function import RewardFunction, right_of
+from paceline.rewards.function import RIGHT, RewardFunction, right_of
 from paceline.rewards.scoring.calling import early_start
-from paceline.rewards.scoring.scores import check_failure_rate, score
+from paceline.rewards.scoring.scores import check_failure_rate, score, with_environments
 from paceline.rewards.selecting import has_format, stated_answer
+from paceline.training.rollouts.conversations import Conversations, Draws, complete
 from paceline.types import Completion, Task
 
 
@@ -30,7 +31,7 @@ class AccuracyEvaluator:
     notes: tuple[str, ...] = ()
     """What a person should know of them before any number: rows left out, how programs are isolated."""
     function: Mapping[str, RewardFunction]
-    """The one reward function that says what is right, under its name."""
+    """The one reward function that says what is right, under its name; empty: environments say it by their rewards."""
     sampling: Sampling
     generations: int
     max_failure_rate: float
@@ -39,6 +40,8 @@ class AccuracyEvaluator:
     seed: int
     asking: Mapping[str, RewardFunction] = field(default_factory=dict)
     """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
+    conversations: Conversations | None = None
+    """How conversations are held; None: every completion has one turn."""
 
     @property
     def reach(self) -> str:
@@ -60,31 +63,39 @@ class AccuracyEvaluator:
             DataError: no task could be graded.
         """
         started = time.perf_counter()
-        tasks, places = self.tasks, range(self.generations)
-        keys = [tuple(sample_key(self.seed, "eval", task.task_id, 0, at) for at in places) for task in tasks]
-        requests = [Request(prompt_ids=task.prompt_ids, keys=its) for task, its in zip(tasks, keys, strict=True)]
-        completions = engine.generate(requests, self.sampling, on_finished=early_start(self.function, tasks))
-        repeated = [task for task in tasks for _ in range(self.generations)]
-        answers = [one for group in completions for one in group]
+        drawn = [(task, 0) for task in self.tasks]
+        draws = Draws(seed=self.seed, purpose="eval", num_generations=self.generations)
+        early = early_start(self.function, self.tasks)
+        completed = complete(engine, drawn, self.sampling, draws, self.conversations, early)
+        repeated = [task for task, _ in completed for _ in range(self.generations)]
+        answers = [one for _, group in completed for one in group]
         scores = score(self.function, repeated, answers, timeout=self.reward_timeout)
+        values: Sequence[float | None] = ()
+        notes: Sequence[str | None] = ()
+        for name in self.function:
+            values, notes = scores.values[name], scores.notes[name]
+        if self.conversations is not None:
+            scores = with_environments(scores, self.conversations.specs, answers)
+        if not self.function:
+            values = [None if one.episode is None else one.episode.reward for one in answers]
+            notes = [None if one.episode is None else one.episode.failure for one in answers]
         check_failure_rate(scores, limit=self.max_failure_rate)
-        (values,), (notes,) = scores.values.values(), scores.notes.values()
-        (function,) = self.function.values()
+        right = max([right_of(function) for function in self.function.values()], default=RIGHT)
         parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
         outcomes = tuple(
             TaskResult(
                 task=task,
                 completions=tuple(group),
-                rewards=values[part],
-                notes=notes[part],
-                right=right_of(function),
+                rewards=tuple(values[part]),
+                notes=tuple(notes[part]),
+                right=right,
                 parsed=tuple(stated_answer(self.function, task, one.text) for one in group),
                 formed=tuple(has_format(self.asking or self.function, task, one.text) for one in group),
             )
-            for task, group, part in zip(tasks, completions, parts, strict=True)
+            for (task, group), part in zip(completed, parts, strict=True)
         )
         if not any(outcome.graded for outcome in outcomes):
-            (name,) = self.function
+            name = next(iter(self.function), "its environment")
             raise DataError(f"{self.name}: {name} could grade no task; are there gold answers? see --answer-column")
         return AccuracyResult(
             name=self.name,
@@ -165,9 +176,12 @@ class AccuracyResult:
             "generations": generations,
             "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
             "failed_calls": self.failed_calls,
-            "completion_length_mean": sum(len(one.token_ids) for one in completions) / len(completions),
+            "completion_length_mean": sum(one.num_sampled for one in completions) / len(completions),
             "truncated_fraction": sum(one.finish_reason == "length" for one in completions) / len(completions),
         }
+        turns = [len(one.episode.turns) for one in completions if one.episode is not None]
+        if turns:
+            record["turns_mean"] = sum(turns) / len(turns)
         formed = [one for outcome in self.outcomes for one in outcome.formed if one is not None]
         if formed:
             record["format_accuracy"] = sum(formed) / len(formed)
@@ -211,8 +225,9 @@ class AccuracyResult:
                 "note": note,
                 "parsed": parsed,
                 "format": formed,
-                "completion_tokens": len(completion.token_ids),
+                "completion_tokens": completion.num_sampled,
                 "finish_reason": completion.finish_reason,
+                **({} if completion.episode is None else {"episode": asdict(completion.episode)}),
             }
             for outcome in self.outcomes
             for completion, reward, note, parsed, formed in zip(

@@ -84,9 +84,12 @@ class Journal:
         if entry is None:
             return None
         groups = restored_groups(self._run_dir.rollouts(number))
-        # the tasks as the dataset has them: with all columns
+        # the tasks as the dataset has them, with all columns, and their prompts as environments began them
         drawn = self._task_sampler.take(len(groups))
-        groups = tuple(replace(group, task=task) for group, (task, _) in zip(groups, drawn, strict=True))
+        groups = tuple(
+            replace(group, task=replace(task, prompt=group.task.prompt, prompt_ids=group.task.prompt_ids))
+            for group, (task, _) in zip(groups, drawn, strict=True)
+        )
         weights = entry["weights"]
         return SampledStep(
             batch=restored_batch(entry, groups),

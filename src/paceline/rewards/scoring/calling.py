@@ -65,7 +65,9 @@ def arguments_of(tasks: Sequence[Task], completions: Sequence[Completion]) -> Ar
         "prompts": [task.prompt for task in tasks],
         "prompt_messages": [None if task.messages is None else [dict(one) for one in task.messages] for task in tasks],
         "completions": [completion.text for completion in completions],
-        "completion_ids": [list(completion.token_ids) for completion in completions],
+        "completion_ids": [list(completion.sampled_ids) for completion in completions],
+        "completion_messages": [[dict(one) for one in completion.messages] for completion in completions],
+        "episode_ids": [list(completion.token_ids) for completion in completions],
     }
 
 

@@ -142,8 +142,9 @@ class Graded:
 
 
 def batch_of(name: str, function: RewardFunction, tasks: Sequence[Task], completions: Sequence[Completion]) -> Batch:
-    """The rows that are for a function, and the arguments that its signature names."""
-    rows = [row for row, task in enumerate(tasks) if is_for(task, name)]
+    """The rows that are for a function, and the arguments that its signature names; no episode that failed is."""
+    pairs = zip(tasks, completions, strict=True)
+    rows = [row for row, (task, one) in enumerate(pairs) if is_for(task, name) and not one.has_failed]
     chosen = [tasks[row] for row in rows]
     arguments = accepted(name, function, arguments_of(chosen, [completions[row] for row in rows]))
     return Batch(name=name, function=function, tasks=chosen, rows=rows, size=len(tasks), arguments=arguments)

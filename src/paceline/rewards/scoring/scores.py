@@ -5,7 +5,7 @@ the wrong shape is no failure but a mistake in the function, and ends the run at
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.errors import TrainingError
@@ -87,6 +87,28 @@ def score(
         tallies={name: one.tally for name, one in graded.items()},
         formed=tuple(has_format(functions, task, one.text) for task, one in zip(tasks, completions, strict=True)),
         may_be_silent=any(is_marked(one, "may_be_silent") for one in functions.values()),
+    )
+
+
+def with_environments(scores: Scores, names: Iterable[str], completions: Sequence[Completion]) -> Scores:
+    """Add what environments gave to their episodes, as further columns by their names; a failed one is a failure."""
+    values, failed, notes, seconds, first = {}, {}, {}, {}, {}
+    for name in names:
+        episodes = [one.episode if one.episode and one.episode.environment == name else None for one in completions]
+        failures = {row: one.failure for row, one in enumerate(episodes) if one is not None and one.failure is not None}
+        values[name] = tuple(None if one is None else one.reward for one in episodes)
+        failed[name] = tuple(failures)
+        notes[name] = tuple(None if row not in failures else f"failed: {failures[row]}" for row in range(len(episodes)))
+        seconds[name] = math.fsum(turn.seconds for one in episodes if one is not None for turn in one.turns)
+        first |= {name: one for one in list(failures.values())[:1]}
+    return replace(
+        scores,
+        values={**scores.values, **values},
+        failed={**scores.failed, **failed},
+        seconds={**scores.seconds, **seconds},
+        first_failures={**scores.first_failures, **first},
+        notes={**scores.notes, **notes},
+        tallies={**scores.tallies, **{name: Tally(failed_calls=len(rows)) for name, rows in failed.items()}},
     )
 
 

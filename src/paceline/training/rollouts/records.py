@@ -1,19 +1,22 @@
 """What a step's rollouts leave behind: numbers for the metrics, one object per completion for the run directory."""
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any, cast
 
 from paceline.metrics.statistics import mean_and_std
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.types import RolloutGroup
+from paceline.types import Episode, RolloutGroup, Turn
 
 
 def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
     """The step's numbers that rollouts alone decide; names and units are those of `metrics.METRICS`."""
     rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
     dropped = [group.dropped for group in batch.groups]
-    lengths = [len(rollout.completion.token_ids) for rollout in rollouts]
+    lengths = [rollout.completion.num_sampled for rollout in rollouts]
     mean, std = mean_and_std([rollout.reward for rollout in rollouts])
     within = [mean_and_std([rollout.reward for rollout in group.rollouts])[1] for group in batch.groups]
     in_loss = [
@@ -58,7 +61,30 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
         "rollouts_without_reward": sum(rollout.reward is None for rollout in rollouts),
         "rollouts_masked": sum(rollout.dropped == "truncated" for rollout in rollouts),
         "tokens_generated": sum(lengths),
+        **_of_episodes([one.completion.episode for one in rollouts if one.completion.episode is not None]),
     }
+
+
+def _of_episodes(episodes: Sequence[Episode]) -> dict[str, object]:
+    """Return the numbers of a step's conversations; nothing where there are none."""
+    if not episodes:
+        return {}
+    turns = [turn for episode in episodes for turn in episode.turns]
+    return {
+        "turns_mean": len(turns) / len(episodes),
+        "turns_max": max(len(episode.turns) for episode in episodes),
+        "observed_tokens": sum(turn.observed for turn in turns),
+        "branches": sum(turn.prompt_ids is not None for turn in turns),
+        "tool_calls": sum(len(calls_of(turn)) for turn in turns),
+        "malformed_calls": sum(turn.malformed is not None for turn in turns),
+        "environment_seconds": math.fsum(turn.seconds for turn in turns),
+        "episode_ends": dict(Counter(episode.end for episode in episodes)),
+    }
+
+
+def calls_of(turn: Turn) -> Sequence[Mapping[str, Any]]:
+    """Return the tool calls that a turn asked for."""
+    return cast(Sequence[Mapping[str, Any]], turn.message["tool_calls"] if "tool_calls" in turn.message else ())
 
 
 def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
@@ -77,7 +103,7 @@ def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
         "answer": task.answer,
         "completion": completion.text,
         "prompt_tokens": len(task.prompt_ids),
-        "completion_tokens": len(completion.token_ids),
+        "completion_tokens": completion.num_sampled,
         "rewards": dict(rollout.rewards),
         "reward": rollout.reward,
         "notes": dict(rollout.notes),
@@ -86,6 +112,8 @@ def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
         "policy_version": completion.policy_version,
         "weight_changes": [asdict(change) for change in completion.weight_changes],
         "dropped": rollout.dropped or group.dropped,
+        **({} if completion.episode is None else {"episode": asdict(completion.episode)}),
+        **({} if rollout.turn_advantages is None else {"turn_advantages": rollout.turn_advantages}),
     }
 
 

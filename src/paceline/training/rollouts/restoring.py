@@ -6,6 +6,7 @@ A line is what `rollout_records` has of a rollout and, beside it, what only a le
     logprobs      as the engine reported them: little-endian floats in base64, of the narrowest type that holds them
     group_dropped, rollout_dropped   why its group, or it alone, is not trained on
     prompt_ids    in the first rollout of a group
+    episode       of a conversation, its turns and what the environment answered: nothing is asked of one again
 
 orjson encodes them: a run waits for its journal, and Python's own encoder takes more than twice as long.
 """
@@ -26,7 +27,7 @@ from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
 from paceline.training.rollouts.records import rollout_record
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.types import Completion, Rollout, RolloutGroup, Task, WeightChange
+from paceline.types import Completion, Episode, Rollout, RolloutGroup, Task, Turn, WeightChange
 
 _TYPES = {"float32": "f", "float64": "d"}
 """Number types of logprobs: name in a line to the type code of `array`."""
@@ -101,15 +102,31 @@ def _rollout(record: Record) -> Rollout:
         text=record["completion"],
         policy_version=record["policy_version"],
         weight_changes=tuple(WeightChange(**change) for change in record["weight_changes"]),
+        episode=_episode(record["episode"]) if "episode" in record else None,
     )
     return Rollout(
         completion=completion,
         rewards=record["rewards"],
         reward=record["reward"],
         advantage=record["advantage"],
+        turn_advantages=tuple(record["turn_advantages"]) if "turn_advantages" in record else None,
         dropped=record["rollout_dropped"],
         notes=record["notes"],
     )
+
+
+def _episode(record: Record) -> Episode:
+    turns = tuple(
+        Turn(
+            **{
+                **turn,
+                "prompt_ids": None if turn["prompt_ids"] is None else tuple(turn["prompt_ids"]),
+                "answer": tuple(turn["answer"]),
+            }
+        )
+        for turn in record["turns"]
+    )
+    return Episode(**{**record, "turns": turns, "notes": tuple(record["notes"])})
 
 
 def batch_about(batch: RolloutBatch) -> dict[str, object]:

@@ -12,16 +12,13 @@ from typing import Protocol
 from typing_extensions import override
 
 from paceline.config.objective import AdvantageConfig
-from paceline.engines import Engine, Request, Sampling, sample_key
+from paceline.engines import Engine, Sampling
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.calling import early_start
-from paceline.rewards.scoring.scores import Scores, merge_scores, part_of, score
+from paceline.rewards.scoring.scores import Scores, merge_scores, part_of, score, with_environments
+from paceline.training.rollouts.conversations import Conversations, Drawn, Draws, complete
 from paceline.training.rollouts.grouping import ScoredGroup, is_inside
 from paceline.types import Completion, Task
-
-Drawn = Sequence[tuple[Task, int]]
-"""Tasks, each with how often it came before, so that it draws anew."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
@@ -56,25 +53,24 @@ class EngineSampler(RoundSampler):
     seed: int
     purpose: str = "train"
     """Part of every completion's key, so that training and evaluation do not draw alike."""
+    conversations: Conversations | None = None
+    """How conversations are held; None: every completion has one turn."""
 
     @override
     def sample(self, drawn: Drawn) -> Round:
-        started = time.perf_counter()
-        tasks = [task for task, _ in drawn]
-        size = self.num_generations
-        keys = [
-            tuple(sample_key(self.seed, self.purpose, task.task_id, occurrence, sample) for sample in range(size))
-            for task, occurrence in drawn
-        ]
-        requests = [Request(prompt_ids=task.prompt_ids, keys=its) for task, its in zip(tasks, keys, strict=True)]
-        completions = self.engine.generate(requests, self.sampling, on_finished=early_start(self.functions, tasks))
+        started, size = time.perf_counter(), self.num_generations
+        early = early_start(self.functions, [task for task, _ in drawn])
+        draws = Draws(seed=self.seed, purpose=self.purpose, num_generations=size)
+        completed = complete(self.engine, drawn, self.sampling, draws, self.conversations, early)
         generated = time.perf_counter()
-        repeated = [task for task in tasks for _ in range(size)]
-        answers = [one for group in completions for one in group]
+        repeated = [task for task, _ in completed for _ in range(size)]
+        answers = [one for _, group in completed for one in group]
         scores = score(self.functions, repeated, answers, timeout=self.reward_timeout)
+        if self.conversations is not None:
+            scores = with_environments(scores, self.conversations.specs, answers)
         scored = (
-            self._scored(task, tuple(group), part_of(scores, index * size, size))
-            for index, (task, group) in enumerate(zip(tasks, completions, strict=True))
+            self._scored(task, group, part_of(scores, index * size, size))
+            for index, (task, group) in enumerate(completed)
         )
         return Round(
             scored=tuple(scored),

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from paceline.data.tasks import TaskSet
+from paceline.environments import EnvironmentSpec
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.training.plan.batches import BatchPlan
+from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.evaluators import Evaluator
 from paceline.types import Task
 
@@ -45,6 +47,8 @@ class RunInputs:
     """By name, digests of the model and its tokenizer: a resumed run has the same (see `identity.model_digests`)."""
     plan: BatchPlan
     total_steps: int
+    conversations: Conversations | None = None
+    """How conversations are held; None: every completion has one turn."""
     advantage: GroupAdvantage | None = None
     """The function that `--advantage` names, if it is one of the user's own."""
     policy_loss: "PolicyLoss | None" = None
@@ -68,6 +72,8 @@ class Overrides:
     """A configuration of `peft` for a new adapter."""
     tokenizer: PreTrainedTokenizerBase | None = None
     functions: Mapping[str, RewardFunction] | None = None
+    environments: Mapping[str, EnvironmentSpec] | None = None
+    """Environments by name; `--environment` then holds the names."""
     reward_models: Mapping[str, str] | None = None
     """Name to directory or Hub name; loaded after everything that is cheap to refuse."""
     reward_tokenizers: Mapping[str, PreTrainedTokenizerBase] = field(default_factory=dict)

@@ -10,11 +10,17 @@ from paceline.engines import Engine, Sampling
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
+from paceline.training.rollouts.conversations import Conversations
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler
 
 
-def training_rounds(config: Config, engine: Engine, functions: Mapping[str, RewardFunction]) -> EngineSampler:
+def training_rounds(
+    config: Config,
+    engine: Engine,
+    functions: Mapping[str, RewardFunction],
+    conversations: Conversations | None,
+) -> EngineSampler:
     """Sampling and scoring as the options want it for training."""
     sampling = config.sampling
     return EngineSampler(
@@ -32,6 +38,7 @@ def training_rounds(config: Config, engine: Engine, functions: Mapping[str, Rewa
         advantage=config.advantage,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
+        conversations=conversations,
     )
 
 
