@@ -7,7 +7,7 @@ from paceline.config.sections import ModelConfig
 from paceline.engines.local.engine import LocalEngine
 from paceline.models.loaded import Loaded
 from paceline.models.loading import load_model
-from paceline.training.assembly import end_token_ids
+from paceline.models.pretrained import end_token_ids
 
 
 def load_policy(given: Given, *, device: str) -> Loaded:
@@ -23,5 +23,5 @@ def make_engine(given: Given, policy: Loaded) -> LocalEngine:
         tokenizer,
         concurrent_sequences=workload.completions,
         compute_dtype=policy.compute_dtype,
-        eos_token_ids=end_token_ids(policy.model, tokenizer) if workload.lengths == "natural" else frozenset(),
+        eos_token_ids=end_token_ids(tokenizer, policy.model.generation_config, policy.model.config) if workload.lengths == "natural" else frozenset(),
     )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from paceline.config.sections import ModelConfig
@@ -68,6 +68,28 @@ def context_length(config: ModelConfig) -> int | None:
 def positions_in(described: PretrainedConfig) -> int | None:
     """As `context_length`, from a configuration that is there."""
     return getattr(described.get_text_config(), "max_position_embeddings", None)
+
+
+def end_token_ids(
+    tokenizer: PreTrainedTokenizerBase, generation: GenerationConfig | None, described: PretrainedConfig
+) -> frozenset[int]:
+    """Every token that ends a completion: what the tokenizer, the generation settings or the configuration names.
+
+    They differ where a fine-tuning has changed one of them: its template ends turns with the tokenizer's token, say,
+    and generation_config.json still has the base model's.
+    """
+    sources = (tokenizer, generation, described.get_text_config())
+    named = [getattr(source, "eos_token_id", None) for source in sources]
+    ids = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
+    return frozenset(token for token in ids if token is not None and token >= 0)  # -1 is none in some files
+
+
+def read_generation_config(config: ModelConfig) -> GenerationConfig | None:
+    """Read the generation settings that lie beside a model; None where there are none."""
+    try:
+        return GenerationConfig.from_pretrained(model_directory(config.model))
+    except OSError:
+        return None
 
 
 def soft_cap(config: PretrainedConfig) -> float | None:

@@ -7,7 +7,7 @@ from paceline.engines import TakeNewer, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.vllm.starting import Room
 from paceline.models.loaded import Loaded
-from paceline.models.pretrained import positions_in
+from paceline.models.pretrained import end_token_ids, positions_in
 from paceline.models.rope import fix_rope
 
 
@@ -20,7 +20,8 @@ def make_engine(
 ) -> TrainedEngine:
     """The engine on the policy's own weights, or on vLLM's copy of them."""
     fix_lengths(config, policy)
-    ends, options = end_token_ids(policy.model, tokenizer), config.engine
+    ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
+    options = config.engine
     if options.engine == "local":
         return LocalEngine(
             policy.model,
@@ -48,18 +49,6 @@ def make_engine(
         room=room,
         take_newer=take_newer,
     )
-
-
-def end_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """Every token that ends a completion: what the tokenizer, the generation settings or the configuration names.
-
-    They differ where a fine-tuning has changed one of them: its template ends turns with the tokenizer's token, say,
-    and generation_config.json still has the base model's.
-    """
-    sources = (tokenizer, model.generation_config, model.config.get_text_config())
-    named = [getattr(source, "eos_token_id", None) for source in sources]
-    ids = [token for ids in named for token in (ids if isinstance(ids, list | tuple) else [ids])]
-    return frozenset(token for token in ids if token is not None and token >= 0)  # -1 is none in some files
 
 
 def longest_sequence(config: Config, policy: Loaded) -> int:

@@ -30,11 +30,14 @@ def measure(
     with loading():
         from paceline.models.pretrained import load_tokenizer, positions_in, read_config
         from paceline.training.setup.held_out import make_evaluators
+        from paceline.training.setup.preparation import conversations_of
 
     own = None if overrides is None else overrides.model
-    limit = positions_in(read_config(config.model) if own is None else own.config)
+    described = read_config(config.model) if own is None else own.config
+    limit = positions_in(described)
     tokenizer = (None if overrides is None else overrides.tokenizer) or load_tokenizer(config.model)
-    evaluators = make_evaluators(config, tokenizer, checked, limit=limit)
+    conversations = conversations_of(config, tokenizer, checked.environments, described, own)
+    evaluators = make_evaluators(config, tokenizer, checked, conversations, limit=limit)
     for one in evaluators:
         for note in one.notes:
             say(note if len(evaluators) == 1 else f"{one.name}: {note}")
@@ -49,4 +52,5 @@ def measure(
     for note in of_machine(policy):
         say(note)
     engine = make_engine(config, policy, tokenizer)
-    yield from (evaluator.evaluate(engine, step=0) for evaluator in evaluators)
+    with nullcontext() if conversations is None else conversations.hosts:
+        yield from (evaluator.evaluate(engine, step=0) for evaluator in evaluators)

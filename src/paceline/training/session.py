@@ -133,6 +133,8 @@ class RunSession:
         config, checkpoint, closing = self.config, self.checkpoint, self._closing
         ACTIVITY.spans = [] if config.loop.profile else None
         inputs = self.inputs
+        if inputs.conversations is not None:
+            closing.enter_context(inputs.conversations.hosts)
         backend = closing.enter_context(make_backend(config, inputs, checkpoint))
         size, loop = backend.footprint(), config.loop
         saves = inputs.total_steps // loop.save_steps if loop.save_steps else 0

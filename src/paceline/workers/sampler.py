@@ -8,14 +8,15 @@ from torch import Tensor
 
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
+from paceline.environments.resolving import specs
 from paceline.models.loaded import Loaded
-from paceline.models.pretrained import load_tokenizer
+from paceline.models.pretrained import end_token_ids, load_tokenizer
 from paceline.training.assembly import make_engine
 from paceline.training.records import engine_sentences
 from paceline.training.rollouts.rounds import Drawn, Round
 from paceline.training.setup.checks import resolve_functions
 from paceline.training.setup.run_inputs import Overrides
-from paceline.training.setup.samplers import training_rounds, with_reward_models
+from paceline.training.setup.samplers import make_conversations, training_rounds, with_reward_models
 from paceline.types import Completion
 from paceline.workers.weight_sync import Manifest, weights_in, write_weights
 
@@ -41,7 +42,12 @@ class SamplerWorker:
         if not functions.keys() >= set(config.rewards.names):
             addresses, tokenizers = given.reward_models, given.reward_tokenizers
             functions = with_reward_models(functions, config, addresses=addresses, tokenizers=tokenizers)
-        self._rounds = training_rounds(config, self.engine, functions)
+        environments = given.environments
+        if environments is None:
+            environments = specs(config.environment.environment)
+        ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
+        conversations = make_conversations(config, tokenizer, environments, ends)
+        self._rounds = training_rounds(config, self.engine, functions, conversations)
 
     def sentences(self) -> tuple[str, ...]:
         """Sentences for the user on how completions are computed."""

@@ -14,7 +14,8 @@ from paceline.config.sections import LoopConfig, ModelConfig
 from paceline.engines import Request, Sampling
 from paceline.models.loading import load_model
 from paceline.models.pretrained import load_tokenizer
-from paceline.training.assembly import end_token_ids, make_engine
+from paceline.models.pretrained import end_token_ids
+from paceline.training.assembly import make_engine
 from paceline.training.backend import one_process
 from paceline.training.observing import Timetable
 from paceline.training.run import Requests
@@ -45,7 +46,7 @@ def test_whatever_tokenizer_generation_settings_or_configuration_name_ends(token
     model, tokens = tiny_model(), tiny_tokenizer()
     tokens.eos_token = None if tokenizer is None else tokens.convert_ids_to_tokens(tokenizer)
     model.generation_config, model.config.eos_token_id = GenerationConfig(eos_token_id=generation), config
-    assert end_token_ids(model, tokens) == ends
+    assert end_token_ids(tokens, model.generation_config, model.config) == ends
 
 
 def test_every_door_ends_completions_at_all_end_tokens(tmp_path, monkeypatch):

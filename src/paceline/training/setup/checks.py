@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, cast
 
 from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.reading import is_code
-from paceline.config.sections import Config
+from paceline.config.sections import Config, EvalConfig
 from paceline.data.formats import screen
 from paceline.data.prompts import system_prompt
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import ReadFiles, has_split, is_file, load_rows
 from paceline.engines.vllm.window import check_vllm
+from paceline.environments import EnvironmentSpec
+from paceline.environments.resolving import specs
+from paceline.errors import ConfigError
 from paceline.models.places import (
     ADAPTER_WEIGHTS,
     check_completion_fits,
@@ -46,6 +49,8 @@ class Checked:
     """The one reward function that says what is right on held-out tasks, under its name."""
     system: str | None = None
     """System message of every prompt."""
+    environments: Mapping[str, EnvironmentSpec] = field(default_factory=dict)
+    """Environments of conversations, by name."""
     files: ReadFiles = field(default_factory=dict)
 
 
@@ -62,10 +67,20 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
     """
     measure, functions = config.evaluation.eval_reward_func, config.rewards.functions
     wanted = functions if for_training else [name for name in functions if base_name(name) in BUILT_IN]
+    environments = own.environments or specs(config.environment.environment)
+    rewarding = [name for name, spec in environments.items() if spec.has_reward]
+    if not config.rewards.names and not rewarding:
+        raise ConfigError(
+            f"--reward-funcs must name a function, as --environment {' '.join(config.environment.environment)} gives no "
+            "reward of its own, got none; give one, for example --reward-funcs accuracy"
+        )
+    # an environment's own reward says what is right where there is no function, or where it is named
+    is_own = measure in environments or (not config.rewards.names and measure == EvalConfig.eval_reward_func)
     return Checked(
         functions=resolve_functions(config, wanted, own.functions),
-        measure=resolve_functions(config, [measure], own.functions),
+        measure={} if is_own else resolve_functions(config, [measure], own.functions),
         system=system_prompt(config.data, default_system_prompt(functions)),
+        environments=environments,
         files=dict(own.rows),
     )
 

@@ -17,6 +17,7 @@ from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.training.evaluation import AccuracyEvaluator
+from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.checks import Checked
 from paceline.types import Task
 
@@ -42,7 +43,12 @@ def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
 
 
 def make_evaluators(
-    config: Config, tokenizer: PreTrainedTokenizerBase, checked: Checked, *, limit: int | None
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    checked: Checked,
+    conversations: Conversations | None,
+    *,
+    limit: int | None,
 ) -> tuple[AccuracyEvaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`.
 
@@ -51,13 +57,16 @@ def make_evaluators(
     sets = config.data.held_out
     if config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
         sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split, checked.files)) or sets
-    return tuple(_evaluator(config, tokenizer, checked, name, dataset, limit) for name, dataset in sets)
+    return tuple(
+        _evaluator(config, tokenizer, checked, conversations, name, dataset, limit) for name, dataset in sets
+    )
 
 
 def _evaluator(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
     checked: Checked,
+    conversations: Conversations | None,
     name: str | None,
     dataset: str,
     limit: int | None,
@@ -76,7 +85,8 @@ def _evaluator(
     tasks = built.looked_at
     check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
     self_test(
-        function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
+        function,
+        tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
     )
     return AccuracyEvaluator(
         name=name or (dataset if split is None else f"{dataset}:{split}"),
@@ -95,6 +105,7 @@ def _evaluator(
         max_failure_rate=config.rewards.max_reward_failure_rate,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
+        conversations=conversations,
         asking={
             name: one
             for name, one in checked.functions.items()

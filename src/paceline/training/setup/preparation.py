@@ -4,9 +4,11 @@ So mistakes cost seconds, whichever door a run comes through.
 """
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from paceline.config.reading import is_code
 from paceline.config.rules import require
@@ -14,14 +16,17 @@ from paceline.config.sections import Config
 from paceline.data.prompts import Tokenizer
 from paceline.data.sources import has_split, load_rows
 from paceline.data.tasks import build_tasks
+from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
 from paceline.models.pretrained import (
     changed_logits,
+    end_token_ids,
     load_tokenizer,
     other_logits,
     positions_in,
     read_config,
+    read_generation_config,
     vocabulary_size,
 )
 from paceline.models.weight_headers import check_quantised
@@ -32,11 +37,12 @@ from paceline.rewards.startup import self_test, unmet_needs
 from paceline.runtime.devices import choose_device
 from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
+from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.checks import Checked, own_advantage, own_policy_loss, resolved
 from paceline.training.setup.evaluators import Evaluator, RewardEvaluator
 from paceline.training.setup.held_out import check_prompts_fit, make_evaluators
 from paceline.training.setup.run_inputs import Overrides, RunInputs
-from paceline.training.setup.samplers import with_reward_models
+from paceline.training.setup.samplers import make_conversations, with_reward_models
 from paceline.types import Task
 
 if TYPE_CHECKING:
@@ -65,6 +71,8 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     check_completion_fits(completion, limit=limit)
     # the tasks, and what they must be
     tokenizer = overrides.tokenizer or load_tokenizer(config.model)
+    environments = checked.environments if overrides.environments is None else overrides.environments
+    conversations = conversations_of(config, tokenizer, environments, described, overrides.model)
     tasks, check = overrides.tasks, row_check(checked.functions)
     if tasks is None:
         rows = load_rows(
@@ -85,13 +93,20 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     assert plan.steps is not None  # the tasks are counted
     evaluators: tuple[Evaluator, ...] = ()
     if _has_held_out_options(config, overrides, checked):
-        evaluators = make_evaluators(config, tokenizer, checked, limit=limit)
+        evaluators = make_evaluators(config, tokenizer, checked, conversations, limit=limit)
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )
     generations = config.evaluation.eval_generations
     evaluators = evaluators or tuple(
-        RewardEvaluator(config=config, name=name, tasks=some, functions=functions, generations=generations)
+        RewardEvaluator(
+            config=config,
+            name=name,
+            tasks=some,
+            functions=functions,
+            generations=generations,
+            conversations=conversations,
+        )
         for name, some in (overrides.held_out or {}).items()
     )
     has_adapter = overrides.adapter is not None or hasattr(overrides.model, "peft_config")
@@ -105,6 +120,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         model_digests=model_digests(config, tokenizer, overrides.model, has_adapter=has_adapter),
         plan=plan,
         total_steps=plan.steps,
+        conversations=conversations,
         advantage=own,
         policy_loss=loss,
         needs_reward=overrides.needs_reward,
@@ -117,6 +133,18 @@ def _has_held_out_options(config: Config, overrides: Overrides, checked: Checked
         return False
     data = config.data
     return data.eval_dataset is not None or any(has_split(one, data.eval_split, checked.files) for one in data.datasets)
+
+
+def conversations_of(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    environments: Mapping[str, EnvironmentSpec],
+    described: PretrainedConfig,
+    model: Any,
+) -> Conversations | None:
+    """How conversations are held with the model of a configuration, or with a program's own; before any weight."""
+    generation = read_generation_config(config.model) if model is None else model.generation_config
+    return make_conversations(config, tokenizer, environments, end_token_ids(tokenizer, generation, described))
 
 
 def own_objective(config: Config, overrides: Overrides) -> tuple[GroupAdvantage | None, PolicyLoss | None]:

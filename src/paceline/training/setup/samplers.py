@@ -7,10 +7,13 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
+from paceline.environments import EnvironmentSpec
+from paceline.environments.hosting import MOST_PROCESSES, Hosts
+from paceline.environments.tokens import TurnTokens
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
-from paceline.training.rollouts.conversations import Conversations
+from paceline.training.rollouts.conversations import Conversations, EpisodeLimits
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler
 
@@ -54,6 +57,46 @@ def training_sampler(
         max_failure_rate=config.rewards.max_reward_failure_rate,
         own_advantage=own_advantage,
         needs_reward=needs_reward,
+    )
+
+
+def make_conversations(
+    config: Config,
+    tokenizer: PreTrainedTokenizerBase,
+    environments: Mapping[str, EnvironmentSpec],
+    end_tokens: frozenset[int],
+) -> Conversations | None:
+    """How conversations are held under the options; None: there is no environment.
+
+    Raises:
+        ConfigError, ModelError: the chat template cannot hold one; the sentence says what it fails at.
+    """
+    if not environments:
+        return None
+    options = config.environment
+    step_seconds, episode_seconds = options.environment_timeout
+    tokens = {
+        name: TurnTokens(
+            tokenizer,
+            tools=spec.tools,
+            enable_thinking=config.data.enable_thinking,
+            stop_ids=end_tokens,
+            history=options.history,
+        )
+        for name, spec in environments.items()
+    }
+    return Conversations(
+        specs=environments,
+        tokens=tokens,
+        hosts=Hosts(step_seconds=step_seconds, most_processes=max(MOST_PROCESSES, config.sampling.num_generations)),
+        limits=EpisodeLimits(
+            turns=options.max_turns,
+            turn_tokens=options.max_turn_length,
+            message_tokens=options.max_observation_length,
+            prompt_tokens=config.data.max_prompt_length,
+            step_seconds=step_seconds,
+            episode_seconds=episode_seconds,
+        ),
     )
 
 
