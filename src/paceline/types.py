@@ -11,11 +11,11 @@ from typing import Literal
 FinishReason = Literal["stop", "length"]
 
 EpisodeEnd = Literal["done", "max_turns", "length", "failed", "timed_out"]
-"""Why a conversation ended: by its environment, by a limit on turns or tokens, or because its environment failed or took
-too long."""
+"""Why a conversation ended: by its environment, by a limit on turns or tokens, or because its environment failed or
+took too long."""
 
 Message = Mapping[str, object]
-"""One message of a conversation, as chat templates read it: `role`, `content`, and `tool_calls` where there are some."""
+"""One message of a conversation, as chat templates read it: `role`, `content`, `tool_calls` where there are some."""
 
 RowCheck = Callable[[Mapping[str, object], str], None]
 """Check of a row by reward functions: called with its columns and its name, raises DataError to refuse it."""
@@ -172,10 +172,10 @@ class Rollout:
     advantage: float
     """Weight of this completion in the policy gradient; 0.0 for a rollout without signal."""
     turn_advantages: tuple[float, ...] | None = None
-    """Weight of each turn's tokens, in the place of `advantage`, where turns are credited with rewards of their own."""
+    """Weight of each turn's tokens, in the place of `advantage`, where turns are credited with their own rewards."""
     dropped: str | None = None
-    """Reason why this completion is not trained on (`no_reward`, `reward_failed`, `environment_failed`, `truncated`), or
-    None."""
+    """Reason why this completion is not trained on (`no_reward`, `reward_failed`, `environment_failed`, `truncated`),
+    or None."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Notes by reward function: the verdicts behind its number, or why it failed."""
 

@@ -17,8 +17,8 @@ class EnvironmentConfig:
     max_turns: int | None = None
     """Turns of an episode, at most; None: as many as `max_completion_length`, which all turns share, has room for."""
     max_turn_length: int | None = None
-    """Tokens that the model may sample in one turn; a turn that is cut there is answered as any other. None: what is left
-    of `max_completion_length`."""
+    """Tokens that the model may sample in one turn; a turn that is cut there is answered as any other. None: what is
+    left of `max_completion_length`."""
     max_observation_length: int | None = None
     """Tokens of one message of an environment; a longer one is cut with a mark. None: what is left of
     `max_completion_length`, else the episode ends."""
@@ -28,9 +28,9 @@ class EnvironmentConfig:
     """Discount per turn: each turn is credited with its own reward and the discounted ones of later turns, where the
     environment rewards turns. None: all turns share the advantage of the episode."""
     history: Literal["auto", "append", "branch"] = "auto"
-    """Context of later turns, where a chat template rewrites earlier ones (drops their thinking, say): `append` keeps what
-    was sampled, `branch` reads what the template writes, in a training sequence of its own; auto: `append` where the
-    template keeps earlier turns, else `branch`."""
+    """Context of later turns, where a chat template rewrites earlier ones (drops their thinking, say): `append` keeps
+    what was sampled, `branch` reads what the template writes, in a training sequence of its own; auto: `append` where
+    the template keeps earlier turns, else `branch`."""
 
     def __post_init__(self) -> None:
         for name in ("max_turns", "max_turn_length", "max_observation_length"):

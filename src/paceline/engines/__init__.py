@@ -58,8 +58,8 @@ class Finished:
 
 
 OnFinished = Callable[[Finished], bool]
-"""Called with a completion as soon as it has ended. True: a request may continue it, so what is cached is kept, as far as
-memory allows."""
+"""Called with a completion as soon as it has ended. True: a request may continue it, so what is cached is kept, as far
+as memory allows."""
 
 
 class FurtherRequests(Protocol):
@@ -126,8 +126,8 @@ def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: i
     """Key of one completion, in [0, 2^64): a hash of who it is for, never of when or where it is drawn.
 
     `purpose` is `train` or `eval`, so that the two do not draw alike. `occurrence` is how often the task was drawn
-    before: the epoch, where each task is drawn once per epoch. `sample` is the index within the group. `turn` counts the
-    engine's calls of a conversation from 0: positions start anew in each, so each needs a key of its own.
+    before: the epoch, where each task is drawn once per epoch. `sample` is the index within the group. `turn` counts
+    the engine's calls of a conversation from 0: positions start anew in each, so each needs a key of its own.
     """
     who = (seed, purpose, task_id, occurrence, sample)
     identity = repr((*who, "turn", turn) if turn else who).encode()

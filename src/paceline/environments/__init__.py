@@ -57,7 +57,7 @@ class Environment(Protocol):
     reward: nothing of it is trained on.
     """
 
-    def begin(self, task: Mapping[str, Any], seed: int) -> str | Sequence[Message] | None | Awaitable[Any]:
+    def begin(self, task: Mapping[str, Any], seed: int) -> str | Sequence[Message] | Awaitable[Any] | None:
         """Start an episode; returns what is added to the prompt: text for its last message, further messages, or None.
 
         `task` has the columns of the dataset's row, `prompt`, `messages` and `answer` among them. All episodes of a
@@ -67,7 +67,7 @@ class Environment(Protocol):
     def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
         """Answer a turn of the model."""
 
-    def close(self) -> float | None | Awaitable[float | None]:
+    def close(self) -> float | Awaitable[float | None] | None:
         """End the episode; returns its reward, or None where those of the turns are all there is (they add up)."""
 
 

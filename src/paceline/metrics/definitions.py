@@ -69,7 +69,9 @@ METRICS: Mapping[str, Metric] = {
     ),
     "prompts_truncated": Metric("prompts", "of a large dataset, cut to max_prompt_length"),
     "tokens_generated": Metric("tokens", "completion tokens sampled"),
-    "turns_mean": Metric("turns", "of the model in an episode, mean over episodes; this and what follows it of episodes only"),
+    "turns_mean": Metric(
+        "turns", "of the model in an episode, mean over episodes; this and what follows it of episodes only"
+    ),
     "turns_max": Metric("turns", "the most of those"),
     "observed_tokens": Metric("tokens", "written by environments and chat templates between turns: read, not trained"),
     "branches": Metric("", "turns with a context of their own, as the chat template rewrote the history"),

@@ -1,6 +1,6 @@
 """The engine around a policy's weights, and how long its sequences can be."""
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
 from paceline.engines import TakeNewer, TrainedEngine

@@ -170,4 +170,14 @@ def _numbers(run: Watched, memory: int | None) -> list[tuple[str, str]]:
         ("mismatch", nats(record["logprob_mismatch_mean"], "")),
         ("speed", f"{record['clock']['tokens_per_second']:,.0f} tokens/s"),
         ("memory", used),
+        *_of_conversations(record),
     ]
+
+
+def _of_conversations(record: Record) -> Iterable[tuple[str, str]]:
+    """Two cells more where completions are conversations."""
+    if "turns_mean" not in record:
+        return
+    yield "turns", f"{record['turns_mean']:.1f}, most {record['turns_max']}"
+    failed = sum(record["episode_ends"].get(end, 0) for end in ("failed", "timed_out"))
+    yield "waiting", f"{record['environment_seconds']:.3g} s of environments" + (f", {failed} failed" if failed else "")

@@ -122,6 +122,29 @@ def lengths_and_signal(run: RunRecord) -> str:
     return _grid(charts)
 
 
+def conversations(run: RunRecord) -> str:
+    """How many turns episodes have, what they read, how they end, and how long environments take; "" without any."""
+    if not any("turns_mean" in record for record in run.metrics):
+        return ""
+    mean, most = metric(run.metrics, "turns_mean"), metric(run.metrics, "turns_max", reduce=max)
+    turns = (ChartLine(label="mean", series=mean), ChartLine(label="most", series=most, colour=2))
+    calls = (
+        ChartLine(label="tool calls", series=metric(run.metrics, "tool_calls")),
+        ChartLine(label="calls that could not be read", series=metric(run.metrics, "malformed_calls"), colour=2),
+    )
+    charts = [Chart(title="Turns of an episode", unit="turns", lines=turns, from_zero=True)]
+    if any(record["tool_calls"] or record["malformed_calls"] for record in run.metrics if "turns_mean" in record):
+        charts.append(Chart(title="Tool calls of a step", unit="calls", lines=calls, from_zero=True))
+    charts += [
+        metric_chart(run, key, title=title, unit=METRICS[key].unit, colour=colour, from_zero=True)
+        for key, title, colour in (
+            ("observed_tokens", "Tokens read from environments", 4),
+            ("environment_seconds", "Seconds of environments", 3),
+        )
+    ]
+    return _grid(charts)
+
+
 def optimisation(run: RunRecord) -> str:
     """The small multiples that show whether learning is healthy; KL only where a reference is used."""
     charts = [

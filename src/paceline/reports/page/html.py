@@ -143,6 +143,7 @@ def render(run: RunRecord) -> str:
         ("Alarms", alarm_list(run)),
         ("Learning", curves.learning(run)),
         ("Completions and signal", curves.lengths_and_signal(run)),
+        ("Conversations", curves.conversations(run)),
         ("Optimisation", curves.optimisation(run)),
         ("Time", curves.time(run)),
         (f"Held-out tasks, before and after: {first_set(run)}", samples.held_out_samples(run)),

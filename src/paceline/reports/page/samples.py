@@ -7,6 +7,7 @@ from html import escape
 from paceline.errors import RewardError
 from paceline.metrics.definitions import Record
 from paceline.reports.format import count, short
+from paceline.reports.page.conversations import conversation, conversation_facts
 from paceline.reports.page.outcome import FATES, TextPair, correct, fates, pairs
 from paceline.reports.page.reading import RunRecord, read_lines, value_at
 from paceline.rewards.parameters import base_name
@@ -233,10 +234,11 @@ def card(record: Record, heading: str, grader: str, prompt: str = "") -> str:
     if left_out > 0:
         text = f"{text[:LONGEST_HALF]}\n[... {left_out:,} characters ...]\n{text[-LONGEST_HALF:]}"
     body = escape(text) if text.strip() else '<em class="blank">(empty)</em>'
+    shown = conversation(record["episode"]) if "episode" in record else f'<pre tabindex="0">\n{body}</pre>'
     facts = "".join(f"<span>{escape(fact)}</span>" for fact in _facts(record))
     return (
         f'<section class="card {style}"><header><h4>{escape(heading)}</h4><span class="pill">{words}</span></header>'
-        f'{prompt}<pre tabindex="0">\n{body}</pre><footer>{facts}</footer></section>'
+        f"{prompt}{shown}<footer>{facts}</footer></section>"
     )
 
 
@@ -249,7 +251,9 @@ def _facts(record: Record) -> Iterator[str]:
         yield from (f"{name} {_score(value_at(rewards, name))}" for name in rewards)
     if (length := value_at(record, "completion_tokens")) is not None:
         yield count(length, "token")
-    if "finish_reason" in record:
+    if "episode" in record:
+        yield from conversation_facts(record["episode"])
+    elif "finish_reason" in record:
         yield "cut at the limit" if record["finish_reason"] == "length" else "ended by itself"
     if record.get("dropped") is not None:
         yield f"not trained on: {record['dropped']}".replace("_", " ")

@@ -131,6 +131,7 @@ REASONS: Mapping[str, str] = {
     "filtered": "The mean of its group lies outside --filter-range: the group is no part of the step.",
     "surplus": "Its group was sampled in excess (--oversampling), and the step was full without it.",
     "no_reward": "No reward function gave it a number, so it is not trained on.",
+    "environment_failed": "Its environment failed, so it is not known what it is worth and it is not trained on.",
     "reward_failed": "A reward function failed on it, so its rewards are not known and it is not trained on; a failed "
     "grader is no wrong answer.",
     "truncated": "It was cut at the greatest length, and --mask-truncated leaves such completions out.",
@@ -200,7 +201,24 @@ def texts_of(records: Sequence[Record]) -> dict[str, object]:
         "completions": [str(record["completion"]) for record in records],
         "notes": [_notes(record) for record in records],
         "versions": [record.get("policy_version") for record in records],
+        "episodes": [_shown_episode(record["episode"]) if "episode" in record else None for record in records],
     }
+
+
+def _shown_episode(episode: Record) -> dict[str, object]:
+    """Return an episode without the tokens of contexts that a turn has of its own: only that it has one."""
+    turns = [{**turn, "prompt_ids": turn["prompt_ids"] is not None} for turn in episode["turns"]]
+    return {**episode, "turns": turns}
+
+
+def observed_places(record: Record) -> list[int]:
+    """Return the places of the tokens of a completion that its environment wrote."""
+    places, start = list[int](), 0
+    for turn in record["episode"]["turns"] if "episode" in record else ():
+        start += turn["sampled"]
+        places += range(start, start + turn["observed"])
+        start += turn["observed"]
+    return places
 
 
 def tokens_of(records: Sequence[Record], pieces: Pieces, values: Sequence[Record]) -> dict[str, object]:
@@ -219,13 +237,19 @@ def tokens_of(records: Sequence[Record], pieces: Pieces, values: Sequence[Record
             continue
         texts = pieces.split(token_ids)
         special |= {token: pieces.is_special(token) for token in token_ids if token not in special}
-        plain = "".join(text for text, token in zip(texts, token_ids, strict=True) if not special[token])
+        observed = observed_places(record)
+        own = [place for place in range(len(token_ids)) if place not in frozenset(observed)] if observed else None
+        plain = "".join(
+            texts[place] for place in (range(len(texts)) if own is None else own) if not special[token_ids[place]]
+        )
+        wanted = str(record["completion"]) if own is None else "".join(str(record["completion"]).split("\n"))
         rows.append(
             {
                 "ids": token_ids,
                 "pieces": [numbers.setdefault(text, len(numbers)) for text in texts],
                 "special": [place for place, token in enumerate(token_ids) if special[token]],
-                "agrees": plain.strip() == str(record["completion"]).strip(),
+                "observed": observed,
+                "agrees": (plain if own is None else "".join(plain.split("\n"))).strip() == wanted.strip(),
                 "engine": record.get("logprobs"),
                 **(values[at] if at < len(values) else {}),
             }

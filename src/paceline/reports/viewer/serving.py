@@ -24,7 +24,7 @@ from paceline.reports.viewer.documents import Documents
 
 SCRIPTS = (
     *("source.js", "columns.js", "filters.js", "search.js", "words.js", "values.js"),
-    *("difference.js", "list.js", "tokens.js", "detail.js", "controls.js", "main.js"),
+    *("difference.js", "list.js", "tokens.js", "conversation.js", "detail.js", "controls.js", "main.js"),
 )
 """In the order in which they build on each other."""
 ASSETS = ("page.css", *SCRIPTS)

@@ -100,7 +100,8 @@ def with_environments(scores: Scores, names: Iterable[str], completions: Sequenc
         failed[name] = tuple(failures)
         notes[name] = tuple(None if row not in failures else f"failed: {failures[row]}" for row in range(len(episodes)))
         seconds[name] = math.fsum(turn.seconds for one in episodes if one is not None for turn in one.turns)
-        first |= {name: one for one in list(failures.values())[:1]}
+        if failures:
+            first[name] = next(iter(failures.values()))
     return replace(
         scores,
         values={**scores.values, **values},

@@ -1,12 +1,11 @@
-"""Completions of tasks: in one turn, or in conversations whose environments answer while the engine goes on with others.
+"""Completions of tasks: in one turn, or in conversations whose environments answer while the engine goes on.
 
-Tokens are handed on as they were sampled: nothing that the model wrote is encoded again. What an episode becomes depends
-on its key, its environment and the weights alone, never on the order in which environments answer.
+Tokens are handed on as they were sampled: nothing that the model wrote is encoded again. What an episode becomes
+depends on its key, its environment and the weights alone, never on the order in which environments answer.
 """
 
 import hashlib
 import queue
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +27,7 @@ ENVIRONMENT = "environment"
 BEGIN_ATTEMPTS = 3
 """Attempts to begin an episode: nothing of it has been sampled, so another one begins alike."""
 PATIENCE_SECONDS = 60.0
-"""Seconds beyond an environment's own deadline after which its answer counts as lost: the deadline itself has failed."""
+"""Seconds beyond an environment's own deadline after which its answer counts as lost."""
 
 Drawn = Sequence[tuple[Task, int]]
 """Tasks, each with how often it came before, so that it draws anew."""
@@ -108,9 +107,7 @@ def complete(
     tasks, samples = [task for task, _ in drawn], range(draws.num_generations)
     if conversations is None or not any(conversations.spec_of(task) for task in tasks):
         requests = [
-            Request(
-                prompt_ids=task.prompt_ids, keys=tuple(draws.key(task, occurrence, sample) for sample in samples)
-            )
+            Request(prompt_ids=task.prompt_ids, keys=tuple(draws.key(task, occurrence, sample) for sample in samples))
             for task, occurrence in drawn
         ]
         tell = None if on_finished is None else _telling(on_finished)
@@ -253,7 +250,7 @@ class _Batch(FurtherRequests):
                 self._work_on(self._outcomes.get())
             if self._ready:
                 ready, self._ready = self._ready, []
-                for request, episodes in ready:
+                for _, episodes in ready:
                     for place, episode in enumerate(episodes):
                         self._at[self._count, place] = episode
                         episode.places.append((self._count, place))
@@ -267,15 +264,11 @@ class _Batch(FurtherRequests):
 
     def results(self) -> list[tuple[Task, tuple[Completion, ...]]]:
         """Each task as it was begun, with its completions."""
-        return [
-            (group.task, tuple(self._completion(episode) for episode in group.episodes)) for group in self._groups
-        ]
+        return [(group.task, tuple(self._completion(episode) for episode in group.episodes)) for group in self._groups]
 
     # --- what is asked of environments, and what they answer
 
-    def _call(
-        self, episode: _Episode, method: Any, *given: object, then: Callable[[_Episode, Outcome], None]
-    ) -> None:
+    def _call(self, episode: _Episode, method: Any, *given: object, then: Callable[[_Episode, Outcome], None]) -> None:
         assert episode.hosted is not None
         is_instant = episode.hosted.is_instant
 
@@ -340,9 +333,7 @@ class _Batch(FurtherRequests):
             if are_alike:
                 text = tokens.text(openings[0])
                 row, ids = group.task.prompt_ids, living[0].prompt_ids
-                group.task = replace(
-                    group.task, prompt=text, prompt_ids=ids, messages=openings[0], row_prompt_ids=row
-                )
+                group.task = replace(group.task, prompt=text, prompt_ids=ids, messages=openings[0], row_prompt_ids=row)
             longest = max(len(episode.prompt_ids) for episode in living)
             if longest > self._limits.prompt_tokens:
                 said = f"its first message makes a prompt of {longest} tokens, above --max-prompt-length"
@@ -356,9 +347,7 @@ class _Batch(FurtherRequests):
             keys = tuple(self._draws.key(group.task, group.occurrence, one.sample) for one in episodes)
             limit = self._turn_limit(episodes[0])
             is_whole = limit == self._sampling.max_completion_length
-            request = Request(
-                prompt_ids=prompt_ids, keys=keys, limits=None if is_whole else (limit,) * len(episodes)
-            )
+            request = Request(prompt_ids=prompt_ids, keys=keys, limits=None if is_whole else (limit,) * len(episodes))
             self._ready.append((request, episodes))
 
     def _turn_limit(self, episode: _Episode) -> int:
@@ -474,9 +463,7 @@ class _Batch(FurtherRequests):
         episode.used += len(given)
         place = episode.places[-1] if self._continues and given else None
         episode.held = list(context)
-        key = self._draws.key(
-            episode.group.task, episode.group.occurrence, episode.sample, turn=len(episode.turns)
-        )
+        key = self._draws.key(episode.group.task, episode.group.occurrence, episode.sample, turn=len(episode.turns))
         limit = min(self._turn_limit(episode), room)
         request = Request(prompt_ids=tuple(context), keys=(key,), limits=(limit,), continues=place)
         self._ready.append((request, [episode]))

@@ -84,7 +84,7 @@ def _of_episodes(episodes: Sequence[Episode]) -> dict[str, object]:
 
 def calls_of(turn: Turn) -> Sequence[Mapping[str, Any]]:
     """Return the tool calls that a turn asked for."""
-    return cast(Sequence[Mapping[str, Any]], turn.message["tool_calls"] if "tool_calls" in turn.message else ())
+    return cast(Sequence[Mapping[str, Any]], turn.message.get("tool_calls", ()))
 
 
 def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:

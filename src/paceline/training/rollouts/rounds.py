@@ -20,6 +20,7 @@ from paceline.training.rollouts.conversations import Conversations, Drawn, Draws
 from paceline.training.rollouts.grouping import ScoredGroup, is_inside
 from paceline.types import Completion, Task
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
     """What one round brought, task by task in the order in which they were drawn."""

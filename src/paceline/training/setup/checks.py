@@ -71,8 +71,8 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
     rewarding = [name for name, spec in environments.items() if spec.has_reward]
     if not config.rewards.names and not rewarding:
         raise ConfigError(
-            f"--reward-funcs must name a function, as --environment {' '.join(config.environment.environment)} gives no "
-            "reward of its own, got none; give one, for example --reward-funcs accuracy"
+            f"--reward-funcs must name a function, as --environment {' '.join(config.environment.environment)} gives "
+            "no reward of its own, got none; give one, for example --reward-funcs accuracy"
         )
     # an environment's own reward says what is right where there is no function, or where it is named
     is_own = measure in environments or (not config.rewards.names and measure == EvalConfig.eval_reward_func)

@@ -57,9 +57,7 @@ def make_evaluators(
     sets = config.data.held_out
     if config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
         sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split, checked.files)) or sets
-    return tuple(
-        _evaluator(config, tokenizer, checked, conversations, name, dataset, limit) for name, dataset in sets
-    )
+    return tuple(_evaluator(config, tokenizer, checked, conversations, name, dataset, limit) for name, dataset in sets)
 
 
 def _evaluator(
@@ -85,8 +83,7 @@ def _evaluator(
     tasks = built.looked_at
     check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
     self_test(
-        function,
-        tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
+        function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
     )
     return AccuracyEvaluator(
         name=name or (dataset if split is None else f"{dataset}:{split}"),

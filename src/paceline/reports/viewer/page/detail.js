@@ -44,7 +44,9 @@ function drawGroup(columns, row, rows, texts, tokens) {
     const body = entries[at] === null
       ? element("pre", { tabindex: 0 }, texts.completions[one - base])
       : tokenText(entries[at], tokens.texts, values[at], { quantity: detail.quantity, most }, point);
-    return card(columns, one, one === row, texts.notes[one - base], texts.versions[one - base], body, entries[at]);
+    const episode = texts.episodes[one - base];
+    const content = episode === null ? [body] : [conversation(episode), element("details", {}, element("summary", {}, "tokens"), body)];
+    return card(columns, one, one === row, texts.notes[one - base], texts.versions[one - base], content, entries[at]);
   });
   byId("detail").replaceChildren(
     bar(columns, row, rows),
@@ -71,7 +73,7 @@ function bar(columns, row, rows) {
     button("Close", "back to the list (Esc)", () => detail.close()));
 }
 
-function card(columns, row, isOwn, notes, version, body, entry) {
+function card(columns, row, isOwn, notes, version, content, entry) {
   const sample = row - columns.groupStart[columns.group[row]];
   const dropped = columns.dropped[row], rules = rulesOf(columns, row);
   const functions = [...columns.functions].filter(([, values]) => !Number.isNaN(values[row]));
@@ -84,7 +86,7 @@ function card(columns, row, isOwn, notes, version, body, entry) {
     element("header", {}, element("h3", {}, `#${sample}`), element("b", { class: `pill ${rewardClass(columns, row)}` }, `reward ${shown(columns.reward[row])}`)),
     ...rules.map(([name, rule]) => element("p", { class: "why rule" }, element("b", {}, name), `: ${rule}.`)),
     dropped < 0 ? null : element("p", { class: "why" }, element("b", {}, columns.dropped_words[dropped].replaceAll("_", " ")), ` ${columns.dropped_reasons[dropped]}`),
-    body,
+    ...content,
     entry && !entry.agrees ? element("p", { class: "note" }, "The tokens do not join to the recorded text; it was decoded otherwise.") : null,
     element("footer", {}, ...facts.map((fact) => element("span", {}, fact))),
     functions.length ? element("footer", {}, ...functions.map(([name, values]) => element("span", {}, `${name} ${shown(values[row])}`))) : null,

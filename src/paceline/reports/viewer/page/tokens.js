@@ -3,13 +3,14 @@
 
 // a <pre> whose tokens can be pointed at, and walked through with the arrow keys
 function tokenText(entry, texts, values, { quantity, most }, onPoint) {
-  const special = new Set(entry.special);
+  const special = new Set(entry.special), observed = new Set(entry.observed);
   const text = element("pre", { class: "tokens", tabindex: 0, "aria-label": "Tokens; arrow keys go through them" });
   text.append(
     ...entry.pieces.map((piece, at) => {
       const colour = quantity.kind && values[quantity.name] ? shade(quantity.kind, values[quantity.name][at], most) : "";
       const kind = special.has(at) ? "special" : texts[piece] === "" ? "inside" : texts[piece].includes("\n") ? "newline" : "";
-      return element("span", { class: `token ${kind} ${colour}`, "data-at": at }, texts[piece]);
+      const whose = observed.has(at) ? "observed" : "";
+      return element("span", { class: `token ${kind} ${whose} ${colour}`, "data-at": at }, texts[piece]);
     })
   );
   let current = -1;

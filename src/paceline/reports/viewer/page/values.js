@@ -29,27 +29,36 @@ const QUANTITIES = [
   {
     name: "mask", title: "trained on", kind: "classes", needs: "advantage",
     about: "Whether the token has a gradient.",
-    classes: ["trained on", "in the averages, no gradient", "no part of the step"],
+    classes: ["trained on", "in the averages, no gradient", "no part of the step", "read from the environment"],
   },
 ];
 
-const NO_PART = ["filtered", "surplus", "no_reward", "reward_failed", "truncated"];
+const NO_PART = ["filtered", "surplus", "no_reward", "reward_failed", "environment_failed", "truncated"];
 
-// one number per token; null: this was not recorded
+// one number per token, not a number for what an environment wrote; null: this was not recorded
 function tokenValues(columns, row, entry) {
-  const engine = unpacked(entry.engine), before = unpacked(entry.before), after = unpacked(entry.after);
-  const advantage = columns.advantage[row], count = entry.pieces.length;
-  const each = (make) => Float64Array.from({ length: count }, (_, at) => make(at));
+  const count = entry.pieces.length, observed = new Set(entry.observed);
+  const own = [...entry.pieces.keys()].filter((at) => !observed.has(at));
+  const spread = (packed) => {
+    const values = unpacked(packed);
+    if (values === null || !observed.size) return values;
+    const wide = new Float64Array(count).fill(NaN);
+    own.forEach((at, number) => { wide[at] = values[number]; });
+    return wide;
+  };
+  const engine = spread(entry.engine), before = spread(entry.before), after = spread(entry.after);
+  const advantage = columns.advantage[row];
+  const each = (make) => Float64Array.from({ length: count }, (_, at) => (observed.has(at) ? NaN : make(at)));
   const ratio = before && after ? each((at) => Math.exp(after[at] - before[at])) : null;
   return {
     engine, before, after, ratio,
-    entropy: unpacked(entry.entropy),
+    entropy: spread(entry.entropy),
     advantage: Number.isNaN(advantage) ? null : each(() => advantage),
     push: Number.isNaN(advantage) ? null : each((at) => advantage * (ratio ? ratio[at] : 1)),
     mismatch: engine && before ? each((at) => engine[at] - before[at]) : null,
     change: before && after ? each((at) => after[at] - before[at]) : null,
     surprise: engine ? each((at) => -engine[at]) : null,
-    mask: each(() => maskOf(columns, row)),
+    mask: Float64Array.from({ length: count }, (_, at) => (observed.has(at) ? 3 : maskOf(columns, row))),
   };
 }
 
@@ -71,13 +80,14 @@ function unpacked(packed) {
 // the largest of all values shown, by size: the scale of the colours
 function largest(valuesOfAll, name) {
   let most = 0;
-  for (const values of valuesOfAll) for (const value of values[name] || []) most = Math.max(most, Math.abs(value));
+  for (const values of valuesOfAll) for (const value of values[name] || []) if (!Number.isNaN(value)) most = Math.max(most, Math.abs(value));
   return most;
 }
 
 // the class of a colour: -5 to 5 around 0, 0 to 5 from 0, or the number of a class
 function shade(kind, value, most) {
   if (kind === "classes") return `class-${value}`;
+  if (Number.isNaN(value)) return "";
   const level = most > 0 ? Math.round((5 * value) / most) : 0;
   return kind === "two-sided" && level < 0 ? `down-${-level}` : `up-${Math.max(0, level)}`;
 }
