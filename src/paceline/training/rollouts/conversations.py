@@ -27,7 +27,7 @@ ENVIRONMENT = "environment"
 BEGIN_ATTEMPTS = 3
 """Attempts to begin an episode: nothing of it has been sampled, so another one begins alike."""
 PATIENCE_SECONDS = 60.0
-"""Seconds beyond an environment's own deadline after which its answer counts as lost."""
+"""Seconds beyond an environment's own deadlines after which its answer counts as lost."""
 
 Drawn = Sequence[tuple[Task, int]]
 """Tasks, each with how often it came before, so that it draws anew."""
@@ -190,7 +190,9 @@ class _Batch(FurtherRequests):
         self._ready = list[tuple[Request, list[_Episode]]]()
         self._at = dict[tuple[int, int], _Episode]()
         self._count, self._open, self._asked, self._closing = 0, 0, 0, 0
-        self._continues = True
+        self._continues, self._living = True, 0
+        self._unbegun = deque[_Group]()
+        """Groups that wait until others have ended: an environment may hold a process."""
         self._groups = [_Group(number, *one) for number, one in enumerate(drawn)]
         for group in self._groups:
             spec = conversations.spec_of(group.task)
@@ -198,10 +200,9 @@ class _Batch(FurtherRequests):
             self._open += len(group.episodes)
             if spec is None:
                 self._ask_first(group)
-                continue
-            group.beginning = len(group.episodes)
-            for episode in group.episodes:
-                self._begin(episode)
+            else:
+                self._unbegun.append(group)
+        self._begin_more()
 
     def run(self, engine: Engine) -> None:
         """Sample all episodes to their ends, in one call of the engine, or round by round where it takes no more."""
@@ -281,12 +282,13 @@ class _Batch(FurtherRequests):
         episode.hosted.call(method, *given, then=arrived)
 
     def _next_outcome(self) -> tuple[Callable[[_Episode, Outcome], None], _Episode, Outcome]:
+        patience = self._conversations.hosts.wait + self._limits.step_seconds + PATIENCE_SECONDS
         try:
-            return self._outcomes.get(timeout=self._limits.episode_seconds + PATIENCE_SECONDS)
+            return self._outcomes.get(timeout=patience)
         except queue.Empty:
             waiting = [one.name for group in self._groups for one in group.episodes if one.end is None and one.spec]
             raise TrainingError(
-                f"the sampler waited {self._limits.episode_seconds + PATIENCE_SECONDS:g} seconds for an answer of "
+                f"the sampler waited {patience:g} seconds for an answer of "
                 f"{len(waiting)} environments ({', '.join(sorted(set(waiting)))}), and none came, not even a failure",
                 remedies=["resume the run"],
             ) from None
@@ -295,6 +297,21 @@ class _Batch(FurtherRequests):
     def _work_on(arrived: tuple[Callable[[_Episode, Outcome], None], _Episode, Outcome]) -> None:
         then, episode, outcome = arrived
         then(episode, outcome)
+
+    def _begin_more(self) -> None:
+        """Begin as many groups as there may be processes; at least one at a time."""
+        while self._unbegun:
+            group = self._unbegun[0]
+            spec = group.episodes[0].spec
+            assert spec is not None
+            size = len(group.episodes) if spec.own_process else 0
+            if size and self._living and self._living + size > self._conversations.hosts.most_processes:
+                return
+            self._unbegun.popleft()
+            self._living += size
+            group.beginning = len(group.episodes)
+            for episode in group.episodes:
+                self._begin(episode)
 
     def _begin(self, episode: _Episode) -> None:
         assert episode.spec is not None
@@ -372,9 +389,9 @@ class _Batch(FurtherRequests):
         content, calls, malformed = one.text, tuple[ToolCall, ...](), None
         message: Message = {"role": "assistant", "content": one.text}
         if spec.tools:
-            parsed = parse_calls(
-                tokens.raw_text(one.token_ids), tokens.call_format, prefilled=prefills_think(episode.group.task.prompt)
-            )
+            ends = bool(one.token_ids) and one.token_ids[-1] in tokens.stop_ids
+            raw = tokens.raw_text(one.token_ids[:-1] if ends else one.token_ids)
+            parsed = parse_calls(raw, tokens.call_format, prefilled=prefills_think(episode.group.task.prompt))
             content, malformed, message = parsed.content, parsed.malformed, assistant_message(parsed)
             calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
         turn = Turn(
@@ -448,10 +465,12 @@ class _Batch(FurtherRequests):
             earlier=earlier,
             most=self._limits.message_tokens,
         )
-        episode.messages = [*earlier, turn.message, *turn.answer]
+        episode.messages = [*earlier, turn.message, *said.messages]
         episode.notes += said.notes
+        turn = replace(turn, answer=said.messages)
         given, context = said.ids, (*episode.held, *said.ids)
-        if tokens.branches and (whole := tokens.rewritten(episode.held, said.ids, episode.messages)) is not None:
+        whole = tokens.rewritten(episode.held, said.ids, episode.messages) if tokens.branches else None
+        if whole is not None:
             given, context = (), whole
         left = self._sampling.max_completion_length - episode.used - len(given)
         room = self._limits.prompt_tokens + self._sampling.max_completion_length - len(context)
@@ -480,6 +499,9 @@ class _Batch(FurtherRequests):
 
     def _closed(self, episode: _Episode, outcome: Outcome) -> None:
         self._closing -= 1
+        if episode.spec is not None and episode.spec.own_process:
+            self._living -= 1
+            self._begin_more()
         if episode.failure is not None:
             return
         if outcome.failure is not None:
