@@ -17,7 +17,8 @@ from paceline.rewards.function import RIGHT, RewardFunction, right_of
 from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import check_failure_rate, score, with_environments
 from paceline.rewards.selecting import has_format, stated_answer
-from paceline.training.rollouts.conversations import Conversations, Draws, complete
+from paceline.training.rollouts.completing import complete
+from paceline.training.rollouts.conversations import Conversations, Draws
 from paceline.types import Completion, Task
 
 

@@ -16,7 +16,8 @@ from paceline.engines import Engine, Sampling
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import Scores, merge_scores, part_of, score, with_environments
-from paceline.training.rollouts.conversations import Conversations, Drawn, Draws, complete
+from paceline.training.rollouts.completing import complete
+from paceline.training.rollouts.conversations import Conversations, Drawn, Draws
 from paceline.training.rollouts.grouping import ScoredGroup, is_inside
 from paceline.types import Completion, Task
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
+from paceline.data.extraction.calls import call_format_of
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
@@ -88,6 +89,7 @@ def make_conversations(
     return Conversations(
         specs=environments,
         tokens=tokens,
+        call_format=call_format_of(template if isinstance(template := tokenizer.chat_template, str) else None),
         hosts=Hosts(step_seconds=step_seconds, most_processes=max(MOST_PROCESSES, config.sampling.num_generations)),
         limits=EpisodeLimits(
             turns=options.max_turns,

@@ -1,0 +1,416 @@
+"""Completions of tasks: in one turn, or in conversations whose environments answer while the engine goes on.
+
+Tokens are handed on as they were sampled: nothing that the model wrote is encoded again. What an episode becomes
+depends on its key, its environment and the weights alone, never on the order in which environments answer.
+"""
+
+import queue
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from typing_extensions import override
+
+from paceline.data.extraction.calls import assistant_message, parse_calls
+from paceline.data.extraction.thinking import prefills_think
+from paceline.engines import Engine, Finished, FurtherRequests, OnFinished, Request, Sampling
+from paceline.environments import AgentTurn, Observation, ToolCall
+from paceline.environments.hosting import Outcome
+from paceline.errors import TrainingError
+from paceline.training.rollouts.conversations import Conversations, Drawn, Draws
+from paceline.training.rollouts.episodes import RunningEpisode, RunningGroup, completion_of, opened
+from paceline.types import Completion, EpisodeEnd, Message, Task, Turn
+
+BEGIN_ATTEMPTS = 3
+"""Attempts to begin an episode: nothing of it has been sampled, so another one begins alike."""
+PATIENCE_SECONDS = 60.0
+"""Seconds beyond an environment's own deadlines after which its answer counts as lost."""
+
+
+def complete(
+    engine: Engine,
+    drawn: Drawn,
+    sampling: Sampling,
+    draws: Draws,
+    conversations: Conversations | None,
+    on_finished: Callable[[int, tuple[int, ...], str], None] | None = None,
+) -> list[tuple[Task, tuple[Completion, ...]]]:
+    """Complete each task `num_generations` times; returns it as its environment began it, with its completions.
+
+    `on_finished` is told of completions that have one turn, by the index of their task.
+
+    Raises:
+        TrainingError: an environment's answer was lost.
+    """
+    tasks, samples = [task for task, _ in drawn], range(draws.num_generations)
+    if conversations is None or not any(conversations.spec_of(task) for task in tasks):
+        requests = [
+            Request(prompt_ids=task.prompt_ids, keys=tuple(draws.key(task, occurrence, sample) for sample in samples))
+            for task, occurrence in drawn
+        ]
+        tell = None if on_finished is None else _telling(on_finished)
+        completions = engine.generate(requests, sampling, on_finished=tell)
+        return list(zip(tasks, completions, strict=True))
+    batch = EpisodeBatch(drawn, sampling, draws, conversations, on_finished)
+    batch.run(engine)
+    return batch.results()
+
+
+def _telling(on_finished: Callable[[int, tuple[int, ...], str], None]) -> OnFinished:
+    def tell(one: Finished) -> bool:
+        on_finished(one.request, one.token_ids, one.text)
+        return False
+
+    return tell
+
+
+class EpisodeBatch(FurtherRequests):
+    """All episodes of one call: answers come in from any thread, and are worked on in the engine's."""
+
+    def __init__(
+        self,
+        drawn: Drawn,
+        sampling: Sampling,
+        draws: Draws,
+        conversations: Conversations,
+        on_finished: Callable[[int, tuple[int, ...], str], None] | None,
+    ) -> None:
+        self._sampling, self._draws, self._conversations = sampling, draws, conversations
+        self._limits, self._on_finished = conversations.limits, on_finished
+        self._outcomes = queue.SimpleQueue[tuple[Callable[[RunningEpisode, Outcome], None], RunningEpisode, Outcome]]()
+        self._ready = list[tuple[Request, list[RunningEpisode]]]()
+        self._at = dict[tuple[int, int], RunningEpisode]()
+        self._count, self._open, self._asked, self._closing = 0, 0, 0, 0
+        self._continues, self._living = True, 0
+        self._unbegun = deque[RunningGroup]()
+        """Groups that wait until others have ended: an environment may hold a process."""
+        self._groups = [RunningGroup(number, *one) for number, one in enumerate(drawn)]
+        for group in self._groups:
+            spec = conversations.spec_of(group.task)
+            group.episodes = [RunningEpisode(group, sample, spec) for sample in range(draws.num_generations)]
+            self._open += len(group.episodes)
+            if spec is None:
+                self._ask_first(group)
+            else:
+                self._unbegun.append(group)
+        self._begin_more()
+
+    def run(self, engine: Engine) -> None:
+        """Sample all episodes to their ends, in one call of the engine, or round by round where it takes no more."""
+        try:
+            if engine.takes_further:
+                first = self.take(wait=False)
+                results = engine.generate(first or (), self._sampling, on_finished=self._finished, further=self)
+                self._collect(results)
+            else:
+                self._run_in_rounds(engine)
+        finally:
+            for group in self._groups:
+                for episode in group.episodes:
+                    if episode.end is None and episode.hosted is not None:  # the engine has failed
+                        episode.hosted.call("close", then=lambda outcome: None)
+        while self._closing:
+            self._work_on(self._next_outcome())
+
+    def _run_in_rounds(self, engine: Engine) -> None:
+        self._continues = False
+        while True:
+            while self._asked:  # lock-step: the round waits for all that were asked
+                self._work_on(self._next_outcome())
+            requests = self.take(wait=True)
+            if requests is None:
+                return
+            first = self._count - len(requests)
+            results = engine.generate(requests, self._sampling)
+            self._collect(results, first)
+            for index, completions in enumerate(results):
+                for sample, one in enumerate(completions):
+                    self._finished(
+                        Finished(
+                            request=first + index,
+                            sample=sample,
+                            token_ids=one.token_ids,
+                            text=one.text,
+                            finish_reason=one.finish_reason,
+                        )
+                    )
+
+    @override
+    def take(self, *, wait: bool) -> Sequence[Request] | None:
+        while True:
+            while not self._outcomes.empty():
+                self._work_on(self._outcomes.get())
+            if self._ready:
+                ready, self._ready = self._ready, []
+                for _, episodes in ready:
+                    for place, episode in enumerate(episodes):
+                        self._at[self._count, place] = episode
+                        episode.places.append((self._count, place))
+                    self._count += 1
+                return [request for request, _ in ready]
+            if not self._open:
+                return None
+            if not wait:
+                return ()
+            self._work_on(self._next_outcome())
+
+    def results(self) -> list[tuple[Task, tuple[Completion, ...]]]:
+        """Each task as it was begun, with its completions."""
+        return [(group.task, tuple(completion_of(episode) for episode in group.episodes)) for group in self._groups]
+
+    # --- what is asked of environments, and what they answer
+
+    def _call(
+        self, episode: RunningEpisode, method: Any, *given: object, then: Callable[[RunningEpisode, Outcome], None]
+    ) -> None:
+        assert episode.hosted is not None
+        is_instant = episode.hosted.is_instant
+
+        def arrived(outcome: Outcome) -> None:
+            if is_instant:
+                then(episode, outcome)
+            else:
+                self._outcomes.put((then, episode, outcome))
+
+        episode.hosted.call(method, *given, then=arrived)
+
+    def _next_outcome(self) -> tuple[Callable[[RunningEpisode, Outcome], None], RunningEpisode, Outcome]:
+        patience = self._conversations.hosts.wait + self._limits.step_seconds + PATIENCE_SECONDS
+        try:
+            return self._outcomes.get(timeout=patience)
+        except queue.Empty:
+            waiting = [one.name for group in self._groups for one in group.episodes if one.end is None and one.spec]
+            raise TrainingError(
+                f"the sampler waited {patience:g} seconds for an answer of "
+                f"{len(waiting)} environments ({', '.join(sorted(set(waiting)))}), and none came, not even a failure",
+                remedies=["resume the run"],
+            ) from None
+
+    @staticmethod
+    def _work_on(arrived: tuple[Callable[[RunningEpisode, Outcome], None], RunningEpisode, Outcome]) -> None:
+        then, episode, outcome = arrived
+        then(episode, outcome)
+
+    def _begin_more(self) -> None:
+        """Begin as many groups as there may be processes; at least one at a time."""
+        while self._unbegun:
+            group = self._unbegun[0]
+            spec = group.episodes[0].spec
+            assert spec is not None
+            size = len(group.episodes) if spec.own_process else 0
+            if size and self._living and self._living + size > self._conversations.hosts.most_processes:
+                return
+            self._unbegun.popleft()
+            self._living += size
+            group.beginning = len(group.episodes)
+            for episode in group.episodes:
+                self._begin(episode)
+
+    def _begin(self, episode: RunningEpisode) -> None:
+        assert episode.spec is not None
+        task, episode.attempts = episode.group.task, episode.attempts + 1
+        episode.hosted = self._conversations.hosts.open(episode.spec)
+        row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
+        seed = self._draws.environment_seed(task, episode.group.occurrence)
+        self._call(episode, "begin", row, seed, then=self._begun)
+
+    def _begun(self, episode: RunningEpisode, outcome: Outcome) -> None:
+        episode.seconds += outcome.seconds
+        if outcome.failure is not None and episode.attempts < BEGIN_ATTEMPTS:
+            self._begin(episode)
+            return
+        group = episode.group
+        group.beginning -= 1
+        if outcome.failure is not None:
+            self._fail(episode, f"could not begin: {outcome.failure}", timed_out=outcome.timed_out)
+        else:
+            episode.messages = opened(episode.messages, outcome.value)
+            group.openings[episode.sample] = tuple(episode.messages)
+        if not group.beginning:
+            self._ask_first(group)
+
+    def _ask_first(self, group: RunningGroup) -> None:
+        """Ask for the first turns of a group. Where its episodes do not begin alike, each has a prompt of its own."""
+        living = [episode for episode in group.episodes if episode.end is None]
+        given = tuple(group.task.messages or ())
+        openings = list(group.openings.values())
+        if openings and any(one != given for one in openings):
+            tokens = self._conversations.tokens[living[0].name]
+            are_alike = all(one == openings[0] for one in openings)
+            for episode in living:
+                episode.prompt_ids = tokens.whole(episode.messages)
+                episode.held = list(episode.prompt_ids)
+            if are_alike:
+                text = tokens.text(openings[0])
+                row, ids = group.task.prompt_ids, living[0].prompt_ids
+                group.task = replace(group.task, prompt=text, prompt_ids=ids, messages=openings[0], row_prompt_ids=row)
+            longest = max(len(episode.prompt_ids) for episode in living)
+            if longest > self._limits.prompt_tokens:
+                said = f"its first message makes a prompt of {longest} tokens, above --max-prompt-length"
+                for episode in living:
+                    self._fail(episode, f"{said} {self._limits.prompt_tokens}")
+                return
+        by_prompt = dict[tuple[int, ...], list[RunningEpisode]]()
+        for episode in living:
+            by_prompt.setdefault(episode.prompt_ids, []).append(episode)
+        for prompt_ids, episodes in by_prompt.items():
+            keys = tuple(self._draws.key(group.task, group.occurrence, one.sample) for one in episodes)
+            limit = self._turn_limit(episodes[0])
+            is_whole = limit == self._sampling.max_completion_length
+            request = Request(prompt_ids=prompt_ids, keys=keys, limits=None if is_whole else (limit,) * len(episodes))
+            self._ready.append((request, episodes))
+
+    def _turn_limit(self, episode: RunningEpisode) -> int:
+        left = self._sampling.max_completion_length - episode.used
+        own = self._limits.turn_tokens if episode.spec is not None else None
+        return left if own is None else min(left, own)
+
+    def _finished(self, one: Finished) -> bool:
+        """Take a turn that has ended; True if another may continue it."""
+        episode = self._at[one.request, one.sample]
+        limit = self._turn_limit(episode)
+        episode.sampled.append(one.token_ids)
+        episode.held += one.token_ids
+        episode.used += len(one.token_ids)
+        if episode.spec is None:
+            if self._on_finished is not None:
+                self._on_finished(episode.group.number, one.token_ids, one.text)
+            self._open -= 1
+            episode.end = "done"
+            return False
+        spec, tokens = episode.spec, self._conversations.tokens[episode.spec.name]
+        content, calls, malformed = one.text, tuple[ToolCall, ...](), None
+        message: Message = {"role": "assistant", "content": one.text}
+        if spec.tools:
+            ends = bool(one.token_ids) and one.token_ids[-1] in tokens.stop_ids
+            raw = tokens.raw_text(one.token_ids[:-1] if ends else one.token_ids)
+            parsed = parse_calls(
+                raw, self._conversations.call_format, prefilled=prefills_think(episode.group.task.prompt)
+            )
+            content, malformed, message = parsed.content, parsed.malformed, assistant_message(parsed)
+            calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
+        turn = Turn(
+            sampled=len(one.token_ids),
+            finish_reason=one.finish_reason,
+            prompt_ids=self._own_prompt(episode),
+            message=message,
+            malformed=malformed,
+        )
+        episode.turns.append(turn)
+        left = self._sampling.max_completion_length - episode.used
+        if one.finish_reason == "length" and len(one.token_ids) >= limit and left <= 0:
+            self._end(episode, "length")
+            return False
+        number = len(episode.turns) - 1
+        are_used_up = self._limits.turns is not None and number + 1 >= self._limits.turns
+        episode.is_last = are_used_up or left <= tokens.least
+        self._asked += 1
+        asked = AgentTurn(
+            number=number,
+            text=one.text,
+            content=content,
+            calls=calls,
+            malformed=malformed,
+            finish_reason=one.finish_reason,
+            is_last=episode.is_last,
+        )
+        self._call(episode, "answer", asked, then=partial(self._answered, are_used_up=are_used_up))
+        return episode.end is None
+
+    def _own_prompt(self, episode: RunningEpisode) -> tuple[int, ...] | None:
+        """Context of the turn that was just sampled, where it is not what the tokens before it are."""
+        context = tuple(episode.held[: len(episode.held) - len(episode.sampled[-1])])
+        if not episode.turns:
+            return None if episode.prompt_ids == episode.group.task.prompt_ids else context
+        return context if episode.observed[-1] == () else None
+
+    def _answered(self, episode: RunningEpisode, outcome: Outcome, *, are_used_up: bool) -> None:
+        self._asked -= 1
+        episode.seconds += outcome.seconds
+        if outcome.failure is not None:
+            turn = len(episode.turns)
+            self._fail(episode, f"failed in turn {turn}: {outcome.failure}", timed_out=outcome.timed_out)
+            return
+        observation: Observation = outcome.value
+        turn = replace(
+            episode.turns[-1],
+            answer=tuple(observation.messages),
+            reward=observation.reward,
+            seconds=outcome.seconds,
+        )
+        episode.turns[-1] = turn
+        if episode.seconds > self._limits.episode_seconds:
+            said = f"took more than the {self._limits.episode_seconds:g} seconds of an episode (--environment-timeout)"
+            self._fail(episode, said, timed_out=True)
+        elif observation.done:
+            self._end(episode, "done")
+        elif episode.is_last:
+            self._end(episode, "max_turns" if are_used_up else "length")
+        else:
+            self._go_on(episode, turn)
+
+    def _go_on(self, episode: RunningEpisode, turn: Turn) -> None:
+        """Ask for the next turn, after what the environment answered, if there is room for it."""
+        tokens = self._conversations.tokens[episode.name]
+        earlier = episode.messages
+        said = tokens.observed(
+            episode.sampled[-1],
+            turn.answer,
+            message=turn.message,
+            earlier=earlier,
+            most=self._limits.message_tokens,
+        )
+        episode.messages = [*earlier, turn.message, *said.messages]
+        episode.notes += said.notes
+        turn = replace(turn, answer=said.messages)
+        given, context = said.ids, (*episode.held, *said.ids)
+        whole = tokens.rewritten(episode.held, said.ids, episode.messages) if tokens.branches else None
+        if whole is not None:
+            given, context = (), whole
+        left = self._sampling.max_completion_length - episode.used - len(given)
+        room = self._limits.prompt_tokens + self._sampling.max_completion_length - len(context)
+        if min(left, room) < 1:
+            self._end(episode, "length")
+            return
+        episode.turns[-1] = replace(turn, observed=len(given))
+        episode.observed.append(given)
+        episode.used += len(given)
+        place = episode.places[-1] if self._continues and given else None
+        episode.held = list(context)
+        key = self._draws.key(episode.group.task, episode.group.occurrence, episode.sample, turn=len(episode.turns))
+        limit = min(self._turn_limit(episode), room)
+        request = Request(prompt_ids=tuple(context), keys=(key,), limits=(limit,), continues=place)
+        self._ready.append((request, [episode]))
+
+    def _fail(self, episode: RunningEpisode, said: str, *, timed_out: bool = False) -> None:
+        episode.failure = f"environment {episode.name!r} {said}"
+        self._end(episode, "timed_out" if timed_out else "failed")
+
+    def _end(self, episode: RunningEpisode, end: EpisodeEnd) -> None:
+        episode.end = end
+        self._open -= 1
+        self._closing += 1
+        self._call(episode, "close", then=self._closed)
+
+    def _closed(self, episode: RunningEpisode, outcome: Outcome) -> None:
+        self._closing -= 1
+        if episode.spec is not None and episode.spec.own_process:
+            self._living -= 1
+            self._begin_more()
+        if episode.failure is not None:
+            return
+        if outcome.failure is not None:
+            episode.failure = f"environment {episode.name!r} failed at its end: {outcome.failure}"
+            episode.end = "timed_out" if outcome.timed_out else "failed"
+            return
+        rewards = [turn.reward for turn in episode.turns if turn.reward is not None]
+        episode.reward = outcome.value if outcome.value is not None else sum(rewards) if rewards else None
+
+    # --- what becomes of them
+
+    def _collect(self, results: Sequence[tuple[Completion, ...]], first: int = 0) -> None:
+        for index, completions in enumerate(results, first):
+            for place, completion in enumerate(completions):
+                self._at[index, place].parts.append(completion)

@@ -1,0 +1,99 @@
+"""An episode while it is under way, and the completion that it becomes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from paceline.environments import EnvironmentSpec
+from paceline.environments.hosting import Hosted
+from paceline.types import Completion, Episode, EpisodeEnd, Message, Task, Turn, WeightChange
+
+
+class RunningEpisode:
+    """A completion under way."""
+
+    def __init__(self, group: "RunningGroup", sample: int, spec: EnvironmentSpec | None) -> None:
+        self.group, self.sample, self.spec = group, sample, spec
+        self.hosted: Hosted | None = None
+        self.attempts = 0
+        self.prompt_ids: tuple[int, ...] = group.task.prompt_ids
+        self.messages: list[Message] = list(group.task.messages or ())
+        """Messages up to now, those of the prompt included."""
+        self.held: list[int] = list(self.prompt_ids)
+        """Context of the next token: what the model has read and sampled in the present branch."""
+        self.turns: list[Turn] = []
+        self.sampled: list[tuple[int, ...]] = []
+        self.observed: list[tuple[int, ...]] = []
+        self.places: list[tuple[int, int]] = []
+        """Where the engine has each turn: index of its request, and within it."""
+        self.parts: list[Completion] = []
+        """What the engine gave for each turn."""
+        self.used = 0
+        """Tokens of the episode, sampled and observed."""
+        self.seconds = 0.0
+        self.is_last = False
+        self.end: EpisodeEnd | None = None
+        self.reward: float | None = None
+        self.failure: str | None = None
+        self.notes: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """The environment, for a sentence."""
+        assert self.spec is not None
+        return self.spec.name
+
+
+class RunningGroup:
+    """A task with its episodes, which begin together: they share a prompt."""
+
+    def __init__(self, number: int, task: Task, occurrence: int) -> None:
+        self.number, self.task, self.occurrence = number, task, occurrence
+        self.episodes: list[RunningEpisode] = []
+        self.openings: dict[int, tuple[Message, ...]] = {}
+        """By sample, the prompt's messages as its environment has begun them."""
+        self.beginning = 0
+        """Episodes that have not begun yet."""
+
+
+def completion_of(episode: RunningEpisode) -> Completion:
+    """One completion of all turns of an episode."""
+    if episode.spec is None:
+        return episode.parts[0]
+    token_ids, changes = list[int](), list[WeightChange]()
+    version = episode.parts[0].policy_version if episode.parts else 0
+    sampled, newest = 0, version
+    for number, part in enumerate(episode.parts):
+        if part.policy_version != newest:
+            changes.append(WeightChange(token=sampled, policy_version=part.policy_version))
+        changes += [replace(change, token=sampled + change.token) for change in part.weight_changes]
+        newest = part.tokens_by_version[-1][0]
+        token_ids += part.token_ids
+        token_ids += episode.observed[number] if number < len(episode.observed) else ()
+        sampled += len(part.token_ids)
+    assert episode.end is not None
+    return Completion(
+        token_ids=tuple(token_ids),
+        logprobs=tuple(value for part in episode.parts for value in part.logprobs),
+        finish_reason="length" if episode.end == "length" else "stop",
+        text="\n".join(part.text for part in episode.parts),
+        policy_version=version,
+        weight_changes=tuple(changes),
+        episode=Episode(
+            environment=episode.name,
+            turns=tuple(episode.turns),
+            end=episode.end,
+            reward=episode.reward,
+            failure=episode.failure,
+            notes=tuple(episode.notes),
+        ),
+    )
+
+
+def opened(messages: Sequence[Message], opening: str | Sequence[Message] | None) -> list[Message]:
+    """The prompt's messages with what the environment adds: text to the last one, or further messages."""
+    if opening is None or opening == "" or opening == []:
+        return list(messages)
+    if not isinstance(opening, str):
+        return [*messages, *opening]
+    *before, last = messages
+    return [*before, {**last, "content": f"{last['content']}{opening}"}]
