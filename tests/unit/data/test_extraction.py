@@ -1,6 +1,5 @@
-"""The answer, program, action or tool call is found in a completion in each format, or not at all."""
+"""The answer or program is found in a completion in each format, or not at all."""
 
-import json
 import tracemalloc
 
 import pytest
@@ -17,7 +16,6 @@ from paceline.data.extraction.answers import (
 )
 from paceline.data.extraction.thinking import prefill, prefills_think, visible_text
 from paceline.rewards.builtin.code import last_code_block
-from paceline.rewards.builtin.tools import actions, labels, last_action, tool_call_blocks
 
 
 @pytest.mark.parametrize(
@@ -237,42 +235,6 @@ def test_a_prompt_that_opens_the_thinking_hides_fences_until_it_ends():
     assert last_code_block("```python\na\n```\n</think>\n```python\n'<think>'\n```", prefilled=True) == "'<think>'\n"
 
 
-def test_an_action_is_its_name_and_its_input():
-    text = 'Thought: look\nAction: search\nAction Input: {"q": "Action: x"}\n'
-    assert [(one.name, one.input) for one in actions(text)] == [("search", '{"q": "Action: x"}')]
-    assert labels(text) == ["Thought", "Action", "Action Input"]
-    assert last_action("Action: a\nAction Input: 1\nAction: b\nAction Input: {\n}\n").input == "{\n}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Action: a",
-        "Action:\nAction Input: {}",
-        "Action Input: {}\nAction: a",
-        "Action: a\nThought: hm\nAction Input: {}",
-        "say Action: a then Action Input: {}",
-        "Observation: none\nAction: a\nAction Input: {}",  # the model has made up what the tool said
-    ],
-)
-def test_half_an_action_is_none(text):
-    assert last_action(text) is None
-
-
-def test_tool_calls_are_taken_whole_or_not_at_all():
-    one = json.dumps({"name": "f", "arguments": {}})
-    assert tool_call_blocks(f"<tool_call>\n{one}\n</tool_call> and <tool_call>2</tool_call>") == [one, "2"]
-    assert tool_call_blocks("none") == []
-    for text in (
-        "<tool_call>1",
-        "1</tool_call>",
-        "<tool_call>1<tool_call>2</tool_call>",
-        "<tool_call></tool_call></tool_call>",
-    ):
-        assert tool_call_blocks(text) is None
-
-
 MARKERS = [
     "<answer>",
     "</answer>",
@@ -288,7 +250,7 @@ MARKERS = [
     "~~~",
     "`",
 ]
-MARKERS += ["Action:\n", "Action Input:", "<tool_call>", "answer", "1", "1,", "-", "= ", "1 "]
+MARKERS += ["answer", "1", "1,", "-", "= ", "1 "]
 
 
 @pytest.mark.parametrize("part", MARKERS)
@@ -296,6 +258,4 @@ def test_a_huge_completion_of_nothing_but_markers_is_read_and_holds_no_answer(pa
     text = part * 100_000
     assert not final_answer(visible_text(text))
     assert not (last_code_block(text) or "").strip("`\n")
-    assert last_action(text) is None
-    assert not tool_call_blocks(text)
     plain_answer(text)

@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
+from paceline.data.extraction.thinking import visible_text
 from paceline.errors import DataError, RewardError
 from paceline.rewards.resolving import resolve
+from tests.call_cases import MALFORMED, READ, tags, xml
 
 THINK = "<think>look it up</think>\n"
 GOLD = 'Action: weather\nAction Input: {"city": "Oslo", "days": 3}'
@@ -15,9 +18,13 @@ def call(name, arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-def grade(completion, answer=GOLD, tool_calls=None, prompt="q"):
+def grade(completion, answer=GOLD, tool_calls=None, prompt="q", messages=None):
     (value,) = resolve("tool_call")(
-        prompts=[prompt], completions=[completion], answer=[answer], tool_calls=[tool_calls]
+        prompts=[prompt],
+        completions=[completion],
+        answer=[answer],
+        tool_calls=[tool_calls],
+        completion_messages=None if messages is None else [messages],
     )
     return value
 
@@ -36,6 +43,11 @@ OSLO = call("weather", {"days": 3, "city": "Oslo"})
         ),
         (OSLO, 1),  # the form does not matter
         ("I will look. " + OSLO, 1),
+        ('{"name": "weather", "parameters": {"city": "Oslo", "days": 3}}', 1),  # as Llama writes it
+        ('[{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}]', 1),  # Mistral's, without its special token
+        (tags(xml("weather", ("city", "Oslo"), ("days", "3"))), 1),
+        (tags(xml("weather", ("city", "Oslo"), ("days", "4"))), 0),
+        (tags(xml("weather", ("city", "Oslo"))), 0),
         (call("weather", json.dumps({"city": "Oslo", "days": 3})), 1),  # arguments as text, as OpenAI has them
         ('Action: Weather\nAction Input: {"city": "Oslo", "days": 3}', 0),
         ('Action: weather\nAction Input: {"city": "Oslo", "days": "3"}', 0),
@@ -46,6 +58,8 @@ OSLO = call("weather", {"days": 3, "city": "Oslo"})
         (OSLO + OSLO, 0),
         (OSLO + call("weather", {}), 0),
         (OSLO + "<tool_call>", 0),
+        (GOLD + "\nAction: weather", 0),
+        (GOLD + "\nI am waiting.", 0),
         (OSLO.replace("</tool_call>", ""), 0),
         ('<tool_call>{"name": "weather"}</tool_call>', 0),
         ("<tool_call>[1]</tool_call>", 0),
@@ -76,6 +90,39 @@ def test_a_row_gives_its_calls_in_any_of_these_forms(answer, tool_calls):
     assert grade(call("weather", {"city": "Rome", "days": 3}), answer, tool_calls) == 0
 
 
+TURNS = [row[:2] for row in (*READ, *MALFORMED)]
+
+
+@pytest.mark.parametrize(("call_format", "text"), [row for row in TURNS if row[0] not in ("llama", "mistral")])
+@pytest.mark.parametrize("prompt", ["q", "q\n<think>\n"])
+def test_what_is_graded_as_a_call_is_what_conversations_carry_out(call_format, text, prompt):
+    is_prefilled = prompt != "q"
+    if call_format_in(visible_text(text, prefilled=is_prefilled)) != call_format:
+        return  # a single turn shows no template: its form is that of its marks
+    parsed = parse_calls(text, call_format, prefilled=is_prefilled)
+    wanted = [{"name": name, "arguments": arguments} for name, arguments in parsed.calls]
+    if wanted:
+        assert grade(text, None, wanted, prompt) == 1
+    assert grade(text, None, [*wanted, {"name": "f", "arguments": {"x": 7}}], prompt) == 0
+
+
+@pytest.mark.parametrize(("call_format", "text"), TURNS)
+def test_a_conversation_is_graded_by_the_calls_that_it_has_carried_out(call_format, text):
+    parsed = parse_calls(text, call_format, prefilled=False)
+    wanted = [{"name": name, "arguments": arguments} for name, arguments in parsed.calls]
+    first = assistant_message(ParsedTurn(content="", calls=(("first", {}),)))
+    result = {"role": "tool", "content": OSLO}
+    messages = [first, result, assistant_message(parsed), result, {"role": "assistant", "content": OSLO}]
+    assert grade("sampled text", None, [{"name": "first", "arguments": {}}, *wanted], messages=messages) == 1
+    assert grade("sampled text", OSLO, messages=messages) == 0
+    if wanted:
+        assert grade("sampled text", None, [{"name": "first", "arguments": {}}], messages=messages) == 0
+
+
+def test_a_completion_of_one_turn_is_graded_by_its_text():
+    assert grade(OSLO, messages=[{"role": "assistant", "content": OSLO}]) == 1
+
+
 def test_several_calls_are_compared_in_any_order_and_each_as_often_as_asked():
     gold = json.dumps([{"name": name, "arguments": {}} for name in ("a", "b", "b")])
     a, b = call("a", {}), call("b", {})
@@ -88,6 +135,14 @@ def test_true_is_not_one_and_text_is_not_a_number():
     assert grade(call("f", {"y": [0.5, None], "x": 1.0}), gold) == 1
     for wrong in ({"x": True, "y": [0.5, None]}, {"x": 1, "y": [None, 0.5]}, {"x": "1", "y": [0.5, None]}):
         assert grade(call("f", wrong), gold) == 0
+
+
+def test_in_a_form_without_types_a_number_is_its_text():
+    gold = json.dumps({"name": "f", "arguments": {"x": "3", "y": 3, "z": [1], "on": True}})
+    text = tags(xml("f", ("x", "3"), ("y", "3.0"), ("z", "[1]"), ("on", "True")))
+    assert grade(text, gold) == 1
+    assert grade(text.replace("[1]", "[2]"), gold) == 0
+    assert grade(text.replace("True", "1"), gold) == 0
 
 
 def test_an_input_that_is_no_json_is_compared_as_text():

@@ -1,7 +1,10 @@
-"""Extraction of answers from text: tags, boxes, and what stands behind `####`.
+"""Extraction of answers and tool calls from text.
 
 Every function here is pure and linear in the length of the text, whatever the text holds.
 
-thinking.py  what is thought and what is said
-answers.py   `<answer>...</answer>`, boxes, `####`, and the first of these that a text has
+thinking.py        what is thought and what is said
+answers.py         `<answer>...</answer>`, boxes, `####`, and the first of these that a text has
+calls.py           tool calls, in the form of each family of models
+call_records.py    tool calls in JSON
+call_arguments.py  arguments against the schemas of tools
 """

@@ -1,101 +1,27 @@
 """Tool use: react_format, tool_call.
 
-A call is ReAct's `Action:` and `Action Input:`, or `<tool_call>...</tool_call>`, the form of the Hermes and Qwen chat
-templates: one JSON object per tag. What makes a format valid stands in one table for all styles, in `docs/rewards.md`.
+What is a call, and in which forms, stands in `paceline.data.extraction.calls`; what makes a format valid stands in one
+table for all styles, in `docs/rewards.md`.
 """
 
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import NoReturn
 
 from paceline.data.extraction.answers import stand_once_in_order
-from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill
+from paceline.data.extraction.call_arguments import untyped
+from paceline.data.extraction.call_records import Call, MalformedCall, calls_of, strict_json
+from paceline.data.extraction.calls import CLOSE_CALL, OPEN_CALL, call_format_in, labelled, parse_calls
+from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
 from paceline.errors import DataError, RewardError
 from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, said
 from paceline.rewards.function import BuiltIn, RewardContext
-from paceline.types import Task
-
-OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
-
-_LABEL = re.compile(r"^[ \t]*(Thought|Action Input|Action|Observation|Final Answer)[ \t]*:", re.MULTILINE)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
-    """One `Action:` with its `Action Input:`."""
-
-    name: str
-    """Text after `Action:`, stripped; not empty."""
-    input: str
-    """Text after `Action Input:`, up to the next label, stripped: JSON for most tools."""
-
-
-def labels(text: str) -> list[str]:
-    """Return the labels that start a line, in order: Thought, Action, Action Input, Observation, Final Answer."""
-    return _LABEL.findall(text)
-
-
-def actions(text: str) -> list[Action]:
-    """Return every `Action:` directly followed by an `Action Input:`, up to the first `Observation:`, in order.
-
-    What a model writes after `Observation:` it has made up itself: the tool has not been called yet.
-
-    >>> actions('Thought: look it up\\nAction: search\\nAction Input: {"q": "42"}\\nObservation: none')
-    [Action(name='search', input='{"q": "42"}')]
-    """
-    pieces = _LABEL.split(text)
-    labelled = list(zip(pieces[1::2], pieces[2::2], strict=True))
-    end = next((place for place, (label, _) in enumerate(labelled) if label == "Observation"), len(labelled))
-    return [
-        Action(name=name.strip(), input=content.strip())
-        for (label, name), (following, content) in pairwise(labelled[:end])
-        if label == "Action" and following == "Action Input" and name.strip()
-    ]
-
-
-def last_action(text: str) -> Action | None:
-    """Return the last of the `actions`; None without one."""
-    found = actions(text)
-    return found[-1] if found else None
-
-
-def tool_call_blocks(text: str) -> list[str] | None:
-    """Return the content of each `<tool_call>...</tool_call>`, stripped; None if tags do not pair up.
-
-    >>> tool_call_blocks('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
-    ['{"name": "f", "arguments": {}}']
-    """
-    before, *parts = text.split(OPEN_CALL)
-    split = [part.partition(CLOSE_CALL) for part in parts]
-    is_whole = CLOSE_CALL not in before and all(closed and CLOSE_CALL not in rest for _, closed, rest in split)
-    return [content.strip() for content, _, _ in split] if is_whole else None
-
-
-Call = tuple[str, str]  # Name, and arguments in one spelling
-
-
-def called(text: str) -> list[Call] | None:
-    """The calls of a visible text, sorted: all `<tool_call>`s, else the last `Action:`; None where one is malformed."""
-    if OPEN_CALL in text or CLOSE_CALL in text:
-        blocks = tool_call_blocks(text)
-        found = [_call(_read(block)) for block in blocks or ()]
-        return None if not found or None in found else sorted(call for call in found if call is not None)
-    action = last_action(text)
-    if action is None:
-        return None
-    spelling = _json(action.input)
-    return [(action.name, f"text {action.input}" if spelling is None else spelling)]
+from paceline.types import Message, Task
 
 
 def gold_calls(answer: str | None, tool_calls: object) -> list[Call] | None:
     """The calls that a row asks for: its column `tool_calls`, else its answer; None where neither speaks of calls.
 
-    Both may be what `called` reads, or JSON: one call or a list of them, `{"name": ..., "arguments": ...}` each, or
-    the form of OpenAI's messages, `{"type": "function", "function": {...}}`, whose arguments are JSON text.
+    Both may be text in one of the forms that `call_format_in` tells apart, or records, as `calls_of` reads them.
 
     Raises:
         RewardError: it does speak of calls, but cannot be read.
@@ -103,20 +29,20 @@ def gold_calls(answer: str | None, tool_calls: object) -> list[Call] | None:
     value = answer if tool_calls is None else tool_calls
     if value is None or (isinstance(value, str) and not speaks_of_calls(value)):
         return None
-    listed = _read(value) if isinstance(value, str) else value
-    if isinstance(listed, Mapping):
-        listed = [listed]
-    if isinstance(listed, list | tuple):
-        found = [_call(one) for one in listed]
-        if None not in found:
-            return sorted(call for call in found if call is not None) or None
-    calls = called(value) if isinstance(value, str) else None
-    if calls is None:
-        raise RewardError(
-            f"the row asks for tool calls in no known form: {str(value)[:80]!r}; give a list of "
-            '{"name": ..., "arguments": {...}}, as JSON'
-        )
-    return calls
+    try:
+        if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+            value = strict_json(value)
+        if not isinstance(value, str):
+            return calls_of(value) or None
+        parsed = parse_calls(value, call_format_in(value), prefilled=False)
+        if parsed.calls:
+            return list(parsed.calls)
+    except MalformedCall:
+        pass
+    raise RewardError(
+        f"the row asks for tool calls in no known form: {str(value)[:80]!r}; give a list of "
+        '{"name": ..., "arguments": {...}}, as JSON'
+    )
 
 
 def speaks_of_calls(text: str | None) -> bool:
@@ -124,50 +50,24 @@ def speaks_of_calls(text: str | None) -> bool:
     return text is not None and (OPEN_CALL in text or "Action:" in text or text.lstrip()[:1] in ("{", "["))
 
 
-def _read(text: str) -> object:
-    spelling = _json(text)
-    return None if spelling is None else json.loads(spelling)
+def spelled(calls: Sequence[Call], *, is_untyped: bool = False) -> list[tuple[str, str]]:
+    """Each call's name and arguments in one spelling, sorted: keys in order, whole numbers without a point.
+
+    `is_untyped`: compared with arguments of a form without types, in which `3` and `"3"` are the same.
+    """
+    return sorted((name, _spelling(arguments, is_untyped=is_untyped)) for name, arguments in calls)
 
 
-def _call(value: object) -> Call | None:
-    if isinstance(value, Mapping) and isinstance(value.get("function"), Mapping):
-        value = value["function"]
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str) or "arguments" not in value:
-        return None
-    arguments = value["arguments"]
-    try:
-        spelling = _json(arguments if isinstance(arguments, str) else json.dumps(arguments))
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return None if spelling is None else (value["name"], spelling)
-
-
-def _json(text: str) -> str | None:
-    """A JSON text in one spelling: keys in order, whole numbers without a point; None for any other text."""
-    try:
-        value = json.loads(text, parse_float=_number, parse_constant=_refuse, object_pairs_hook=_object)
-        return json.dumps(value, sort_keys=True)
-    except (ValueError, RecursionError):
-        return None
+def _spelling(arguments: Mapping[str, object], *, is_untyped: bool) -> str:
+    values = {
+        key: untyped(value) if is_untyped and isinstance(value, str) else value for key, value in arguments.items()
+    }
+    return json.dumps(json.loads(json.dumps(values), parse_float=_number), sort_keys=True)
 
 
 def _number(text: str) -> float | int:
     value = float(text)
-    if not math.isfinite(value):
-        _refuse(text)
     return int(value) if value.is_integer() else value
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object; what a tool would make of a key that is given twice is not known."""
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        _refuse("a repeated key")
-    return value
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON")
 
 
 COLUMN = "tool_calls"
@@ -203,22 +103,27 @@ def is_react(prompt: str, completion: str) -> bool:
     if not stand_once_in_order(text, (OPEN_THINK, CLOSE_THINK)) or not text.startswith(OPEN_THINK):
         return False
     rest = text.partition(CLOSE_THINK)[2].strip()
-    action = last_action(rest)
-    in_order = rest.startswith("Action:") and labels(rest) == ["Action", "Action Input"]
-    return in_order and action is not None and len(action.name.splitlines()) == 1 and action.input != ""
+    parts = labelled(rest)
+    if not rest.startswith("Action:") or [label for label, _ in parts] != ["Action", "Action Input"]:
+        return False
+    (_, name), (_, given) = parts
+    return len(name.splitlines()) == 1 and given != ""
 
 
 def tool_call(context: RewardContext) -> BuiltIn:
-    """Are these the calls that the row asks for? Same tools, same arguments, as `calls` compares them.
+    """Are these the calls that the row asks for? Same tools, same arguments, as `spelled` compares them.
 
     | completion                                                                   | score |
     |------------------------------------------------------------------------------|-------|
     | `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, all of the row's | 1.0   |
+    | `<tool_call><function=...>...</function></tool_call>`, likewise              | 1.0   |
     | `Action: name`, `Action Input: {...}`, the last before an `Observation:`     | 1.0   |
+    | nothing but JSON of the calls                                                | 1.0   |
     | another tool or argument, a call too few or too many                         | 0.0   |
-    | a call that is no JSON, a tag that is not closed, no call                    | 0.0   |
+    | a call that is malformed, a tag that is not closed, no call                  | 0.0   |
     | a row whose `tool_calls` and answer speak of no call                         | None  |
 
+    In a conversation that has called tools, these calls are compared, those of all its turns.
     Thinking does not count. The row says what is asked for in its column `tool_calls`, or in its answer.
     Source: ms-swift's `toolbench`, whose rule for text that is no JSON can give nothing but 0.
     """
@@ -229,10 +134,12 @@ def tool_call(context: RewardContext) -> BuiltIn:
         completions: list[str],
         answer: list[str | None],
         tool_calls: list[object] | None = None,
+        completion_messages: list[list[Message]] | None = None,
         **columns: object,
     ) -> list[float | RewardError | None]:
         golds = [None] * len(prompts) if tool_calls is None else tool_calls
-        return [_graded(*row) for row in zip(prompts, completions, answer, golds, strict=True)]
+        messages = [[]] * len(prompts) if completion_messages is None else completion_messages
+        return [_graded(*row) for row in zip(prompts, completions, messages, answer, golds, strict=True)]
 
     return BuiltIn(
         name="tool_call",
@@ -263,16 +170,31 @@ def _check_row(columns: Mapping[str, object], row_id: str) -> None:
 
 
 def _stated_calls(prompt: str, completion: str) -> str | None:
-    calls = called(said(prompt, completion))
-    return None if calls is None else "\n".join(f"{name} {arguments}" for name, arguments in calls)
+    calls, _ = _called(prompt, completion, ())
+    return "\n".join(f"{name} {arguments}" for name, arguments in spelled(calls)) or None
 
 
-def _graded(prompt: str, completion: str, answer: str | None, tool_calls: object) -> float | RewardError | None:
+def _called(prompt: str, completion: str, messages: Sequence[Message]) -> tuple[list[Call], bool]:
+    """The calls of a completion, and whether their arguments have no types; of a conversation those that were read."""
+    recorded = [message["tool_calls"] for message in messages if "tool_calls" in message]
+    if recorded:
+        return [call for calls in recorded for call in calls_of(calls)], False
+    call_format = call_format_in(said(prompt, completion))
+    parsed = parse_calls(completion, call_format, prefilled=prefills_think(prompt))
+    return list(parsed.calls), call_format == "xml"
+
+
+def _graded(
+    prompt: str, completion: str, messages: Sequence[Message], answer: str | None, tool_calls: object
+) -> float | RewardError | None:
     try:
         gold = gold_calls(answer, tool_calls)
     except RewardError as error:
         return error
-    return None if gold is None else float(called(said(prompt, completion)) == gold)
+    if gold is None:
+        return None
+    calls, is_untyped = _called(prompt, completion, messages)
+    return float(spelled(calls, is_untyped=is_untyped) == spelled(gold, is_untyped=is_untyped))
 
 
 def _gold(task: Task) -> str | None:
@@ -282,10 +204,5 @@ def _gold(task: Task) -> str | None:
         return None
     if calls is None:
         return None
-    stated = [
-        f"Action: {name}\nAction Input: {arguments.removeprefix('text ')}"
-        if arguments.startswith("text ")
-        else f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
-        for name, arguments in calls
-    ]
-    return after_thought(task, "\n" + "\n".join(stated))
+    stated = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
+    return after_thought(task, "".join(f"\n{OPEN_CALL}\n{one}\n{CLOSE_CALL}" for one in stated))

@@ -1,0 +1,146 @@
+"""Arguments of tool calls against the JSON schemas of the tools.
+
+| a call                                         | line for the model                                                  |
+|------------------------------------------------|---------------------------------------------------------------------|
+| of a tool that there is not                    | `there is no tool "f"; the tools are a, b`                          |
+| without an argument that the tool needs        | `f needs the argument "x"`                                          |
+| with an argument that the tool does not have   | `f has no argument "y"; its arguments are x, z`                     |
+| with an argument of another type               | `f needs "x" to be of type integer, got "3"`                        |
+| with an argument that is none of the choices   | `f needs "x" to be one of "a", "b", got "c"`                        |
+
+The text `"3"` is no integer: the reward `tool_call` says so too. In a format that writes everything as text, the schema
+decides what `3` is (`cast_by_schema`).
+
+A schema is that of chat templates, `{"type": "function", "function": {"name": ..., "parameters": {...}}}`. Only
+its first level is checked: `properties`, `required`, `additionalProperties`, and of each property `type`, `anyOf`,
+`nullable` and `enum`. Anything else that it demands is the tool's to check.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from paceline.data.extraction.call_records import TEXT_ARGUMENT, Call, CallFormat, MalformedCall, named, strict_json
+
+SHOWN_VALUE = 60
+"""Characters of a value that a line repeats, at most."""
+
+Schema = Mapping[str, Any]
+
+_IS_OF_TYPE: Mapping[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, Mapping),
+    "null": lambda value: value is None,
+}
+_PYTHON_NAMES = {"True": True, "False": False, "None": None}
+"""What models of the format `xml` often write for `true`, `false` and `null`."""
+
+
+def schema_problem(call: Call, schemas: Sequence[Schema]) -> str | None:
+    """Return the line that says why a call cannot be carried out, as the table above; None: it can.
+
+    >>> weather = {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}, "required": ["city"]}}
+    >>> schema_problem(("weather", {}), [weather])
+    'weather needs the argument "city"'
+    """
+    name, arguments = call
+    parameters = _parameters(schemas)
+    if name not in parameters:
+        return f"there is no tool {named(name)}; the tools are {', '.join(parameters)}"
+    properties, known = parameters[name].get("properties", {}), parameters[name].get("additionalProperties", False)
+    for required in parameters[name].get("required", ()):
+        if required not in arguments:
+            return f"{name} needs the argument {named(required)}"
+    for argument, value in arguments.items():
+        if argument not in properties and known is False:
+            listed = f"its arguments are {', '.join(properties)}" if properties else "it has none"
+            return f"{name} has no argument {named(argument)}; {listed}"
+        schema = properties.get(argument, {})
+        if not _is_one_of(value, types := _types(schema)):
+            return f"{name} needs {named(argument)} to be of type {' or '.join(types)}, got {_shown(value)}"
+        if isinstance(schema, Mapping) and "enum" in schema and value not in schema["enum"]:
+            choices = ", ".join(map(_shown, schema["enum"]))
+            return f"{name} needs {named(argument)} to be one of {choices}, got {_shown(value)}"
+    return None
+
+
+def cast_by_schema(call: Call, schemas: Sequence[Schema], call_format: CallFormat) -> Call:
+    """Return the call with its arguments as the schema of its tool has them, where nothing is lost.
+
+    | argument                                                      | becomes                          |
+    |---------------------------------------------------------------|----------------------------------|
+    | `3.0` for an integer, in any format                           | `3`                              |
+    | text of `xml` where the schema allows no text                 | the JSON that it is              |
+    | `True`, `False`, `None` of `xml`, likewise                    | `true`, `false`, `null`          |
+    | plain text of `react`, the tool has one argument              | that argument, then as for `xml` |
+
+    Anything else stays as it is, and `schema_problem` says what is wrong with it.
+
+    >>> square = {"name": "square", "parameters": {"properties": {"x": {"type": "integer"}}}}
+    >>> [cast_by_schema(("square", {"x": "3"}), [square], call_format) for call_format in ("xml", "hermes")]
+    [('square', {'x': 3}), ('square', {'x': '3'})]
+    """
+    name, arguments = call
+    properties = _parameters(schemas).get(name, {}).get("properties", {})
+    is_text = call_format == "xml"
+    if call_format == "react" and arguments.keys() == {TEXT_ARGUMENT} and len(properties) == 1:
+        arguments, is_text = dict.fromkeys(properties, arguments[TEXT_ARGUMENT]), True
+    return name, {
+        argument: _cast(value, _types(properties[argument]), is_text=is_text) if argument in properties else value
+        for argument, value in arguments.items()
+    }
+
+
+def _cast(value: Any, types: Sequence[str], *, is_text: bool) -> Any:
+    found = untyped(value) if is_text and isinstance(value, str) and "string" not in types else value
+    if isinstance(found, float) and found.is_integer() and "integer" in types and "number" not in types:
+        found = int(found)
+    # A schema without a type is often a reference to that of an object.
+    return found if found is not value and _is_one_of(found, types or ("array", "object")) else value
+
+
+def untyped(text: str) -> Any:
+    """Return the JSON that a text is, or else the text.
+
+    >>> untyped("3"), untyped("True"), untyped("Oslo")
+    (3, True, 'Oslo')
+    """
+    if text.strip() in _PYTHON_NAMES:
+        return _PYTHON_NAMES[text.strip()]
+    try:
+        return strict_json(text)
+    except MalformedCall:
+        return text
+
+
+def _parameters(schemas: Sequence[Schema]) -> Mapping[str, Schema]:
+    functions = [schema.get("function", schema) for schema in schemas]
+    return {function["name"]: function.get("parameters") or {} for function in functions}
+
+
+def _types(schema: Schema | bool) -> tuple[str, ...]:
+    """Types that a schema allows; empty: it names none that is known here."""
+    if isinstance(schema, bool):
+        return ()
+    choices = schema.get("anyOf") or schema.get("oneOf")
+    if choices:
+        inner = [_types(choice) for choice in choices]
+        types = tuple(dict.fromkeys(one for each in inner for one in each)) if all(inner) else ()
+    else:
+        given = schema.get("type", ())
+        types = (given,) if isinstance(given, str) else tuple(given)
+    if not types or any(one not in _IS_OF_TYPE for one in types):
+        return ()
+    return (*types, "null") if schema.get("nullable") and "null" not in types else types
+
+
+def _is_one_of(value: Any, types: Sequence[str]) -> bool:
+    return not types or any(_IS_OF_TYPE[one](value) for one in types)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:SHOWN_VALUE]

@@ -1,0 +1,284 @@
+r"""Tool calls in the text of a model: the one parser of the reward `tool_call` and of conversations with tools.
+
+What is carried out is therefore what is graded. Each family of models writes calls in a form of its own:
+
+| format    | a call                                                                                                 |
+|-----------|--------------------------------------------------------------------------------------------------------|
+| `hermes`  | `<tool_call>{"name": "f", "arguments": {...}}</tool_call>`, one object in each (Hermes, Qwen)           |
+| `xml`     | `<tool_call><function=f><parameter=x>1</parameter></function></tool_call>` (Qwen3-Coder, Qwen3.5)       |
+| `mistral` | `[TOOL_CALLS][{...}, {...}]`, or `[TOOL_CALLS]f[ARGS]{...}` once per call                               |
+| `llama`   | `{"name": "f", "parameters": {...}}` and nothing else, or the same after `<\|python_tag\|>`            |
+| `openai`  | `{"tool_calls": [...]}`, one call or a list of them, and nothing else                                   |
+| `react`   | `Action: f` and `Action Input: {...}`, each at the start of a line                                      |
+
+A call in JSON is `{"name": ..., "arguments": {...}}`, or `{"function": {...}}` around it. `parameters` is another word
+for `arguments`, other keys mean nothing, and arguments may be JSON in a string, as in OpenAI's messages.
+
+| odd case                                                           | what it is                                     |
+|--------------------------------------------------------------------|------------------------------------------------|
+| text before, between and after calls in tags or after a mark     | `content`                                      |
+| text before bare JSON (`llama`, `openai`)                          | all is text, no call                           |
+| text after JSON that goes to the end of the text                  | malformed                                      |
+| bare JSON that names no call and arguments, such as `[1, 2]`       | text                                           |
+| a call inside thinking, closed or not                              | no call                                        |
+| tags of thinking inside a call in tags or JSON                     | part of its arguments                          |
+| `<tool_call>` not closed before the next, a `</tool_call>` too many | malformed                                      |
+| JSON that breaks off, a key given twice, `NaN`, `1e999`            | malformed                                      |
+| JSON nested too deep, half a surrogate pair                        | malformed                                      |
+| no name, an empty name, no arguments, arguments that are no object | malformed; `{}` says that there are none       |
+| one call of several malformed                                      | all are: none is carried out                   |
+| several `Action:`                                                  | the last is the call; the others are text      |
+| `Action:` after `Observation:`                                    | text: the model has made up what the tool said |
+| `Action Input:` that is no JSON object and begins with no `{`      | `{"input": text}`; empty: `{}`                 |
+| the last `Action:` has no name, or no `Action Input:` after it    | malformed                                      |
+| a value of `xml`                                                   | text, unless the tool's schema has other types |
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.data.extraction.call_arguments import cast_by_schema
+from paceline.data.extraction.call_records import (
+    TEXT_AFTER,
+    TEXT_ARGUMENT,
+    Call,
+    CallFormat,
+    MalformedCall,
+    call_of,
+    calls_of,
+    first_json,
+    named,
+    names_a_call,
+    strict_json,
+)
+from paceline.data.extraction.thinking import ThoughtReader, visible_text
+
+OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParsedTurn:
+    """A turn of a model, its calls taken out."""
+
+    content: str
+    """Text without thinking and without calls, stripped; a call that is malformed stays in it."""
+    calls: tuple[Call, ...] = ()
+    """Calls in the order of the text; empty where one is malformed."""
+    malformed: str | None = None
+    """What is wrong with a call, in one line for the model; None: nothing."""
+
+
+def parse_calls(
+    text: str, call_format: CallFormat, *, prefilled: bool, tools: Sequence[Mapping[str, Any]] = ()
+) -> ParsedTurn:
+    """Read the calls of a turn, as the tables at the top of this file say.
+
+    `text` has its special tokens, of which some mark calls, but no end token. `prefilled`: the prompt ends inside a
+    thought (see `prefills_think`). `tools`: schemas by which arguments get their types (see `cast_by_schema`).
+
+    >>> parse_calls('So: <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>', "hermes", prefilled=False)
+    ParsedTurn(content='So:', calls=(('f', {'x': 1}),), malformed=None)
+    """
+    visible = visible_text(text, prefilled=prefilled).strip()
+    try:
+        if call_format == "react":
+            content, calls = _react(visible)
+        else:
+            content, bodies = _bodies(text, call_format, prefilled=prefilled)
+            _refuse_stray_tags(content, call_format)
+            read = {"hermes": _hermes, "xml": _xml, "mistral": _mistral, "llama": _bare, "openai": _bare}[call_format]
+            calls = [call for body in bodies for call in read(body)]
+    except MalformedCall as error:
+        return ParsedTurn(content=visible, malformed=str(error))
+    return ParsedTurn(
+        content=content.strip() if calls else visible,
+        calls=tuple(cast_by_schema(call, tools, call_format) for call in calls),
+    )
+
+
+def call_format_of(chat_template: str | None) -> CallFormat:
+    """Return the form in which a chat template writes calls; `hermes` where it shows none of its own.
+
+    >>> call_format_of("{{ '[TOOL_CALLS]' }}"), call_format_of(None)
+    ('mistral', 'hermes')
+    """
+    template = chat_template or ""
+    if OPEN_CALL in template:
+        return "xml" if "<function=" in template else "hermes"
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    return "llama" if "ipython" in template or "python_tag" in template else "hermes"
+
+
+def call_format_in(visible: str) -> CallFormat:
+    """Return the form in which a text seems to write calls, special tokens left out; `react` where it has no mark.
+
+    >>> call_format_in("<tool_call>{}</tool_call>"), call_format_in('{"name": "f"}'), call_format_in("Action: f")
+    ('hermes', 'openai', 'react')
+    """
+    if re.search(r"<tool_call>\s*<function=", visible):
+        return "xml"
+    if OPEN_CALL in visible or CLOSE_CALL in visible:
+        return "hermes"
+    return "openai" if visible.lstrip()[:1] in ("{", "[") else "react"
+
+
+def call_id(index: int) -> str:
+    """Return the id of a turn's call in messages: nine letters and digits, as templates of Mistral demand."""
+    return f"call{index:05d}"
+
+
+def assistant_message(parsed: ParsedTurn) -> dict[str, object]:
+    """Return a turn as chat templates and reward functions read it, in the form of OpenAI's messages.
+
+    Arguments are an object, not a string: templates would encode a string once more. Without calls there is no
+    `tool_calls`, which some templates take an empty list for.
+    """
+    message: dict[str, object] = {"role": "assistant", "content": parsed.content}
+    if parsed.calls:
+        message["tool_calls"] = [
+            {"type": "function", "id": call_id(index), "function": {"name": name, "arguments": arguments}}
+            for index, (name, arguments) in enumerate(parsed.calls)
+        ]
+    return message
+
+
+_PYTHON_TAG = "<|python_tag|>"
+_OPENINGS: Mapping[CallFormat, re.Pattern[str]] = {
+    "hermes": re.compile(re.escape(OPEN_CALL)),
+    "xml": re.compile(re.escape(OPEN_CALL)),
+    "mistral": re.compile(r"\[TOOL_CALLS\]"),
+    "llama": re.compile(r"<\|python_tag\|>|[{\[]"),
+    "openai": re.compile(r"[{\[]"),
+}
+
+
+def _bodies(text: str, call_format: CallFormat, *, prefilled: bool) -> tuple[str, list[str]]:
+    """Return the visible text around calls, and what stands in each; after a mark or as bare JSON, up to the end."""
+    thoughts = ThoughtReader(prefilled=prefilled)
+    kept, bodies, at, end, is_said, is_open = list[str](), list[str](), 0, 0, False, False
+    openings = [*map(re.Match.span, _OPENINGS[call_format].finditer(text)), (len(text), len(text))]
+    for (start, inside), (following, _) in zip(openings, [*openings[1:], openings[-1]], strict=True):
+        if start < at:  # inside the call before
+            continue
+        visible = thoughts.visible(text[at:start])
+        if thoughts.is_restarted:  # all before was thinking
+            kept, bodies, is_said, is_open = [], [], False, False
+        kept.append(visible)
+        at, is_said = start, is_said or visible.strip() != ""
+        if thoughts.is_thinking or start == len(text):
+            continue
+        if call_format in ("hermes", "xml"):
+            if 0 <= end < inside:
+                end = text.find(CLOSE_CALL, inside)
+            if inside <= end <= following:
+                bodies.append(text[inside:end])
+                at = end + len(CLOSE_CALL)
+            else:
+                is_open = True
+        elif call_format == "mistral" or not is_said or text[start] == "<":
+            bodies.append(text[start:])
+            at = len(text)
+    if is_open:
+        raise MalformedCall(f"a call is not closed: write {CLOSE_CALL} after it")
+    return "".join(kept), bodies
+
+
+def _refuse_stray_tags(content: str, call_format: CallFormat) -> None:
+    if call_format in ("hermes", "xml") and CLOSE_CALL in content:
+        raise MalformedCall(f"{CLOSE_CALL} closes nothing: write {OPEN_CALL} before a call")
+    if call_format == "xml" and "<function=" in content:
+        raise MalformedCall(f"<function=NAME> stands alone: write {OPEN_CALL} before it, {CLOSE_CALL} after it")
+
+
+def _hermes(body: str) -> list[Call]:
+    return [call_of(strict_json(body))]
+
+
+_FUNCTION = re.compile(r"<function=([^<>\n]+)>\s*(.*)</function>", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+
+
+def _xml(body: str) -> list[Call]:
+    function = _FUNCTION.fullmatch(body.strip())
+    if function is None:
+        raise MalformedCall("a call is no <function=NAME>...</function>, with one <parameter=NAME>...</parameter> each")
+    name, text = function.groups()
+    arguments, at = dict[str, Any](), 0
+    while at < len(text):
+        parameter = _PARAMETER.match(text, at)
+        if parameter is None:
+            raise MalformedCall(f"an argument of {named(name)} is no <parameter=NAME>...</parameter>")
+        if parameter[1] in arguments:
+            raise MalformedCall(f"the argument {named(parameter[1])} of {named(name)} is given twice")
+        arguments[parameter[1]] = parameter[2]
+        at = parameter.end()
+    return [(name, arguments)]
+
+
+_NAMED_CALL = re.compile(r"\s*([^\s\[\]{}]+)(?:\[CALL_ID\][^\s\[\]{}]*)?(?:\[ARGS\])?\s*(?=\{)")
+
+
+def _mistral(body: str) -> Iterator[Call]:
+    for part in body.split("[TOOL_CALLS]")[1:]:
+        call = _NAMED_CALL.match(part)
+        if call is None:
+            yield from calls_of(strict_json(part))
+        else:
+            yield call_of({"name": call[1], "arguments": strict_json(part[call.end() :])})
+
+
+_MEANT = re.compile(r'[\s\[{]*"(?:name|type|id|function|tool_calls)"\s*:')
+_BETWEEN = re.compile(r"\s*;?\s*")
+
+
+def _bare(body: str) -> list[Call]:
+    """Calls where the text is JSON values alone, several with `;` or space between; none where it is another text."""
+    text = body.removeprefix(_PYTHON_TAG)
+    is_meant, values, at = text != body or bool(_MEANT.match(text)), list[Any](), 0
+    try:
+        while not values or at < len(text):
+            if values and text[at] not in "{[":
+                raise MalformedCall(TEXT_AFTER)
+            value, at = first_json(text, at)
+            values.append(value)
+            at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # matches anything
+    except MalformedCall:
+        if is_meant or names_a_call(values):
+            raise
+        return []
+    if text == body and not names_a_call(values):
+        return []
+    return [call for value in values for call in calls_of(value)]
+
+
+_LABEL = re.compile(r"^[ \t]*(Thought|Action Input|Action|Observation|Final Answer)[ \t]*:", re.MULTILINE)
+
+
+def labelled(text: str) -> list[tuple[str, str]]:
+    r"""Return the labels that start a line, each with the text after it, stripped.
+
+    They are Thought, Action, Action Input, Observation and Final Answer.
+
+    >>> labelled('Thought: hm\nAction: f\nAction Input: {}')
+    [('Thought', 'hm'), ('Action', 'f'), ('Action Input', '{}')]
+    """
+    pieces = _LABEL.split(text)
+    return [(label, piece.strip()) for label, piece in zip(pieces[1::2], pieces[2::2], strict=True)]
+
+
+def _react(visible: str) -> tuple[str, list[Call]]:
+    """The text around the last action, and its call."""
+    starts = [*(one.start() for one in _LABEL.finditer(visible)), len(visible)]
+    pairs = labelled(visible)
+    end = next((place for place, (label, _) in enumerate(pairs) if label == "Observation"), len(pairs))
+    place = next((place for place in reversed(range(end)) if pairs[place][0] in ("Action", "Action Input")), None)
+    if place is None:
+        return visible, []
+    (before, name), (label, text) = pairs[place - 1] if place else ("", ""), pairs[place]
+    if (before, label) != ("Action", "Action Input") or not name:
+        raise MalformedCall('"Action:" with the name of a tool and "Action Input:" do not follow each other')
+    arguments = strict_json(text) if text.startswith("{") else {TEXT_ARGUMENT: text} if text else {}
+    return visible[: starts[place - 1]] + visible[starts[place + 1] :], [(name, arguments)]

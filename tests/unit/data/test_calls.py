@@ -1,0 +1,207 @@
+"""A tool call is read in the form of its family, or its line says what is wrong; see `tests/call_cases.py`."""
+
+from typing import get_args
+
+import pytest
+
+from paceline.data.extraction.call_arguments import cast_by_schema, schema_problem
+from paceline.data.extraction.call_records import CallFormat, MalformedCall, calls_of
+from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, call_format_of, parse_calls
+from tests.call_cases import F_CALL, G_CALL, MALFORMED, READ, F, deep, tags, xml
+
+
+@pytest.mark.parametrize(("call_format", "text", "content", "calls"), READ)
+def test_calls_are_read_in_order_and_the_rest_is_content(call_format, text, content, calls):
+    assert parse_calls(text, call_format, prefilled=False) == ParsedTurn(content=content, calls=tuple(calls))
+
+
+@pytest.mark.parametrize(("call_format", "text", "line"), MALFORMED)
+def test_a_malformed_call_is_told_in_one_line_and_carries_nothing_out(call_format, text, line):
+    parsed = parse_calls(text, call_format, prefilled=False)
+    assert parsed == ParsedTurn(content=text.strip(), malformed=line)
+    assert "\n" not in line
+    line.encode()
+
+
+@pytest.mark.parametrize(("call_format", "text", "content", "calls"), READ)
+def test_within_a_thought_that_the_prompt_has_opened_nothing_is_a_call(call_format, text, content, calls):
+    if "</think>" not in text:
+        assert parse_calls(text, call_format, prefilled=True) == ParsedTurn(content="")
+    after = parse_calls(f"Hm.</think>\n{text}", call_format, prefilled=True)
+    assert after == parse_calls(f"<think>Hm.</think>\n{text}", call_format, prefilled=False)
+    if text.startswith(("<tool_call>", "[TOOL_CALLS]", "{", "Action")) and "</think>" not in text:
+        assert after == ParsedTurn(content=content, calls=tuple(calls))
+
+
+def test_arguments_may_be_nested_a_hundred_deep():
+    (_, arguments), = parse_calls(tags(deep(98)), "hermes", prefilled=False).calls  # fmt: skip
+    assert str(arguments["x"]) == "[" * 98 + "]" * 98
+
+
+PIECES = ["<tool_call>", "</tool_call>", "<function=f>", "<parameter=x>", "[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{"]
+PIECES += ["<|python_tag|>", "{", "[", "{}", '{"name":', '{"a":', "Action:\n", "Action Input:", "Observation:\n"]
+PIECES += ["<tool_call></think>", "</think> <think>{", "<tool_call>[]</tool_call>", "\\", '"', " \n", "<parameter=x>\n"]
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("call_format", get_args(CallFormat))
+def test_a_huge_turn_of_nothing_but_marks_is_read_and_has_no_call(piece, call_format):
+    for before in ("", "<tool_call><function=f>" if call_format == "xml" else '[{"name":'):
+        assert not parse_calls(before + piece * 20_000, call_format, prefilled=False).calls
+
+
+@pytest.mark.parametrize(
+    ("template", "call_format"),
+    [
+        (None, "hermes"),
+        ("{{ message.content }}", "hermes"),
+        ("<tool_call>\n{{ call | tojson }}\n</tool_call>", "hermes"),
+        ("<tool_call>\n<function={{ call.name }}>", "xml"),
+        ("[AVAILABLE_TOOLS]{{ tools }}[TOOL_CALLS]", "mistral"),
+        ("{{- 'ipython' }}", "llama"),
+        ("<|python_tag|>", "llama"),
+    ],
+)
+def test_a_chat_template_tells_how_its_model_writes_calls(template, call_format):
+    assert call_format_of(template) == call_format
+
+
+@pytest.mark.parametrize(
+    ("text", "call_format"),
+    [
+        (tags(F), "hermes"),
+        ("</tool_call>", "hermes"),
+        (tags('{"name": "f", "arguments": {"x": "<function=f>"}}'), "hermes"),
+        (tags(xml("f")), "xml"),
+        (f"\n[{F}]", "openai"),
+        ("Action: f", "react"),
+        ("", "react"),
+    ],
+)
+def test_a_text_without_a_template_is_read_by_its_marks(text, call_format):
+    assert call_format_in(text) == call_format
+
+
+def test_the_message_has_the_calls_in_the_form_of_chat_templates():
+    parsed = ParsedTurn(content="Well.", calls=(F_CALL, G_CALL))
+    assert assistant_message(parsed) == {
+        "role": "assistant",
+        "content": "Well.",
+        "tool_calls": [
+            {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {"x": 1}}},
+            {"type": "function", "id": "call00001", "function": {"name": "g", "arguments": {}}},
+        ],
+    }
+    assert calls_of(assistant_message(parsed)) == [F_CALL, G_CALL]
+    # Llama's template takes an empty list for calls.
+    assert assistant_message(ParsedTurn(content="Well.")) == {"role": "assistant", "content": "Well."}
+
+
+def test_records_of_a_table_are_calls_too():
+    filled = {"name": "f", "arguments": {"x": 1}, "function": None, "parameters": None}
+    assert calls_of([filled, {"function": {"name": "g", "arguments": "{}"}}]) == [F_CALL, G_CALL]
+    assert calls_of([]) == []
+    for wrong in (None, 5, [5], {"name": "f", "arguments": object()}, {"name": "f", "arguments": {"x": float("nan")}}):
+        with pytest.raises(MalformedCall):
+            calls_of(wrong)
+
+
+def tool(name, required=(), **properties):
+    parameters = {"type": "object", "properties": properties, "required": list(required)}
+    return {"type": "function", "function": {"name": name, "description": "It works.", "parameters": parameters}}
+
+
+WEATHER = tool(
+    "weather",
+    ["city"],
+    city={"type": "string"},
+    days={"type": "integer"},
+    share={"type": "number", "nullable": True},
+    unit={"type": "string", "enum": ["C", "F"]},
+    hourly={"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    tags={"type": ["array", "null"]},
+    place={"$ref": "#/$defs/Place"},
+)
+SCHEMAS = [WEATHER, tool("now")]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "line"),
+    [
+        ("weather", {"city": "Oslo"}, None),
+        ("weather", {"city": "Oslo", "days": 3, "share": 1, "unit": "C", "hourly": None, "tags": [1]}, None),
+        ("weather", {"city": "Oslo", "share": None, "tags": None, "hourly": True, "place": {"x": 1}}, None),
+        ("wether", {}, 'there is no tool "wether"; the tools are weather, now'),
+        ("a\nb", {}, r'there is no tool "a\nb"; the tools are weather, now'),
+        ("weather", {"days": 3}, 'weather needs the argument "city"'),
+        ("weather", {"city": "Oslo", "dayz": 3},
+         'weather has no argument "dayz"; its arguments are city, days, share, unit, hourly, tags, place'),
+        ("now", {"x": 1}, 'now has no argument "x"; it has none'),
+        ("weather", {"city": 5}, 'weather needs "city" to be of type string, got 5'),
+        ("weather", {"city": None}, 'weather needs "city" to be of type string, got null'),
+        ("weather", {"city": "Oslo", "days": "3"}, 'weather needs "days" to be of type integer, got "3"'),
+        ("weather", {"city": "Oslo", "days": 3.5}, 'weather needs "days" to be of type integer, got 3.5'),
+        ("weather", {"city": "Oslo", "days": True}, 'weather needs "days" to be of type integer, got true'),
+        ("weather", {"city": "Oslo", "share": "1"}, 'weather needs "share" to be of type number or null, got "1"'),
+        ("weather", {"city": "Oslo", "hourly": 1}, 'weather needs "hourly" to be of type boolean or null, got 1'),
+        ("weather", {"city": "Oslo", "tags": {}}, 'weather needs "tags" to be of type array or null, got {}'),
+        ("weather", {"city": "Oslo", "unit": "K"}, 'weather needs "unit" to be one of "C", "F", got "K"'),
+        ("weather", {"city": ["é" * 99]}, f'weather needs "city" to be of type string, got ["{"é" * 58}'),
+    ],
+)  # fmt: skip
+def test_a_call_that_does_not_fit_its_tool_gets_the_documented_line(name, arguments, line):
+    assert schema_problem((name, arguments), SCHEMAS) == line
+
+
+def test_a_schema_that_allows_more_arguments_refuses_none():
+    anything = tool("f")
+    anything["function"]["parameters"]["additionalProperties"] = True
+    assert schema_problem(("f", {"x": 1}), [anything]) is None
+    assert schema_problem(("f", {}), [{"name": "f", "parameters": None}]) is None
+    assert schema_problem(("f", {"x": 1}), [tool("f", x=True)]) is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "text", "value"),
+    [
+        ("city", "3", "3"),
+        ("days", "3", 3),
+        ("days", "3.0", 3),
+        ("days", "3.5", "3.5"),
+        ("days", "three", "three"),
+        ("share", "3.5", 3.5),
+        ("share", "None", None),
+        ("hourly", "True", True),
+        ("hourly", "false", False),
+        ("hourly", "1", "1"),
+        ("tags", '["a"]', ["a"]),
+        ("place", '{"x": 1}', {"x": 1}),
+        ("place", "1", "1"),
+        ("unknown", "1", "1"),
+    ],
+)
+def test_a_format_without_types_takes_them_from_the_schema(argument, text, value):
+    text_call = tags(xml("weather", (argument, text)))
+    ((_, arguments),) = parse_calls(text_call, "xml", prefilled=False, tools=SCHEMAS).calls
+    assert arguments == {argument: value}
+    assert type(arguments[argument]) is type(value)
+
+
+def test_a_format_with_types_keeps_them():
+    for call_format in set(get_args(CallFormat)) - {"xml"}:
+        same = {"days": "3", "share": "1", "city": 5}
+        assert cast_by_schema(("weather", same), SCHEMAS, call_format) == ("weather", same)
+        _, whole = cast_by_schema(("weather", {"days": 3.0, "share": 2.0}), SCHEMAS, call_format)
+        assert [type(whole["days"]), type(whole["share"])] == [int, float]  # 3.0 is 3 in JSON
+
+
+def test_plain_text_after_action_input_is_the_one_argument_of_its_tool():
+    one, two = tool("f", x={"type": "integer"}), tool("f", x={"type": "integer"}, input={"type": "string"})
+    text = "Action: f\nAction Input: 3"
+    assert parse_calls(text, "react", prefilled=False, tools=[one]).calls == (("f", {"x": 3}),)
+    assert parse_calls(text, "react", prefilled=False, tools=[two]).calls == (("f", {"input": "3"}),)
+    assert parse_calls(text, "react", prefilled=False, tools=[tool("g")]).calls == (("f", {"input": "3"}),)
+
+
+def test_every_format_is_in_the_table_of_odd_calls():
+    assert {row[0] for row in READ} == {row[0] for row in MALFORMED} == set(get_args(CallFormat))
