@@ -287,7 +287,10 @@ class EpisodeBatch(FurtherRequests):
             ends = bool(one.token_ids) and one.token_ids[-1] in tokens.stop_ids
             raw = tokens.raw_text(one.token_ids[:-1] if ends else one.token_ids)
             parsed = parse_calls(
-                raw, self._conversations.call_format, prefilled=prefills_think(episode.group.task.prompt)
+                raw,
+                self._conversations.call_format,
+                prefilled=prefills_think(episode.group.task.prompt),
+                tools=spec.tools,
             )
             content, malformed, message = parsed.content, parsed.malformed, assistant_message(parsed)
             calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)

@@ -1,0 +1,284 @@
+"""Conversations between a scripted engine and scripted environments: which tokens, which ends, which rewards."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from paceline.config.sections import ModelConfig
+from paceline.engines import Finished, Request, Sampling
+from paceline.environments import AgentTurn, EnvironmentSpec, Observation
+from paceline.environments.hosting import Hosts
+from paceline.environments.tokens import TurnTokens
+from paceline.environments.tools import Functions, ToolEnvironment
+from paceline.models.pretrained import load_tokenizer
+from paceline.rewards.scoring.scores import score, with_environments
+from paceline.training.rollouts.completing import complete
+from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
+from paceline.types import Completion, Task
+
+TOKENIZER = load_tokenizer(ModelConfig(model="embedded"))
+END = TOKENIZER.eos_token_id
+DRAWS = Draws(seed=7, purpose="train", num_generations=2)
+SAMPLING = Sampling(max_completion_length=200)
+QUESTION = ({"role": "user", "content": "How much is 1 + 2?"},)
+
+
+def ids_of(text: str) -> tuple[int, ...]:
+    return tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])
+
+
+def task(name: str = "t", **columns: Any) -> Task:
+    prompt = TOKENIZER.apply_chat_template(list(QUESTION), tokenize=False, add_generation_prompt=True)
+    return Task(
+        task_id=name, prompt=prompt, prompt_ids=ids_of(prompt), messages=QUESTION, answer="3", columns=columns
+    )
+
+
+@dataclass
+class DictatedEngine:
+    """Says what `script` has for the key of a request, in the order in which requests come or backwards."""
+
+    script: Callable[[Request, int], str]
+    takes_further: bool = True
+    backwards: bool = False
+    requests: list[Request] = field(default_factory=list)
+    """All requests that it was given, in order."""
+
+    def generate(
+        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: Any = None, further: Any = None
+    ) -> list[tuple[Completion, ...]]:
+        waiting, results = list(enumerate(requests)), dict[int, tuple[Completion, ...]]()
+        count = len(waiting)
+        while True:
+            for index, request in reversed(waiting) if self.backwards else waiting:
+                self.requests.append(request)
+                limits = request.limits or (sampling.max_completion_length,) * len(request.keys)
+                made = [self._completion(request, at, limit) for at, limit in enumerate(limits)]
+                results[index] = tuple(made)
+                for at, one in enumerate(made) if on_finished is not None else ():
+                    finished = Finished(
+                        request=index,
+                        sample=at,
+                        token_ids=one.token_ids,
+                        text=one.text,
+                        finish_reason=one.finish_reason,
+                    )
+                    on_finished(finished)
+            more = None if further is None else further.take(wait=True)
+            if more is None:
+                return [results[index] for index in range(count)]
+            waiting = list(enumerate(more, count))
+            count += len(waiting)
+
+    def _completion(self, request: Request, at: int, limit: int) -> Completion:
+        text = self.script(request, at)
+        tokens = (*ids_of(text), END)[:limit]
+        return Completion(
+            token_ids=tokens,
+            logprobs=tuple(-0.5 for _ in tokens),
+            finish_reason="stop" if tokens[-1] == END else "length",
+            text=TOKENIZER.decode(list(tokens), skip_special_tokens=True),
+            policy_version=0,
+        )
+
+
+def number_of(request: Request) -> int:
+    """Turns of the model that the prompt of a request holds."""
+    return request.prompt_ids.count(END) // 2
+
+
+@dataclass
+class Counting:
+    """Answers "again" until `turns` turns have been, and gives the number of turns as its reward."""
+
+    turns: int = 3
+    failing: int | None = None
+    opening: str | None = None
+    told: list[AgentTurn] = field(default_factory=list)
+
+    def begin(self, task: Mapping[str, Any], seed: int) -> str | None:
+        return None if self.opening is None else self.opening.format(seed=seed)
+
+    def answer(self, turn: AgentTurn) -> Observation:
+        self.told.append(turn)
+        if self.failing == turn.number:
+            raise RuntimeError("the board is gone")
+        done = turn.number + 1 == self.turns
+        return Observation(messages=() if done else ({"role": "user", "content": "again"},), done=done)
+
+    def close(self) -> float | None:
+        return float(len(self.told))
+
+
+def conversations(*specs: EnvironmentSpec, **limits: Any) -> Conversations:
+    default = EpisodeLimits(
+        turns=None, turn_tokens=None, message_tokens=None, prompt_tokens=300, step_seconds=5.0, episode_seconds=50.0
+    )
+    return Conversations(
+        specs={spec.name: spec for spec in specs},
+        tokens={spec.name: TurnTokens(TOKENIZER, tools=spec.tools, stop_ids=frozenset({END})) for spec in specs},
+        call_format="hermes",
+        hosts=Hosts(step_seconds=5.0),
+        limits=replace(default, **limits),
+    )
+
+
+def counting(*, instant: bool = True, **options: Any) -> EnvironmentSpec:
+    return EnvironmentSpec(
+        name="counting", make=lambda: Counting(**options), is_instant=instant, has_reward=True
+    )
+
+
+def held(engine: DictatedEngine, held_by: Conversations, *tasks: Task) -> list[tuple[Task, tuple[Completion, ...]]]:
+    with held_by.hosts:
+        return complete(engine, [(one, 0) for one in tasks], SAMPLING, DRAWS, held_by)
+
+
+def said(request: Request, at: int) -> str:
+    """Something that depends on the key alone."""
+    return f"{request.keys[at] % 1000}"
+
+
+def test_tokens_are_the_sampled_ones_and_what_stands_between_them():
+    engine = DictatedEngine(said)
+    ((_, group),) = held(engine, conversations(counting()), task())
+    between = ids_of("<|user|>again<|end|><|assistant|>")
+    for one in group:
+        turns = [one.token_ids[start:end] for start, end in one.sampled_spans]
+        assert one.token_ids == (*turns[0], *between, *turns[1], *between, *turns[2])
+        assert one.num_sampled == len(one.logprobs) == sum(map(len, turns))
+        assert one.text == "\n".join(TOKENIZER.decode(list(ids[:-1])) for ids in turns)
+        assert one.episode.end == "done"
+        assert one.episode.reward == 3.0
+
+
+def test_each_turn_goes_on_from_the_tokens_before_it_with_a_key_of_its_own():
+    engine = DictatedEngine(said)
+    ((begun, group),) = held(engine, conversations(counting()), task())
+    first, *later = engine.requests
+    assert first.keys == tuple(DRAWS.key(begun, 0, sample) for sample in (0, 1))
+    keys = {(request.continues is not None, *request.keys) for request in later}
+    assert keys == {(True, DRAWS.key(begun, 0, sample, turn)) for sample in (0, 1) for turn in (1, 2)}
+    whole = {(*begun.prompt_ids, *one.token_ids) for one in group}
+    for request in later:
+        assert any(tokens[: len(request.prompt_ids)] == request.prompt_ids for tokens in whole)
+
+
+@pytest.mark.parametrize("instant", [True, False])
+@pytest.mark.parametrize(("further", "backwards"), [(True, True), (False, False)])
+def test_the_order_of_answers_changes_no_episode(instant, further, backwards):
+    tasks = [task(f"t{number}") for number in range(5)]
+    expected = held(DictatedEngine(said), conversations(counting()), *tasks)
+    engine = DictatedEngine(said, takes_further=further, backwards=backwards)
+    found = held(engine, conversations(counting(instant=instant)), *tasks)
+
+    def without_seconds(results):
+        return [
+            [
+                replace(one, episode=replace(one.episode, turns=tuple(replace(turn, seconds=0.0) for turn in one.episode.turns)))
+                for one in group
+            ]
+            for _, group in results
+        ]
+
+    assert without_seconds(found) == without_seconds(expected)
+
+
+def test_an_environment_that_fails_leaves_its_siblings_alone():
+    made = iter([Counting(failing=1), Counting()])
+    spec = EnvironmentSpec(name="counting", make=lambda: next(made), is_instant=True, has_reward=True)
+    ((begun, group),) = held(DictatedEngine(said), conversations(spec), task())
+    broken, whole = group
+    assert broken.has_failed
+    assert broken.episode.failure == "environment 'counting' failed in turn 2: RuntimeError: the board is gone"
+    assert (broken.episode.end, whole.episode.end, whole.episode.reward) == ("failed", "done", 3.0)
+    nothing = score({}, [begun, begun], group, timeout=1.0)
+    scores = with_environments(nothing, ["counting"], group)
+    assert scores.values == {"counting": (None, 3.0)}
+    assert scores.failed == {"counting": (0,)}
+    assert scores.first_failures == {"counting": broken.episode.failure}
+
+
+def test_one_turn_with_tools_runs_none_and_is_graded():
+    runs = list[int]()
+
+    def add(a: int, b: int) -> int:
+        """Add.
+
+        Args:
+            a: one number
+            b: another
+        """
+        runs.append(a)
+        return a + b
+
+    schema = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    spec = EnvironmentSpec(
+        name="tools", make=lambda: ToolEnvironment(Functions([add])), tools=(schema,), is_instant=True
+    )
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+    once = held(DictatedEngine(lambda *_: call), conversations(spec, turns=1), task())
+    assert [one.episode.end for _, group in once for one in group] == ["max_turns"] * 2
+    assert runs == []
+    twice = DictatedEngine(lambda request, at: "3" if number_of(request) > 1 else call)
+    ((_, group),) = held(twice, conversations(spec), task())
+    assert runs == [1, 1]
+    assert [one.episode.end for one in group] == ["done", "done"]
+    assert [message["content"] for turn in group[0].episode.turns for message in turn.answer] == ["3"]
+
+
+def test_observed_tokens_count_in_the_budget_and_no_limit_is_below_one():
+    engine = DictatedEngine(lambda *_: "1 2 3 4 5 6 7 8 9")
+    sampling = replace(SAMPLING, max_completion_length=40)
+    with (held_by := conversations(counting(turns=99))).hosts:
+        ((_, group),) = complete(engine, [(task(), 0)], sampling, DRAWS, held_by)
+    assert all(one.episode.end == "length" and one.finish_reason == "length" for one in group)
+    assert all(20 < len(one.token_ids) <= 40 for one in group)
+    assert all(limit >= 1 for request in engine.requests for limit in request.limits or ())
+    assert group[0].episode.turns[-1].observed == 0  # no observation stands behind the last turn
+
+
+def test_the_first_observation_is_shared_by_a_group_and_differs_between_occurrences():
+    held_by = conversations(counting(turns=1, opening=" It is {seed}."))
+    with held_by.hosts:
+        found = complete(DictatedEngine(said), [(task(), 0), (task(), 1)], SAMPLING, DRAWS, held_by)
+    (first, group), (second, _) = found
+    seeds = [DRAWS.environment_seed(task(), occurrence) for occurrence in (0, 1)]
+    assert f"1 + 2? It is {seeds[0]}." in first.prompt
+    assert f"1 + 2? It is {seeds[1]}." in second.prompt
+    assert first.row_prompt_ids == task().prompt_ids
+    assert group[0].episode.turns[0].prompt_ids is None  # the group's prompt is its context
+
+
+def test_siblings_that_begin_otherwise_have_prompts_of_their_own():
+    made = iter([Counting(turns=1, opening=" A"), Counting(turns=1, opening=" B")])
+    spec = EnvironmentSpec(name="counting", make=lambda: next(made), is_instant=True, has_reward=True)
+    ((begun, group),) = held(DictatedEngine(said), conversations(spec), task())
+    assert begun.prompt_ids == task().prompt_ids
+    contexts = [TOKENIZER.decode(list(one.episode.turns[0].prompt_ids)) for one in group]
+    assert [context.split("? ")[1][0] for context in contexts] == ["A", "B"]
+
+
+def test_an_environment_that_cannot_begin_is_tried_again_with_the_same_seed():
+    seeds = list[int]()
+
+    class Reluctant(Counting):
+        def begin(self, task, seed):
+            seeds.append(seed)
+            if len(seeds) < 3:
+                raise OSError("no room")
+
+    spec = EnvironmentSpec(name="counting", make=lambda: Reluctant(turns=1), is_instant=True)
+    ((_, group),) = held(DictatedEngine(said), conversations(spec), task())
+    assert [one.episode.end for one in group] == ["done", "done"]
+    assert set(seeds) == {DRAWS.environment_seed(task(), 0)}
+
+
+def test_tasks_without_an_environment_have_one_turn_beside_others():
+    two = conversations(counting(), replace(counting(), name="other"))
+    plain, talking = task("plain"), task("talking", environment="other")
+    (_, alone), (_, together) = held(DictatedEngine(said), two, plain, talking)
+    assert [one.episode for one in alone] == [None, None]
+    assert {one.episode.environment for one in together} == {"other"}
