@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from paceline.errors import ConfigError
 from paceline.types import FinishReason, Message
 
 
@@ -78,16 +79,28 @@ class EnvironmentSpec:
     name: str
     """Name in records and metrics, and of its reward."""
     make: Callable[[], Environment]
-    """Makes the environment of one episode."""
+    """Makes the environment of one episode, in this process."""
+    address: str = ""
+    """Where another process finds the function that makes it: `module:attribute` or `file.py:attribute`."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of that function by name, such as JSON can hold."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of its tools, as chat templates show them; empty: it has none, and calls are not looked for."""
     is_instant: bool = False
     """True if it only computes, in microseconds: then it is called in the engine's thread, without a deadline."""
     own_process: bool = False
-    """True if each episode gets a process of its own, which is killed at a deadline."""
+    """True if each episode gets a process of its own, which makes it from its address, and is killed at a deadline."""
     has_reward: bool = False
     """True if it gives rewards: they count as those of a reward function of its name."""
     digest: str = ""
     """Hash of what decides its answers, as far as it can be known: a resumed run has the same."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What to say of it at the start of a run."""
+
+    def __post_init__(self) -> None:
+        if self.own_process and (self.is_instant or not self.address):
+            raise ConfigError(
+                f"environment {self.name!r} is to have a process of its own, but "
+                + ("is instant too" if self.is_instant else "has no address that another process can load it from")
+                + "; give it its module or file, or let it run in this process"
+            )

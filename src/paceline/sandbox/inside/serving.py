@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from paceline.sandbox.inside import kernel
@@ -159,19 +160,24 @@ def _reap(pid: int, stopped: str | None, seconds: float) -> End:
     return End("exited", code, used) if code >= 0 else End("signalled", -code, used)
 
 
-def end_children() -> None:
-    """Kill and reap every child, including those inherited from a program that started some."""
-    while True:
-        try:
-            with open("/proc/thread-self/children") as file:
-                children = [int(word) for word in file.read().split()]
-        except OSError:
-            return
-        if not children:
-            return
+def end_children(besides: Collection[int] = ()) -> None:
+    """Kill and reap every child, including those inherited from a program that started some.
+
+    `besides`: numbers of children to leave alone.
+    """
+    while children := [pid for pid in own_children() if pid not in besides]:
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def own_children() -> list[int]:
+    """Return the numbers of this thread's children, inherited ones included; none where the kernel does not tell."""
+    try:
+        with open("/proc/thread-self/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
 
 
 def _reply(control: socket.socket, end: End, files: Files, output_bytes: int) -> None:

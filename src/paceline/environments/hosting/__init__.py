@@ -1,0 +1,297 @@
+"""Where environments run, so that none can stop the run or another: each call has a deadline, and an outcome.
+
+This file is the interface, and the loop (the keeper's) in which calls are carried out.
+
+results.py      what methods may return, and the border to what they raise
+threads.py      environments of this process: threads, and the event loop of async methods
+processes.py    environments in processes of their own, as the trainer sees them
+inside.py       what runs in those processes
+"""
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from paceline.environments import Environment, EnvironmentSpec
+from paceline.environments.hosting.processes import Processes, ProcessHost
+from paceline.environments.hosting.results import (
+    HostFailure,
+    Method,
+    Result,
+    TooLate,
+    WrongResult,
+    attempt,
+    checked,
+    described,
+    dismiss,
+    own_copy,
+)
+from paceline.environments.hosting.threads import ThreadHost, Threads
+
+MOST_PROCESSES = 512
+MOST_THREADS = 512
+WAIT_SECONDS = 600.0
+"""Seconds that a call waits for a free process or thread."""
+FAREWELL_SECONDS = 5.0
+"""Seconds that an environment has to close itself after it failed, or at the end of a run that was broken off."""
+CLOSE_SECONDS = 60.0
+"""Seconds that the end of everything may take; each of its parts has a shorter limit."""
+LEFT_BEFORE_NOTE = 3  # Late calls that hold threads before a note says so
+ENDED = "the run ended before it answered"
+CUT_SHORT = "it was closed before it answered"
+GONE = "it has ended before"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a call of an environment came to."""
+
+    value: Any = None
+    """What it returned: text, messages or None of `begin`, an Observation of `answer`, a number or None of `close`."""
+    failure: str | None = None
+    """What failed, in one sentence; the environment is gone then."""
+    timed_out: bool = False
+    """True if it failed by taking too long."""
+    seconds: float
+    """Wall seconds of the call, without those that it waited for a free process or thread."""
+
+
+Then = Callable[[Outcome], None]
+
+
+class Host(Protocol):
+    """Where one environment runs."""
+
+    started: float
+    """When the present call began, on the clock of `time.perf_counter`, after it waited for a free place."""
+
+    async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
+        """Call a method; raises TooLate after so many seconds, and HostFailure where the place itself fails."""
+
+    async def end(self, *, seconds: float) -> None:
+        """End it; it may close itself within so many seconds. 0: it is late, broken or closed."""
+
+
+class Hosted:
+    """One episode's environment. One call at a time; a `close` during another call ends both."""
+
+    def __init__(self, hosts: "Hosts", spec: EnvironmentSpec) -> None:
+        self.is_instant = spec.is_instant
+        """True if calls are carried out at once, in the caller's thread."""
+        self.spec = spec
+        self._hosts = hosts
+        self._environment: Environment | None = None  # of an instant one
+        self.host: Host | None = None
+        """Where it runs, while it lives; the keeper's."""
+        self.busy: asyncio.Task[Result] | None = None
+        """The present call; the keeper's."""
+
+    def call(self, method: Literal["begin", "answer", "close"], *given: Any, then: Then) -> None:
+        """Call a method of the environment; `then` is called once with the outcome, from any thread.
+
+        Never raises what the environment raises, and never waits for it, unless it is instant. After a failure the
+        environment is gone, and `close` does nothing.
+        """
+        if not self.is_instant:
+            self._hosts.carry_out(self, method, given, then)
+            return
+        started = time.perf_counter()
+        result: Result = (None, None if method == "close" else GONE)
+        if method == "begin" or self._environment is not None:
+            result = attempt(partial(self._call_now, method, given))
+        value, failure = result
+        if failure is not None and method != "close" and self._environment is not None:
+            dismiss(attempt(self._environment.close)[0])
+        if failure is not None or method == "close":
+            self._environment = None
+        then(Outcome(value=value, failure=failure, seconds=time.perf_counter() - started))
+
+    def _call_now(self, method: Method, given: tuple[Any, ...]) -> Any:
+        if method == "begin":
+            self._environment = self.spec.make()
+        value = getattr(self._environment, method)(*map(own_copy, given))
+        if inspect.isawaitable(value):
+            dismiss(value)
+            raise WrongResult(
+                f"{self.spec.name}.{method} is async, but is to be called at once; leave `is_instant` out"
+            )
+        return checked(self.spec.name, method, value)
+
+
+class Hosts:
+    """All environments of a run; a context manager that ends them, within bounds, whatever they do."""
+
+    def __init__(
+        self, *, step_seconds: float, most_processes: int = MOST_PROCESSES, wait_seconds: float = WAIT_SECONDS
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            step_seconds: that a call may take.
+            most_processes: that live at a time. Calls that need another one wait; so it should not be below the number
+                of episodes that begin together.
+            wait_seconds: that a call waits for a free process or thread.
+        """
+        self.made = 0
+        """Environments begun, but for instant ones."""
+        self.late = 0
+        """Calls that took too long."""
+        self.notes: list[str] = []
+        """What a reader should know, each sentence once."""
+        self.seconds, self.wait, self.most_processes = step_seconds, wait_seconds, most_processes
+        self._lock = threading.Lock()
+        self._keeper: _Keeper | None = None
+        self._is_closed = False
+
+    @property
+    def alive(self) -> int:
+        """Number of environments that have begun and not ended, but for instant ones."""
+        return 0 if self._keeper is None else len(self._keeper.living)
+
+    @property
+    def killed(self) -> int:
+        """Number of processes killed at a deadline."""
+        return 0 if self._keeper is None else self._keeper.processes.killed
+
+    @property
+    def left(self) -> int:
+        """Number of threads that late calls still hold."""
+        return 0 if self._keeper is None else self._keeper.threads.workers.left
+
+    def open(self, spec: EnvironmentSpec) -> Hosted:
+        """Give a place to the environment of one episode; it is made by `begin`."""
+        return Hosted(self, spec)
+
+    def carry_out(self, hosted: Hosted, method: Method, given: tuple[Any, ...], then: Then) -> None:
+        """Carry out a call of `Hosted`."""
+        with self._lock:
+            if not self._is_closed:
+                self._keeper = self._keeper or _Keeper(self)
+                self._keeper.loop.call_soon_threadsafe(self._keeper.accept, hosted, method, given, then)
+                return
+        then(Outcome(failure=None if method == "close" else ENDED, seconds=0.0))
+
+    def close(self) -> None:
+        """End all environments and what they have started; calls under way fail."""
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+        if self._keeper is not None and not was_closed:
+            self._keeper.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Keeper:
+    """The thread in which calls are carried out: all of its state is touched on its event loop alone."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+        self.loop = asyncio.new_event_loop()
+        self.living = set[Host]()
+        self._calls = set[asyncio.Task[Result]]()
+        self._endings = set[asyncio.Task[None]]()
+        self._has_noted = False
+        self.threads = Threads(MOST_THREADS, hosts.wait)
+        self.processes = Processes(hosts.most_processes, hosts.wait)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="environments", daemon=True)
+        self._thread.start()
+
+    def accept(self, hosted: Hosted, method: Method, given: tuple[Any, ...], then: Then) -> None:
+        """Begin to carry out a call."""
+        if hosted.busy is not None:
+            hosted.busy.cancel()
+            hosted.host = None
+        elif method == "begin":
+            self._hosts.made += 1
+            hosted.host = (
+                ProcessHost(hosted.spec, self.processes)
+                if hosted.spec.own_process
+                else ThreadHost(hosted.spec, self.threads)
+            )
+            self.living.add(hosted.host)
+        host = hosted.host
+        if host is None:
+            then(Outcome(failure=None if method == "close" else GONE, seconds=0.0))
+            return
+        host.started = time.perf_counter()
+        hosted.busy = task = self.loop.create_task(host.call(method, given, self._hosts.seconds))
+        self._calls.add(task)
+        task.add_done_callback(partial(self._report, hosted, host, method, then))
+
+    def _report(self, hosted: Hosted, host: Host, method: Method, then: Then, task: asyncio.Task[Result]) -> None:
+        """Tell the outcome of a call, and end its environment where nothing more can be asked of it."""
+        seconds = time.perf_counter() - host.started
+        self._calls.discard(task)
+        if hosted.busy is task:
+            hosted.busy = None
+        value, farewell, late = None, 0.0, False
+        if task.cancelled():
+            failure: str | None = CUT_SHORT
+        elif (error := task.exception()) is None:
+            value, failure = task.result()
+            farewell = min(FAREWELL_SECONDS, self._hosts.seconds)
+        else:
+            late = isinstance(error, TooLate)
+            failure = f"{error}" if isinstance(error, HostFailure) else described(error)
+            if late:
+                reason = f": {error}" if str(error) else ""
+                failure = f"it took more than {self._hosts.seconds:g} seconds{reason}"
+                self._count_late(hosted.spec)
+        if failure is not None or method == "close":
+            if hosted.host is host:
+                hosted.host = None
+            self.end(host, 0.0 if method == "close" else farewell)
+        then(Outcome(value=value, failure=failure, timed_out=late, seconds=seconds))
+
+    def _count_late(self, spec: EnvironmentSpec) -> None:
+        self._hosts.late += 1
+        left = self.threads.workers.left
+        if left >= LEFT_BEFORE_NOTE and not self._has_noted:
+            self._has_noted = True
+            self._hosts.notes.append(
+                f"{left} calls of environments, the last one of {spec.name!r}, took too long and still "
+                "hold their threads and memory, as threads cannot be ended; give it a process of its own"
+            )
+
+    def end(self, host: Host, seconds: float) -> None:
+        """End an environment, without waiting for that."""
+        self.living.discard(host)
+        task = self.loop.create_task(host.end(seconds=seconds))
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+    def close(self) -> None:
+        """End everything; called from another thread."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._end_all(), self.loop).result(CLOSE_SECONDS)
+        finally:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(FAREWELL_SECONDS)
+        if not self._thread.is_alive():
+            self.loop.close()
+
+    async def _end_all(self) -> None:
+        calls = list(self._calls)
+        for task in calls:
+            task.cancel()
+        if calls:
+            await asyncio.wait(calls)
+            await asyncio.sleep(0)  # their outcomes are told after them
+        for host in list(self.living):
+            self.end(host, min(FAREWELL_SECONDS, self._hosts.seconds))
+        if self._endings:
+            await asyncio.wait(self._endings, timeout=2 * FAREWELL_SECONDS)
+        self.threads.close()
+        self.processes.close()

@@ -1,0 +1,266 @@
+"""What runs in other processes: a monitor, the zygote that has loaded one environment, and its forks, one per episode.
+
+The monitor ends with the trainer and takes everything with it. The zygote forks, kills and reaps; what an episode has
+started ends with it. An episode answers one request at a time on a socket of its own, in JSON, with the request's
+number. Standard library only, but for what the environment itself imports.
+"""
+
+import asyncio
+import contextlib
+import functools
+import gc
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
+
+from paceline.environments import AgentTurn, Environment, ToolCall
+from paceline.environments.hosting.results import HostFailure, Method, attempt, checked, described
+from paceline.sandbox.inside import kernel
+from paceline.sandbox.inside.channel import PREFIX, BrokenChannelError, receive_bytes
+from paceline.sandbox.inside.scratch import hold_new, make_empty, remove_left
+from paceline.sandbox.inside.serving import end_children, own_children
+
+MOST_ORDER = 1 << 16  # Bytes of one message between the trainer and the zygote
+OWN_FILE = "paceline_own_environment"
+BROKEN = 70  # Exit status of an episode's process that cannot answer
+
+
+class TerminationError(Exception):
+    """Request of the trainer to end and clean up."""
+
+
+def main(setup: dict[str, Any]) -> None:
+    """Run as the monitor: fork the zygote, and end it with the trainer or at its wish.
+
+    `setup`: `control` (a descriptor), `parent` (the trainer's process number), `directory` (for temporary files),
+    `where` (the module or file of environments).
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    control = socket.socket(fileno=setup["control"])
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    parent, scratch = os.pidfd_open(os.getppid()), None
+    if os.getppid() != setup["parent"]:  # it ended in the meantime
+        return
+    try:
+        remove_left(setup["directory"])
+        scratch = hold_new(setup["directory"])
+        _monitor(control, parent, setup, scratch)
+    except TerminationError:
+        pass
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            _send(control, {"failed": described(error)})
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if scratch is not None:
+            _remove(scratch)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise TerminationError
+
+
+def _monitor(control: socket.socket, parent: int, setup: dict[str, Any], scratch: str) -> None:
+    own = os.pidfd_open(os.getpid())
+    kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.close(parent)
+            kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+            if not select.select([own], [], [], 0)[0]:  # the monitor may have ended before
+                os.close(own)
+                _Zygote(control, setup, scratch).serve()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                _send(control, {"failed": described(error)})
+        finally:
+            os._exit(0)
+    control.close()
+    try:
+        select.select([parent, os.pidfd_open(pid)], [], [])
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        end_children()
+
+
+def _remove(directory: str) -> None:
+    with contextlib.suppress(OSError):  # what an episode has made unremovable stays, as it would without us
+        make_empty(directory)
+        os.rmdir(directory)
+
+
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
+    control.send(json.dumps(message).encode())
+
+
+def _load(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        return importlib.import_module(where)
+    spec = importlib.util.spec_from_file_location(OWN_FILE, Path(where).expanduser())
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{where} is not a file of Python")
+    module = sys.modules[OWN_FILE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class _Zygote:
+    """The process that has loaded the environment's module, for all episodes to fork from."""
+
+    def __init__(self, control: socket.socket, setup: dict[str, Any], scratch: str) -> None:
+        self._control, self._setup, self._scratch = control, setup, scratch
+        self._events = select.poll()
+        self._children = dict[int, tuple[int, int]]()
+        """By descriptor of a process, the number of its episode and its own."""
+
+    def serve(self) -> None:
+        """Fork and kill at the trainer's orders until it has closed the other end."""
+        kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        module, failure = attempt(functools.partial(_load, self._setup["where"]))
+        if failure is not None:
+            _send(self._control, {"failed": f"{self._setup['where']} cannot be loaded ({failure})"})
+            return
+        loaded = own_children()  # processes that the module has started, for all episodes
+        gc.collect()
+        gc.freeze()  # forks share what has been loaded
+        self._events.register(self._control, select.POLLIN)
+        with contextlib.suppress(ConnectionError):  # the trainer is gone; the monitor ends what is left
+            _send(self._control, {"ready": True})
+            while True:
+                for descriptor, _ in self._events.poll():
+                    if descriptor in self._children:
+                        self._reap(descriptor, loaded)
+                        continue
+                    data, channels, _, _ = socket.recv_fds(self._control, MOST_ORDER, 1)
+                    if not data:
+                        return
+                    order = json.loads(data)
+                    if "fork" in order:
+                        self._fork(order["fork"], channels[0], module)
+                    for number, pid in self._children.values():
+                        if order.get("kill") == number:
+                            _kill(pid)
+
+    def _fork(self, number: int, channel: int, module: ModuleType) -> None:
+        try:
+            pid = os.fork()
+        except OSError as error:
+            os.close(channel)
+            _send(self._control, {"ended": number, "failed": described(error)})
+            return
+        if pid == 0:
+            self._control.close()
+            for one in self._children:
+                os.close(one)
+            _live(socket.socket(fileno=channel), module, f"{self._scratch}/{number}")
+        os.close(channel)
+        descriptor = os.pidfd_open(pid)
+        self._children[descriptor] = (number, pid)
+        self._events.register(descriptor, select.POLLIN)
+
+    def _reap(self, descriptor: int, loaded: list[int]) -> None:
+        """Take leave of an episode whose process has ended: nothing that it has started or written stays."""
+        number, pid = self._children.pop(descriptor)
+        self._events.unregister(descriptor)
+        os.close(descriptor)
+        _kill(pid)
+        _, status = os.waitpid(pid, 0)
+        end_children(besides={*loaded, *(other for _, other in self._children.values())})
+        _remove(f"{self._scratch}/{number}")
+        _send(self._control, {"ended": number, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _kill(pid: int) -> None:
+    """Kill a child that has not been reaped, and its process group; it has none before it has made one."""
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _live(channel: socket.socket, module: ModuleType, scratch: str) -> NoReturn:
+    """Answer for one episode until its end."""
+    own = os.getpid()
+    try:
+        zygote = os.getppid()
+        os.setsid()
+        kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)  # what it starts stays below it while it lives
+        if os.getppid() != zygote:
+            os._exit(BROKEN)
+        os.mkdir(scratch, 0o700)
+        os.environ["TMPDIR"], tempfile.tempdir = scratch, None
+        episode = _Episode(module)
+        while True:
+            (length,) = PREFIX.unpack(receive_bytes(channel, PREFIX.size))
+            request = json.loads(receive_bytes(channel, length))
+            value, failure = attempt(functools.partial(episode.carry_out, request["method"], request["given"]))
+            if os.getpid() != own:  # a fork that the environment has made came back from its method
+                os._exit(BROKEN)
+            data = json.dumps({"id": request["id"], "value": value, "failure": failure}, ensure_ascii=False).encode()
+            channel.sendall(PREFIX.pack(len(data)) + data)
+            if request["method"] == "close":
+                os._exit(0)
+    except BrokenChannelError:
+        os._exit(0)
+    finally:
+        os._exit(BROKEN)
+
+
+class _Episode:
+    """An environment and the event loop of its async methods."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module, self._runner = module, asyncio.Runner()
+        self._name = ""
+        self._environment: Environment | None = None
+
+    def carry_out(self, method: Method, given: list[Any]) -> Any:
+        """Call a method, and return what it returned as plain values. `begin` is given what makes the environment too:
+        its name, the attribute of its module, and arguments."""
+        if method == "begin":
+            self._name, attribute, arguments, *given = given
+            _seed(given[1])
+            try:
+                factory: Any = functools.reduce(getattr, attribute.split("."), self._module)
+            except AttributeError as error:
+                raise HostFailure(f"{attribute} is not in the module that is to make it") from error
+            self._environment = factory(**arguments)
+            _seed(given[1])  # of what has been imported by now
+        elif method == "answer":
+            calls = tuple(ToolCall(**one) for one in given[0].pop("calls"))
+            given = [AgentTurn(**given[0], calls=calls)]
+        value = getattr(self._environment, method)(*given)
+        if inspect.isawaitable(value):
+            value = self._runner.run(_awaited(value))
+        value = checked(self._name, method, value)
+        if method == "answer":
+            return {"messages": value.messages, "reward": value.reward, "done": value.done}
+        return value
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _seed(seed: int) -> None:
+    """Give global generators the episode's seed: what an environment draws from them must not depend on the zygote."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)

@@ -1,0 +1,340 @@
+"""Environments in processes of their own, as the trainer sees them: a zygote for each module, a fork per episode.
+
+Everything here is called from the loop of `Hosts`. A reply belongs to the request with its number; after a late one the
+process is killed and its socket closed, so no reply can be taken for another's.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any
+
+from paceline.environments import EnvironmentSpec
+from paceline.environments.hosting.inside import MOST_ORDER
+from paceline.environments.hosting.results import (
+    MOST_BYTES,
+    HostFailure,
+    Method,
+    Result,
+    TooLate,
+    attempt,
+    checked,
+    plain,
+)
+from paceline.sandbox.inside.channel import PREFIX
+
+START_SECONDS = 60.0
+"""Seconds in which a zygote must have loaded its environment's module."""
+ORDER_SECONDS = 10.0
+"""Seconds in which a zygote must have forked or killed a process; later ones count as stuck."""
+END_SECONDS = 10.0
+MOST_REPLY = MOST_BYTES + (1 << 14)  # Bytes of a reply, at most: an answer, its reward and its frame
+START = (
+    "import json, sys; setup = json.load(sys.stdin); sys.path[:] = setup['path']; "
+    "from paceline.environments.hosting.inside import main; main(setup)"
+)
+DEFAULTS = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+"""Variables that an environment's processes get where they are not set: the order of sets is the same in each run, and
+many episodes do not fight for the processors."""
+
+
+class Zygote:
+    """The process that has loaded a module or file of environments, and forks one for each episode."""
+
+    def __init__(self, where: str) -> None:
+        """Start it.
+
+        Raises:
+            HostFailure: it cannot be started.
+        """
+        if sys.platform != "linux":
+            raise HostFailure("processes of its own need Linux; let it run in this process")
+        self.is_lost = False
+        """True once it is gone or stuck: it must not be asked for anything."""
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._children = dict[int, asyncio.Future[str]]()
+        self._count = 0
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        setup = {
+            "control": theirs.fileno(),
+            "parent": os.getpid(),
+            "path": [os.path.abspath(one) for one in sys.path],
+            "directory": tempfile.gettempdir(),
+            "where": where,
+        }
+        try:
+            with theirs, tempfile.TemporaryFile() as file:
+                file.write(json.dumps(setup).encode())
+                file.seek(0)
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", START],
+                    stdin=file,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=DEFAULTS | os.environ,
+                    start_new_session=True,
+                    pass_fds=[theirs.fileno()],
+                )
+        except OSError as error:
+            self._control.close()
+            raise HostFailure(f"its process cannot be started: {error}") from error
+        self._loop.add_reader(self._control.fileno(), self._read)
+
+    async def fork(self) -> "Child":
+        """Fork a process for an episode.
+
+        Raises:
+            HostFailure: the module cannot be loaded, or no process can be started.
+        """
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.shield(self._ready)
+        except TimeoutError:
+            self.end()
+            raise HostFailure(f"its module was not loaded within {START_SECONDS:g} seconds") from None
+        self._count += 1
+        number, ours, theirs = self._count, *socket.socketpair()
+        ended = self._children[number] = self._loop.create_future()
+        with theirs:
+            self._order({"fork": number}, [theirs.fileno()])
+        ours.setblocking(False)
+        try:
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            self.kill(number)
+            raise
+        return Child(self, number, reader, writer, ended)
+
+    def kill(self, number: int) -> None:
+        """Kill a process with all that it has started."""
+        if number in self._children:
+            self._order({"kill": number})
+
+    def _order(self, order: dict[str, int], descriptors: list[int] | None = None) -> None:
+        try:
+            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors or [])
+        except OSError:  # it does not read, or is gone
+            self.end()
+
+    def _read(self) -> None:
+        try:
+            data = self._control.recv(MOST_ORDER)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.end()
+            return
+        message = json.loads(data)
+        if "ended" in message:
+            code = message.get("code")
+            how = _ended(code) if code is not None else f"its process could not be started ({message['failed']})"
+            self._children.pop(message["ended"]).set_result(how)
+        elif self._ready.done():
+            self.end()
+        elif "failed" in message:
+            self._fail_start(message["failed"])
+        else:
+            self._ready.set_result(None)
+
+    def _fail_start(self, said: str) -> None:
+        if not self._ready.done():
+            self._ready.set_exception(HostFailure(said))
+            self._ready.exception()  # nobody may be waiting for it
+
+    def end(self) -> None:
+        """End it with all its processes, which takes some time; see `wait`."""
+        if self.is_lost:
+            return
+        self.is_lost = True
+        self._loop.remove_reader(self._control.fileno())
+        self._control.close()
+        self._process.terminate()
+        self._fail_start("the process that was to load it has ended")
+        for ended in self._children.values():
+            ended.set_result("its process died with the one that it was forked from")
+        self._children.clear()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has ended, and insist after so many seconds."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Child:
+    """The process of one episode."""
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        number: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        ended: "asyncio.Future[str]",
+    ) -> None:
+        self._zygote, self._number, self._reader, self._writer = zygote, number, reader, writer
+        self._count = 0
+        self._ended = ended
+        ended.add_done_callback(lambda _: writer.close())
+
+    async def call(self, method: Method, given: str) -> Result:
+        """Call a method with arguments in JSON; returns its result and None, or None and a sentence of what it raised.
+
+        Raises:
+            HostFailure: the process died, or says more than it may.
+        """
+        self._count += 1
+        data = f'{{"id": {self._count}, "method": "{method}", "given": {given}}}'.encode()
+        self._writer.write(PREFIX.pack(len(data)) + data)
+        try:
+            (length,) = PREFIX.unpack(await self._reader.readexactly(PREFIX.size))
+            if length > MOST_REPLY:
+                raise HostFailure(f"its process sent {length} bytes, at most {MOST_REPLY} are allowed")
+            reply = json.loads(await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise HostFailure(await self.end()) from None
+        if reply["id"] != self._count:
+            raise HostFailure(f"its process answered request {reply['id']} instead of {self._count}")
+        return reply["value"], reply["failure"]
+
+    async def end(self) -> str:
+        """Kill the process if it lives, wait until all that it has started is gone too, and say how it ended."""
+        self._zygote.kill(self._number)
+        try:
+            async with asyncio.timeout(ORDER_SECONDS):
+                return await asyncio.shield(self._ended)
+        except TimeoutError:
+            self._zygote.end()
+            return "its process could not be ended, and neither could the one that it was forked from"
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"its process ended with exit status {code}"
+    name = ""
+    with contextlib.suppress(ValueError):
+        name = f", {signal.Signals(-code).name}"
+    return f"its process died (signal {-code}{name})"
+
+
+class Processes:
+    """The zygotes of a run, and the places of the processes that they fork; see `Threads`."""
+
+    def __init__(self, most: int, wait: float) -> None:
+        self.killed = 0
+        """Processes killed at a deadline."""
+        self._most, self._wait = most, wait
+        self._free = asyncio.Semaphore(most)
+        self._zygotes: dict[str, list[Zygote]] = {}
+
+    async def fork(self, where: str) -> Child:
+        """Wait for a free place and fork a process that has loaded this module or file; raises HostFailure."""
+        try:
+            async with asyncio.timeout(self._wait):
+                await self._free.acquire()
+        except TimeoutError:
+            raise HostFailure(f"none of {self._most} processes was free for it within {self._wait:g} seconds") from None
+        try:
+            return await self._zygote(where).fork()
+        except BaseException:
+            self._free.release()
+            raise
+
+    async def end(self, child: Child) -> None:
+        """End a process, and give its place to the next."""
+        try:
+            await child.end()
+        finally:
+            self._free.release()
+
+    def _zygote(self, where: str) -> Zygote:
+        known = self._zygotes.setdefault(where, [])
+        if not known or known[-1].is_lost:
+            known.append(Zygote(where))
+        return known[-1]
+
+    def close(self) -> None:
+        """End all processes, within `END_SECONDS` unless the machine is stuck."""
+        zygotes = [one for known in self._zygotes.values() for one in known]
+        for one in zygotes:
+            one.end()
+        until = time.monotonic() + END_SECONDS
+        for one in zygotes:
+            one.wait(max(0.0, until - time.monotonic()))
+
+
+class ProcessHost:
+    """One environment in a process of its own."""
+
+    def __init__(self, spec: EnvironmentSpec, processes: Processes) -> None:
+        self.started = time.perf_counter()
+        self._spec, self._processes = spec, processes
+        self._child: Child | None = None
+
+    async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
+        """Call a method in its process, which `begin` forks; see `Host`."""
+        if method == "begin":
+            where, _, attribute = self._spec.address.rpartition(":")
+            data = _request(given, self._spec.name, attribute, self._spec.arguments)
+            self._child = await self._processes.fork(where)
+        else:
+            data = _request(given)
+        assert self._child is not None  # the keeper asks nothing of one that is gone
+        self.started = time.perf_counter()
+        try:
+            async with asyncio.timeout(seconds):
+                value, failure = await self._child.call(method, data)
+        except TimeoutError:
+            self._processes.killed += 1
+            await self.end(seconds=0)
+            raise TooLate from None
+        return (None, failure) if failure is not None else attempt(partial(checked, self._spec.name, method, value))
+
+    async def end(self, *, seconds: float) -> None:
+        """Kill it, after so many seconds at most in which it may close itself."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        try:
+            if seconds > 0:
+                with contextlib.suppress(TimeoutError, HostFailure):
+                    async with asyncio.timeout(seconds):
+                        await child.call("close", "[]")
+        finally:
+            await self._processes.end(child)
+
+
+def _request(given: tuple[Any, ...], *made_of: Any) -> str:
+    try:
+        return json.dumps([*made_of, *given], default=_record)
+    except (TypeError, ValueError, RecursionError) as error:
+        parts = {"its arguments": made_of} | (
+            {f"the column {name!r}": value for name, value in given[0].items()} if made_of else {}
+        )
+        bad = [name for name, value in parts.items() if attempt(partial(json.dumps, value, default=_record))[1]]
+        raise HostFailure(
+            f"{(bad or ['a tool call'])[0]} cannot be written as JSON for its process ({error}); "
+            "remove it, or make it text"
+        ) from error
+
+
+def _record(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return plain(value)

@@ -1,0 +1,179 @@
+"""What the methods of an environment may return, and what is said of what they raise."""
+
+import copy
+import inspect
+import json
+import math
+from asyncio import CancelledError
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, Literal
+
+from paceline.environments import Observation
+
+Method = Literal["begin", "answer", "close"]
+Result = tuple[Any, str | None]
+"""What a call returned and None, or None and a sentence of what failed."""
+
+MOST_BYTES = 1 << 20
+"""Bytes of an answer, at most: its messages as JSON."""
+MOST_SAID = 500  # Characters of an exception's message, at most
+NEEDS_OBSERVATION = (
+    "but must return an Observation (messages, reward, done) or a dict with its fields; "
+    'wrap a text: Observation(messages=({"role": "user", "content": text},))'
+)
+NEEDS_OPENING = (
+    "but must return text to add to the last message of the prompt, a list of messages to add, or None; "
+    "make another value text"
+)
+
+
+class WrongResult(Exception):
+    """Value that a method of an environment must not return, in one sentence."""
+
+
+class HostFailure(Exception):
+    """Failure of the place where an environment runs, in one sentence."""
+
+
+class TooLate(Exception):
+    """The call took more than its seconds; a sentence says what else held it up, where something did."""
+
+
+class Overtime(BaseException):
+    """The call took longer than it may. No `Exception`: code that swallows those must not swallow this."""
+
+
+def checked(name: str, method: Method, value: Any) -> Any:
+    """Return what a method of the environment `name` returned, as plain values that nobody else holds.
+
+    `begin`: text, a tuple of messages, or None; `answer`: an Observation; `close`: a number or None.
+
+    Raises:
+        WrongResult: it is none of these, or too large.
+    """
+    said = f"{name}.{method} returned"
+    if method == "answer":
+        return _observation(said, value)
+    if value is None:
+        return None
+    if method == "close":
+        return _number(said, value)
+    if isinstance(value, str):
+        _bounded(said, value)
+        return str(value)
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return _messages(said, value)
+    raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OPENING}")
+
+
+def _observation(said: str, value: Any) -> Observation:
+    if isinstance(value, Observation):
+        messages, reward, done = value.messages, value.reward, value.done
+    elif isinstance(value, Mapping):
+        fields = {"messages": (), "reward": None, "done": False}
+        if unknown := [str(one) for one in value if one not in fields]:
+            raise WrongResult(f"{said} a dict with the unknown field {unknown[0]!r}, {NEEDS_OBSERVATION}")
+        messages, reward, done = ({**fields, **value}[one] for one in fields)
+    else:
+        raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OBSERVATION}")
+    if done not in (True, False):
+        raise WrongResult(f"{said} {done!r:.50} as `done`, but it must be True or False")
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise WrongResult(f"{said} `messages` of type {type(messages).__name__}, {NEEDS_OBSERVATION}")
+    reward = None if reward is None else _number(said, reward)
+    return Observation(messages=_messages(said, messages), reward=reward, done=bool(done))
+
+
+def _messages(said: str, messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    for one in messages:
+        if not isinstance(one, Mapping) or "role" not in one or not isinstance(one["role"], str):
+            raise WrongResult(
+                f"{said} a message that is {one!r:.50}, but a message must be a dict with `role` and `content`; "
+                'wrap a text: {"role": "user", "content": text}'
+            )
+    try:
+        text = json.dumps(messages, ensure_ascii=False, default=plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WrongResult(f"{said} a message that cannot be written as JSON ({error}); make its parts text") from error
+    _bounded(said, text)
+    return tuple(json.loads(text))
+
+
+def plain(value: Any) -> Any:
+    """Return a mapping of any kind as a dict, for `json.dumps`; raises TypeError for what JSON does not have."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"it holds a value of type {type(value).__name__}")
+
+
+def _bounded(said: str, text: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise WrongResult(f"{said} text that is no Unicode ({error.reason}); decode with errors='replace'") from error
+    if size > MOST_BYTES:
+        raise WrongResult(f"{said} {size} bytes, at most {MOST_BYTES} are allowed; shorten what it says")
+
+
+def _number(said: str, value: Any) -> float:
+    if not isinstance(value, Real):
+        kind = type(value).__name__
+        raise WrongResult(f"{said} a reward of type {kind}, but it must be a number or None; convert it by float()")
+    if not math.isfinite(value):
+        raise WrongResult(f"{said} the reward {float(value)}, but it must be finite; return None where there is none")
+    return float(value)
+
+
+def described(error: BaseException) -> str:
+    """Return the type of an exception and the first line of its message, within bounds."""
+    kind = type(error).__name__
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # noqa: BLE001 - the message is made by code of the environment, as in `attempt`
+        lines = []
+    said = f"{kind}: {lines[0]}" if lines else kind
+    return said[:MOST_SAID].encode(errors="backslashreplace").decode()
+
+
+# The border: whatever the code of an environment raises is a failure of its episode, counted, and not fatal.
+
+
+def attempt(function: Callable[[], Any]) -> Result:
+    """Call code of an environment: its result and None, or None and a sentence of what it raised."""
+    try:
+        return function(), None
+    except (WrongResult, HostFailure) as error:
+        return None, str(error)
+    except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
+        return None, described(error)
+
+
+async def attempt_async(awaitable: Awaitable[Any], check: Callable[[Any], Any]) -> Result:
+    """Await what code of an environment returned and check the result; returns what `attempt` does."""
+    try:
+        return check(await awaitable), None
+    except WrongResult as error:
+        return None, str(error)
+    except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
+        return None, described(error)
+    except Overtime:
+        return None, "it blocked the event loop that all async environments share"
+
+
+def dismiss(value: object) -> None:
+    """Close a coroutine that nobody will await; it makes no difference to one that has ended."""
+    if inspect.iscoroutine(value):
+        value.close()
+
+
+def own_copy(given: Any) -> Any:
+    """Copy a task's columns for one environment, which may change them: episodes of a group share their row."""
+    return {name: _copied(value) for name, value in given.items()} if isinstance(given, Mapping) else given
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except TypeError:  # a lock, a client: a program's own object, of which there is no second one
+        return value

@@ -1,0 +1,318 @@
+"""Environments of this process that may wait: sync methods in threads, async ones on one event loop that they share.
+
+All but what runs in these threads is called from the loop of `Hosts`, the keeper. A call that is late is left behind:
+its outcome is settled, and its thread is interrupted at the next instruction of Python, again and again, as it may
+swallow exceptions. What waits in C for good keeps its thread, and a new one takes its place.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from paceline.environments import Environment, EnvironmentSpec
+from paceline.environments.hosting.results import (
+    HostFailure,
+    Method,
+    Overtime,
+    Result,
+    TooLate,
+    attempt,
+    attempt_async,
+    checked,
+    described,
+    dismiss,
+    own_copy,
+)
+from paceline.runtime.interrupts import Interrupt
+
+AGAIN_SECONDS = 1.0  # Seconds from one interruption of a late call to the next, as long as it continues
+GRACE_SECONDS = 1.0
+"""Seconds in which the event loop of async methods answers; else something blocks it."""
+MOST_LEFT = 64
+"""Threads that calls left behind may hold."""
+
+
+def _tell(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(function)
+
+
+def _settle(future: "asyncio.Future[Result]", result: Result) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+class Workers:
+    """Daemon threads, each of which runs one call at a time; as many as are needed up to a limit."""
+
+    def __init__(self, most: int) -> None:
+        self._idle: list[_Worker] = []
+        self._left: list[_Worker] = []
+        self._free = asyncio.Semaphore(most)
+
+    @property
+    def left(self) -> int:
+        """Number of threads that late calls still hold."""
+        return sum(worker.thread.is_alive() for worker in self._left)
+
+    async def run(
+        self, function: Callable[[], Any], seconds: float, wait: float, on_start: Callable[[], None]
+    ) -> Result:
+        """Run code of an environment; `on_start` is called once a thread is free, within `wait` seconds.
+
+        Raises:
+            TooLate: it took more than `seconds`.
+            HostFailure: no thread was free.
+        """
+        if self.left >= MOST_LEFT:
+            raise HostFailure(f"{MOST_LEFT} earlier calls took too long and still hold their threads")
+        try:
+            async with asyncio.timeout(wait):
+                await self._free.acquire()
+        except TimeoutError:
+            raise HostFailure(f"no thread was free for it within {wait:g} seconds") from None
+        worker = self._idle.pop() if self._idle else _Worker()
+        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        on_start()
+        worker.jobs.put((function, done))
+        try:
+            async with asyncio.timeout(seconds):
+                return await done
+        except TimeoutError:
+            raise TooLate from None
+        finally:
+            self._free.release()
+            if done.done() and not done.cancelled():
+                self._idle.append(worker)
+            else:
+                self._left.append(worker)
+                worker.leave()
+
+    def close(self) -> None:
+        """Let go of all threads; those of late calls may go on."""
+        for worker in self._idle:
+            worker.jobs.put(None)
+        self._idle.clear()
+
+
+class _Worker:
+    """One thread."""
+
+    def __init__(self) -> None:
+        self.jobs = SimpleQueue[tuple[Callable[[], Any], "asyncio.Future[Result]"] | None]()
+        self.thread = threading.Thread(target=self._live, name="environment", daemon=True)
+        self._interrupt: Interrupt | None = None
+        self.thread.start()
+
+    def leave(self) -> None:
+        """Interrupt the call until its thread ends. Called from the keeper."""
+        self.jobs.put(None)
+        self._insist(asyncio.get_running_loop())
+
+    def _insist(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self.thread.is_alive():
+            if self._interrupt is not None:
+                self._interrupt.send(Overtime())
+            loop.call_later(AGAIN_SECONDS, self._insist, loop)
+
+    def _live(self) -> None:
+        with contextlib.suppress(Overtime):
+            self._interrupt = Interrupt()
+            self._interrupt.open()
+            try:
+                while (job := self.jobs.get()) is not None:
+                    function, done = job
+                    try:
+                        result = attempt(function)
+                    except Overtime:
+                        return
+                    except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt that no key was pressed for
+                        result = None, described(error)
+                    _tell(done.get_loop(), partial(_settle, done, result))
+                    del job, function, done, result  # what they hold must not live on while the thread waits
+            finally:
+                self._interrupt.close()
+
+
+class SharedLoop:
+    """The event loop of async methods, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        """True once it is blocked for good: what still needs it has failed."""
+        self._keeper = asyncio.get_running_loop()
+        self._loop = asyncio.new_event_loop()
+        self._is_closing = False
+        self._waiting = set[asyncio.Future[Result]]()
+        self._rescue: asyncio.Task[str | None] | None = None
+        self._interrupt: Interrupt | None = None
+        self._thread = threading.Thread(target=self._live, name="async-environments", daemon=True)
+        self._thread.start()
+
+    async def run(self, awaitable: Awaitable[Any], check: Callable[[Any], Any], name: str, seconds: float) -> Result:
+        """Await what an async method of the environment `name` returned.
+
+        Raises:
+            TooLate: it took more than `seconds`; the sentence is of the environment that blocked the loop meanwhile.
+        """
+        if self.is_lost:
+            dismiss(awaitable)
+            return None, "the event loop of its async methods was blocked for good by another environment"
+        done: asyncio.Future[Result] = self._keeper.create_future()
+        tasks = list[asyncio.Task[None]]()
+
+        async def carry_out() -> None:
+            result = await attempt_async(awaitable, check)
+            _tell(self._keeper, partial(_settle, done, result))
+
+        def cancel() -> None:
+            if tasks and not tasks[0].done():
+                tasks[0].cancel()
+                self._loop.call_later(AGAIN_SECONDS, cancel)
+
+        def start() -> None:
+            tasks.append(self._loop.create_task(carry_out(), name=name))
+            tasks[0].add_done_callback(lambda _: dismiss(awaitable))  # it may have been cancelled before it began
+
+        _tell(self._loop, start)
+        self._waiting.add(done)
+        try:
+            async with asyncio.timeout(seconds):
+                return await done
+        except TimeoutError:
+            blocker = await self._blocker()
+            raise TooLate("" if blocker is None else _blocked_by(blocker)) from None
+        finally:
+            self._waiting.discard(done)
+            if done.cancelled() or not done.done():
+                _tell(self._loop, cancel)
+
+    async def _blocker(self) -> str | None:
+        """Free the loop if something blocks it; return the name of the environment that did."""
+        if self._rescue is None or self._rescue.done():
+            self._rescue = asyncio.create_task(self._free())
+        return await asyncio.shield(self._rescue)
+
+    async def _free(self) -> str | None:
+        if self.is_lost or await self._answers():
+            return None
+        running = asyncio.current_task(self._loop)
+        name = "unknown" if running is None else running.get_name()
+        if self._interrupt is not None:
+            self._interrupt.send(Overtime())
+        if not await self._answers():
+            self.is_lost = True
+            for one in list(self._waiting):
+                _settle(one, (None, _blocked_by(name)))
+        return name
+
+    async def _answers(self) -> bool:
+        answered = self._keeper.create_future()
+        _tell(self._loop, lambda: _tell(self._keeper, partial(_settle, answered, (None, None))))
+        done, _ = await asyncio.wait([answered], timeout=GRACE_SECONDS)
+        return bool(done)
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._interrupt = Interrupt()
+        self._interrupt.open()
+        try:
+            while not self._is_closing:
+                with contextlib.suppress(Overtime):  # it came when nothing was blocked any more
+                    self._loop.run_forever()
+            self._cancel_all()
+        finally:
+            self._interrupt.close()
+
+    def _cancel_all(self) -> None:
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self._loop.run_until_complete(asyncio.wait(left, timeout=GRACE_SECONDS))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def close(self) -> None:
+        """Cancel what runs and end the thread, within a few seconds; one that is blocked is left behind."""
+        self._is_closing = True
+        _tell(self._loop, self._loop.stop)
+        self._thread.join(2 * GRACE_SECONDS)
+        if self._thread.is_alive() and self._interrupt is not None:
+            self._interrupt.send(Overtime())
+            self._thread.join(2 * GRACE_SECONDS)
+
+
+def _blocked_by(name: str) -> str:
+    return f"environment {name!r} blocked the event loop that async environments share; make it await, or not async"
+
+
+class Threads:
+    """What the environments of this process run on, started when first needed."""
+
+    def __init__(self, most: int, wait: float) -> None:
+        self.wait = wait
+        """Seconds that a call waits for a free thread."""
+        self.workers = Workers(most)
+        self._loops: list[SharedLoop] = []
+
+    def loop(self) -> SharedLoop:
+        """Return the event loop of async methods; a new one where the last is blocked for good."""
+        if not self._loops or self._loops[-1].is_lost:
+            self._loops.append(SharedLoop())
+        return self._loops[-1]
+
+    def close(self) -> None:
+        """End what can be ended, within a few seconds."""
+        self.workers.close()
+        for one in self._loops:
+            if not one.is_lost:
+                one.close()
+
+
+class ThreadHost:
+    """One environment of this process."""
+
+    def __init__(self, spec: EnvironmentSpec, threads: Threads) -> None:
+        self.started = time.perf_counter()
+        self._spec, self._threads = spec, threads
+        self._environment: Environment | None = None
+        self._loop: SharedLoop | None = None
+
+    async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
+        """Call a method: in a thread, or on the event loop where it is async; see `Host`."""
+        self._start()
+        function = getattr(self._environment, method, None)
+        if inspect.iscoroutinefunction(function):  # none of its code runs before it is awaited
+            value, failure = attempt(partial(function, *given))
+        else:
+            run = partial(self._call, method, given)
+            value, failure = await self._threads.workers.run(run, seconds, self._threads.wait, self._start)
+        if failure is not None or not inspect.isawaitable(value):
+            return value, failure
+        self._loop = self._loop or self._threads.loop()
+        check = partial(checked, self._spec.name, method)
+        left = seconds - (time.perf_counter() - self.started)
+        return await self._loop.run(value, check, self._spec.name, left)
+
+    def _start(self) -> None:
+        self.started = time.perf_counter()
+
+    def _call(self, method: Method, given: tuple[Any, ...]) -> Any:
+        if method == "begin":
+            self._environment = self._spec.make()
+        value = getattr(self._environment, method)(*map(own_copy, given))
+        return value if inspect.isawaitable(value) else checked(self._spec.name, method, value)
+
+    async def end(self, *, seconds: float) -> None:
+        """Let it close itself, for so many seconds at most; what comes of that is nobody's result."""
+        if self._environment is not None and seconds > 0:
+            with contextlib.suppress(TooLate, HostFailure):
+                await self.call("close", (), seconds)
+        self._environment = None
