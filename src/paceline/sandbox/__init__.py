@@ -2,7 +2,9 @@
 
 programs.py   a job, its outcome, and the interface of everything that runs programs
 levels.py     open_sandbox, the levels of isolation, and the hostile programs that one must hold against
-local.py      LocalSandbox: slots, retries, threads, forks, what a reply means
+local.py      LocalSandbox: slots, retries, threads, forks
+outcomes.py   what the reply of a local sandbox means
+interpreters.py  LocalInterpreter: pieces of code one after another, which share their variables
 remote.py     a judge service behind an address
 inside/       what runs in the confined process, by the standard library alone
 """

@@ -4,15 +4,14 @@ import atexit
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ from paceline.sandbox.inside.channel import (
     receive_message,
     send_message,
 )
-from paceline.sandbox.inside.program import NO_FUNCTION, NO_MEMORY, NO_SYNTAX, VALUE
-from paceline.sandbox.inside.watching import MOST_BYTES, MOST_ENTRIES
-from paceline.sandbox.programs import Execution, ExecutionStatus, Job
+from paceline.sandbox.outcomes import Reply, execution_of
+from paceline.sandbox.programs import Execution, Job
 
 INSIDE = Path(__file__).parent / "inside"
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
@@ -48,19 +46,6 @@ class ZygoteError(Exception):
 
 class LevelUnavailableError(Exception):
     """Refusal of the host to let a zygote take on the level's confinement."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
-    """End of a program in the zygote's words, within bounds."""
-
-    how: str
-    code: int
-    seconds: float
-    exceeded: bool
-    stdout: bytes
-    stderr: bytes
-    report: bytes
 
 
 class Zygote:
@@ -109,6 +94,11 @@ class Zygote:
     def pid(self) -> int:
         """Number of the started process; it ends with all that it started."""
         return int(self._process.pid)
+
+    @property
+    def channel(self) -> socket.socket:
+        """Channel to the process, for what is neither a job nor its reply."""
+        return self._channel
 
     def run(self, job: Job, on_sleep: Callable[[], None]) -> Reply:
         """Run one job; `on_sleep` is called once if its program waits without computing.
@@ -177,48 +167,6 @@ def interpreter() -> str:
     return str(getattr(sys, "_base_executable", None) or sys.executable)
 
 
-REPORTED: dict[bytes, ExecutionStatus] = {NO_SYNTAX: "syntax_error", NO_MEMORY: "memory", NO_FUNCTION: "no_function"}
-
-
-def execution_of(job: Job, reply: Reply) -> Execution:
-    """Convert a reply to its job's outcome. Whatever the program claims, it can only get one of its own outcomes."""
-    status, said = _status(job, reply)
-    output = ""
-    if job.function is None or status in ("finished", "output_limit"):
-        output = (reply.stdout if job.function is None else reply.report[1:]).decode(errors="replace")
-    error = "\n".join(part for part in (reply.stderr.decode(errors="replace").rstrip(), said) if part)
-    return Execution(status=status, output=output, error=error, seconds=reply.seconds)
-
-
-def _status(job: Job, reply: Reply) -> tuple[ExecutionStatus, str]:
-    """Return the status, and a sentence if standard error does not give the reason."""
-    limits = job.limits
-    if reply.how == "files":
-        return "output_limit", f"more than {MOST_BYTES >> 20} MiB or {MOST_ENTRIES} names of files"
-    if reply.exceeded or (reply.how == "signalled" and reply.code == signal.SIGXFSZ):
-        return "output_limit", f"more output than {limits.output_bytes} bytes, or sixteen times that in files"
-    if reply.how == "timeout":
-        return "timeout", (
-            f"more than {limits.seconds:g} s of processor time, or more than {limits.wall_seconds:g} s on the clock"
-        )
-    if reply.how == "threads":
-        return "runtime_error", "too many threads"
-    if reply.how == "signalled":
-        name = signal.Signals(reply.code).name if reply.code in list(signal.Signals) else f"signal {reply.code}"
-        return "runtime_error", f"ended by {name}"
-    if reply.code != 0:
-        return REPORTED.get(reply.report[:1], "runtime_error"), f"exit status {reply.code}"
-    if job.function is not None:
-        # The value of a call counts only if it is JSON: the program may write anything there.
-        if reply.report[:1] != VALUE:
-            return "runtime_error", "the program ended before its function returned"
-        try:
-            json.loads(reply.report[1:].decode())
-        except (ValueError, RecursionError) as error:
-            return "runtime_error", f"the value is no JSON that can be read: {error}"
-    return "finished", ""
-
-
 ATTEMPTS = 3  # Attempts for a job, each in a new zygote
 SLEEPERS = 16  # Sleeping programs beyond those that compute, each in a zygote of about 25 MiB
 
@@ -240,6 +188,8 @@ class LocalSandbox:
     def _reset(self) -> None:
         self._idle: list[Zygote] = []
         self._busy: set[Zygote] = set()
+        self._interpreters: set[Zygote] = set()
+        self._most_interpreters = 0
         self._free = threading.Semaphore(self.slots)
         self._beds = threading.Semaphore(SLEEPERS)
         self._lock = threading.Lock()
@@ -263,6 +213,34 @@ class LocalSandbox:
                 raise SandboxError(f"Job.arguments must be a JSON array: {error}") from error
             if not isinstance(arguments, list):
                 raise SandboxError(f"Job.arguments must be a JSON array, got {job.arguments[:50]!r}")
+        failures = []
+        with self.slot(on_sleep) as go_to_bed:
+            for _ in range(ATTEMPTS):
+                try:
+                    return self._attempt(job, go_to_bed)
+                except ZygoteError as error:
+                    failures.append(str(error))
+        raise self.failure("one program", failures)
+
+    def _attempt(self, job: Job, on_sleep: Callable[[], None]) -> Execution:
+        zygote, is_whole = self.take(), False
+        try:
+            reply = zygote.run(job, on_sleep)
+            is_whole = True
+        finally:
+            self.give_back(zygote, is_whole=is_whole)
+        return execution_of(job, reply)
+
+    def failure(self, what: str, failures: list[str]) -> SandboxError:
+        """Make the error of a sandbox in which `what` has failed in every attempt."""
+        return SandboxError(
+            f"the sandbox (level {self._level}) failed {len(failures)} times on {what}: {'; '.join(failures)}; "
+            f"`paceline doctor` tells whether it works at all"
+        )
+
+    @contextlib.contextmanager
+    def slot(self, on_sleep: Callable[[], None] = lambda: None) -> Iterator[Callable[[], None]]:
+        """Wait for a free slot and hold it; call what is yielded to release it early, for a program that sleeps."""
         place = free = self._free
         beds = self._beds
         place.acquire()
@@ -274,43 +252,25 @@ class LocalSandbox:
                 free.release()
                 on_sleep()
 
-        failures = []
         try:
-            for _ in range(ATTEMPTS):
-                try:
-                    return self._attempt(job, go_to_bed)
-                except ZygoteError as error:
-                    failures.append(str(error))
+            yield go_to_bed
         finally:
             place.release()
-        raise SandboxError(
-            f"the sandbox (level {self._level}) failed {ATTEMPTS} times on one program: {'; '.join(failures)}; "
-            f"`paceline doctor` tells whether it works at all"
-        )
 
-    def _attempt(self, job: Job, on_sleep: Callable[[], None]) -> Execution:
-        zygote = self._take()
-        reply = None
-        try:
-            reply = zygote.run(job, on_sleep)
-        finally:
-            with self._lock:
-                self._busy.discard(zygote)
-                is_kept = reply is not None and not self._closed and len(self._idle) < self.slots
-                if is_kept:
-                    self._idle.append(zygote)
-            if not is_kept:
-                zygote.end()
-        return execution_of(job, reply)
+    def take(self, *, for_interpreter: bool = False) -> Zygote:
+        """Take an idle zygote or start one; give it back.
 
-    def _take(self) -> Zygote:
+        As many are kept idle as there are slots, or as were in use by interpreters at once.
+
+        Raises:
+            SandboxError: the sandbox is closed, or its level cannot be had.
+            ZygoteError: a zygote could not be started.
+        """
         with self._lock:
             if self._closed:
                 raise SandboxError("the sandbox is closed")
             if self._idle:
-                zygote = self._idle.pop()
-                self._busy.add(zygote)
-                return zygote
+                return self._taken(self._idle.pop(), for_interpreter)
         try:
             zygote = Zygote(self._level)
         except LevelUnavailableError as error:
@@ -318,10 +278,27 @@ class LocalSandbox:
         self._description = zygote.description
         with self._lock:
             if not self._closed:
-                self._busy.add(zygote)
-                return zygote
+                return self._taken(zygote, for_interpreter)
         zygote.end()
         raise SandboxError("the sandbox is closed")
+
+    def _taken(self, zygote: Zygote, for_interpreter: bool) -> Zygote:
+        self._busy.add(zygote)
+        if for_interpreter:
+            self._interpreters.add(zygote)
+            self._most_interpreters = max(self._most_interpreters, len(self._interpreters))
+        return zygote
+
+    def give_back(self, zygote: Zygote, *, is_whole: bool) -> None:
+        """Give back what was taken; one that is not whole is ended."""
+        with self._lock:
+            self._busy.discard(zygote)
+            self._interpreters.discard(zygote)
+            is_kept = is_whole and not self._closed and len(self._idle) < max(self.slots, self._most_interpreters)
+            if is_kept:
+                self._idle.append(zygote)
+        if not is_kept:
+            zygote.end()
 
     def close(self) -> None:
         """End every process of the sandbox; it cannot be used afterwards."""

@@ -59,6 +59,35 @@ class Execution:
     """Seconds of processor time used."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeResult:
+    """Outcome of one piece of code in an interpreter."""
+
+    output: str
+    """What it wrote, the value of a last expression and the traceback of an exception included; empty if it ended."""
+    failed: bool = False
+    """True if an exception or a status other than 0 ended the code."""
+    ended: str | None = None
+    """Why the interpreter has ended, and its variables are lost: `stopped after 5 s of processor time`; None: it goes
+    on."""
+    seconds: float
+    """Seconds of processor time used."""
+
+
+class Interpreter(Protocol):
+    """A Python interpreter that keeps its variables and files from one piece of code to the next."""
+
+    def run(self, source: str) -> CodeResult:
+        """Run one piece of code to its end. After one that ended the interpreter, the next gets a new one.
+
+        Raises:
+            SandboxError: the sandbox itself failed; nothing is known of the code.
+        """
+
+    def close(self) -> None:
+        """End the interpreter with what it runs; may be called while another thread is in `run`."""
+
+
 class Sandbox(Protocol):
     """Runner of untrusted programs, which knows nothing of expected outputs, verdicts or rewards."""
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from paceline.sandbox.local import Reply, execution_of
+from paceline.sandbox.outcomes import Reply, execution_of
 from paceline.sandbox.programs import Job, Limits
 
 PROGRAM = Job(source="", limits=Limits(seconds=2.0, output_bytes=100))

@@ -2,6 +2,9 @@
 
 It never reads a job: the child takes it from the channel itself, and the kernel passes on what the child wrote. So
 nothing of one program is in the memory that the next one inherits.
+
+An interpreter is a child that gets a channel of its own from the trainer, for code and what it wrote. Here it is
+watched during each call, and stopped between two of them, so that its threads do not compute while nobody waits.
 """
 
 import gc
@@ -30,7 +33,8 @@ USUAL_MODULES = (
 )
 """Modules loaded once, and therefore free for every program."""
 
-ABANDONED = "abandoned"
+ABANDONED, ANSWERED, CLOSED = "abandoned", "answered", "closed"
+TIMEOUT, CLOCK = "timeout", "clock"  # Over the limit of processor time; over that on the clock, and below the other
 WATCH_SECONDS = 0.05
 SHORTEST_WAIT = 0.005
 NAP_SECONDS, NAP_SHARE = 0.25, 0.05
@@ -70,31 +74,85 @@ def serve(control: socket.socket, level: str, scratch: str, identity: Identity, 
     send_message(control, {"ready": confinement.description})
     try:
         while True:
-            _run_job(control, receive_message(control), confinement, memory)
+            limits = receive_message(control)
+            if ANSWERED in limits:  # it crossed with the end of the interpreter
+                continue
+            (_run_interpreter if "interpreter" in limits else _run_job)(control, limits, confinement, memory)
     except BrokenChannelError:
         return
 
 
 def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confinement, memory: int) -> None:
+    files = _files(confinement, os.memfd_create("report"))
+    pid, ready = _forked(control, files, limits, confinement, memory)
+    stopped = _watch(pid, control, limits, confinement, is_interpreter=False)
+    end = _reap(pid, TIMEOUT if stopped == CLOCK else stopped, limits["seconds"])
+    _check_started(ready)
+    if not confinement.filter:
+        end_children()
+    _reply(control, end, files, limits["output_bytes"])
+    os.close(files.report)
+    _leave_nothing(files, confinement)
+
+
+def _run_interpreter(control: socket.socket, limits: dict[str, Any], confinement: Confinement, memory: int) -> None:
+    _, channels, _, _ = socket.recv_fds(control, 1, 1)
+    if not channels:
+        raise BrokenChannelError("no channel for an interpreter")
+    files = _files(confinement, channels[0])
+    pid, ready = _forked(control, files, limits, confinement, memory)
+    os.close(channels[0])
+    _check_started(ready)
+    os.kill(pid, signal.SIGSTOP)
+    send_message(control, {"started": True})
+    stopped, before = None, 0.0
+    while CLOSED not in (call := receive_message(control)):
+        # One call: its seconds are counted from here, by the clock of the whole process.
+        before = _processor_seconds(pid)
+        os.kill(pid, signal.SIGCONT)
+        watched = {**limits, "seconds": before + call["seconds"], "wall_seconds": call["wall_seconds"]}
+        stopped = _watch(pid, control, watched, confinement, is_interpreter=True)
+        if stopped != ANSWERED:
+            break
+        os.kill(pid, signal.SIGSTOP)
+        receive_message(control)
+        send_message(control, End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict())
+    end = _reap(pid, CLOSED if CLOSED in call else stopped, limits["seconds"])
+    if not confinement.filter:
+        end_children()
+    _leave_nothing(files, confinement)
+    send_message(control, end._replace(seconds=end.seconds - before)._asdict())
+
+
+def _files(confinement: Confinement, report: int) -> Files:
     names, again = ("stdin", "stdout", "stderr"), None
     streams = confinement.streams
     if streams is None:
         streams, again = {name: os.memfd_create(name) for name in names}, "/proc/self/fd/{}"
-    files = Files(streams["stdin"], streams["stdout"], streams["stderr"], os.memfd_create("report"), again)
+    return Files(streams["stdin"], streams["stdout"], streams["stderr"], report, again)
+
+
+def _forked(
+    control: socket.socket, files: Files, limits: dict[str, Any], confinement: Confinement, memory: int
+) -> tuple[int, int]:
+    """Fork a child that runs the next job; return its number, and where it says that it has started."""
     ready, started = os.pipe()
     pid = os.fork()
     if pid == 0:
         start(control, files, started, limits, confinement, memory)
     os.close(started)
-    end = _wait(pid, control, limits, confinement)
+    return pid, ready
+
+
+def _check_started(ready: int) -> None:
     said = os.read(ready, MOST_SAID)
     if said != STARTED:
         raise OSError(f"a program could not be started: {said.decode(errors='replace') or 'it was killed before'}")
     os.close(ready)
-    if not confinement.filter:
-        end_children()
-    _reply(control, end, files, limits["output_bytes"])
-    # Leave nothing of this program to the next one.
+
+
+def _leave_nothing(files: Files, confinement: Confinement) -> None:
+    """Leave nothing of this program to the next one."""
     if confinement.streams is None:
         for descriptor in (files.stdin, files.stdout, files.stderr):
             os.close(descriptor)
@@ -104,29 +162,27 @@ def _run_job(control: socket.socket, limits: dict[str, Any], confinement: Confin
             if os.fstat(descriptor).st_uid == os.geteuid():  # then it is the program's too, and it may have barred it
                 os.fchmod(descriptor, 0o666)
                 os.utime(descriptor, ns=(0, 0))  # where 126 bits of a program's own would stay
-    os.close(files.report)
     make_empty(confinement.scratch)
     os.utime(confinement.scratch, ns=(0, 0))
 
 
-def _wait(pid: int, control: socket.socket, limits: dict[str, Any], confinement: Confinement) -> End:
+def _watch(
+    pid: int, control: socket.socket, limits: dict[str, Any], confinement: Confinement, *, is_interpreter: bool
+) -> str | None:
+    """Wait for the end of a child, or of an interpreter's call; return why it has to be stopped, None if it ended."""
     child = os.pidfd_open(pid)
     events = select.poll()
     events.register(child, select.POLLIN)
-    events.register(control, select.POLLRDHUP)
+    events.register(control, select.POLLRDHUP | (select.POLLIN if is_interpreter else 0))
     deadline = time.monotonic() + limits["wall_seconds"]
-    clock = ~pid << 3 | 2  # the processor time of a process: MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
     stopped, is_asleep = None, False
-    looked, used_then = time.monotonic(), 0.0
+    looked, used_then = time.monotonic(), _processor_seconds(pid)
     while stopped is None:
         now = time.monotonic()
-        try:
-            used = time.clock_gettime(clock)
-        except OSError:  # it has just ended
-            used = 0.0
+        used = _processor_seconds(pid)
         left = min(limits["seconds"] - used, deadline - now)
         if left <= 0:
-            stopped = "timeout"
+            stopped = TIMEOUT if limits["seconds"] <= used else CLOCK
             break
         if not is_asleep and now - looked >= NAP_SECONDS:
             is_asleep = used - used_then < NAP_SHARE * (now - looked)
@@ -139,11 +195,21 @@ def _wait(pid: int, control: socket.socket, limits: dict[str, Any], confinement:
         if child in ready:
             break
         if ready:
-            stopped = ABANDONED
+            gone = select.POLLRDHUP | select.POLLHUP
+            stopped = ANSWERED if is_interpreter and not ready[control.fileno()] & gone else ABANDONED
         elif confinement.watched:
             stopped = excess(pid, confinement.scratch, largest_file(limits["output_bytes"]))
     os.close(child)
-    return _reap(pid, stopped, limits["seconds"])
+    return stopped
+
+
+def _processor_seconds(pid: int) -> float:
+    """Return the processor time of a child; 0.0 if it has just ended."""
+    clock = ~pid << 3 | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED)
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return 0.0
 
 
 def _reap(pid: int, stopped: str | None, seconds: float) -> End:
@@ -156,7 +222,7 @@ def _reap(pid: int, stopped: str | None, seconds: float) -> End:
     if stopped is not None:
         return End(stopped, 0, used)
     if code == -signal.SIGXCPU or (code == -signal.SIGKILL and used >= seconds):
-        return End("timeout", 0, used)
+        return End(TIMEOUT, 0, used)
     return End("exited", code, used) if code >= 0 else End("signalled", -code, used)
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from paceline.sandbox.inside import filtering, kernel, landlock
 from paceline.sandbox.inside.channel import PREFIX, receive_bytes
 from paceline.sandbox.inside.confining import Confinement
+from paceline.sandbox.inside.interpreter import run_interpreter
 from paceline.sandbox.inside.program import PROGRAM_FILE, call_function, run_main
 from paceline.sandbox.inside.watching import MOST_THREADS
 
@@ -34,6 +35,7 @@ class Files(NamedTuple):
     stdout: int
     stderr: int
     report: int
+    """File for the program's result; or the channel of an interpreter, whose standard error is its standard output."""
     path: str | None
     """Path under which a descriptor can be opened again; None: /dev/stdin, stdout and stderr are these files."""
 
@@ -66,6 +68,8 @@ def start(
             os.write(LAST, f"{type(error).__name__}: {error}".encode(errors="replace")[:MOST_SAID])
         finally:
             os._exit(70)
+    if "seed" in job:
+        run_interpreter(REPORT, job["seed"], job["shown_bytes"])
     if job["function"] is None:
         run_main(job["source"], REPORT)
     call_function(job["source"], job["function"], job["arguments"], REPORT)
@@ -79,10 +83,13 @@ def _arrange(files: Files, job: dict[str, Any], confinement: Confinement) -> Non
     _write(files.stdin, job["stdin"])
     source = os.open(PROGRAM_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     _write(source, job["source"])
-    opened = [_open_again(files, "stdin", os.O_RDONLY), _open_again(files, "stderr", os.O_WRONLY | os.O_APPEND)]
-    quiet = job["function"] is not None
     flags = os.O_WRONLY | os.O_APPEND
-    opened.insert(1, os.open(os.devnull, flags) if quiet else _open_again(files, "stdout", flags))
+    opened = [_open_again(files, "stdin", os.O_RDONLY), _open_again(files, "stderr", flags)]
+    if "seed" in job:
+        opened[1:] = [_open_again(files, "stdout", os.O_RDWR | os.O_APPEND)] * 2
+    else:
+        quiet = job["function"] is not None
+        opened.insert(1, os.open(os.devnull, flags) if quiet else _open_again(files, "stdout", flags))
     if confinement.rules is not None:
         os.dup2(confinement.rules, RULES)
     os.dup2(files.report, BEFORE_REPORT)

@@ -1,0 +1,215 @@
+"""Interpreters in the local sandbox: each holds a zygote of its own for as long as it keeps variables."""
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from paceline.errors import SandboxError
+from paceline.sandbox.inside.channel import ASLEEP, BrokenChannelError, receive_message, send_message
+from paceline.sandbox.inside.interpreter import HEADER
+from paceline.sandbox.inside.serving import ANSWERED, CLOCK, CLOSED, TIMEOUT
+from paceline.sandbox.local import ATTEMPTS, GRACE_SECONDS, START_SECONDS, LocalSandbox, Zygote, ZygoteError
+from paceline.sandbox.outcomes import TOO_MANY_FILES, signal_name
+from paceline.sandbox.programs import CodeResult, Limits
+
+WHOLE_LIFE = 10**6  # Seconds of processor time of an interpreter; each call has a limit of its own
+SOURCE_BYTES = 1 << 16
+"""Largest code: it fits into a socket's buffer, so that sending never waits for an interpreter that does not read."""
+CUT_LINE = 64  # Bytes of the line that says how much was left out of an output
+
+
+class LocalInterpreter:
+    """`Interpreter` in a process of the sandbox, started at the first code; used by one thread at a time."""
+
+    def __init__(self, sandbox: LocalSandbox, *, seed: int, limits: Limits, shown_bytes: int) -> None:
+        """`seed` is that of the module `random`; of a longer output the first and last half of `shown_bytes` are kept.
+
+        `limits.seconds` holds for each piece of code, the other limits for the interpreter.
+        """
+        self._sandbox, self._limits = sandbox, limits
+        self._content = {"stdin": "", "source": "", "function": None, "seed": seed, "shown_bytes": shown_bytes}
+        self._most_bytes = shown_bytes + CUT_LINE
+        self._zygote: Zygote | None = None
+        self._code: socket.socket | None = None
+        self._lock = threading.Lock()
+        """Held while the zygote is taken or given back."""
+        self._is_running, self._is_closed = False, False
+
+    def run(self, source: str) -> CodeResult:
+        """Run one piece of code to its end; wait for a free slot, and release it while the code sleeps.
+
+        Raises:
+            SandboxError: the sandbox failed, was too slow to tell, or the interpreter is closed.
+        """
+        data = source.encode("utf-8", "surrogatepass")
+        if len(data) > SOURCE_BYTES:
+            raise ValueError(f"code of at most {SOURCE_BYTES} bytes can be run, got {len(data)}")
+        with self._sandbox.slot() as go_to_bed:
+            zygote, code = self._started()
+            is_whole = False
+            try:
+                result, goes_on = self._ask(zygote, code, data, go_to_bed)
+                is_whole = True
+            except (ZygoteError, BrokenChannelError, OSError) as error:
+                raise SandboxError(f"the sandbox failed while it ran code: {error or 'no answer in time'}") from error
+            finally:
+                self._end_run(is_whole=is_whole, goes_on=is_whole and goes_on)
+            return result
+
+    def close(self) -> None:
+        """End the interpreter with what it runs; another thread that waits in `run` gets a SandboxError."""
+        with self._lock:
+            self._is_closed = True
+            zygote, is_running = self._zygote, self._is_running
+        if zygote is not None and is_running:
+            zygote.interrupt()  # whoever runs it gives it back
+        elif zygote is not None:
+            is_whole = False
+            with contextlib.suppress(BrokenChannelError, OSError):
+                is_whole = _is_ended(zygote)
+            self._release(is_whole=is_whole)
+
+    def _started(self) -> tuple[Zygote, socket.socket]:
+        """Return zygote and channel of the interpreter, marked as running code; start one if there is none."""
+        with self._lock:
+            self._check_open()
+            if self._zygote is not None and self._code is not None:
+                self._is_running = True
+                return self._zygote, self._code
+        zygote, code = self._begun()
+        with self._lock:
+            self._zygote, self._code = zygote, code
+            self._is_running = not self._is_closed
+        if not self._is_running:
+            self._release(is_whole=False)
+        self._check_open()
+        return zygote, code
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SandboxError("the interpreter is closed")
+
+    def _begun(self) -> tuple[Zygote, socket.socket]:
+        """Start an interpreter, again if that fails: nothing has been run in it yet."""
+        failures = []
+        for _ in range(ATTEMPTS):
+            try:
+                zygote = self._sandbox.take(for_interpreter=True)
+            except ZygoteError as error:
+                failures.append(str(error))
+                continue
+            try:
+                return zygote, _begin(zygote, self._limits, self._content)
+            except (BrokenChannelError, OSError) as error:
+                failures.append(str(error) or "no answer in time")
+                self._sandbox.give_back(zygote, is_whole=False)
+        raise self._sandbox.failure("the start of an interpreter", failures)
+
+    def _ask(
+        self, zygote: Zygote, code: socket.socket, data: bytes, on_sleep: Callable[[], None]
+    ) -> tuple[CodeResult, bool]:
+        """Run one piece of code; returns its outcome, and True if the interpreter goes on."""
+        limits = self._limits
+        zygote.channel.settimeout(limits.wall_seconds + GRACE_SECONDS)
+        send_message(zygote.channel, {"seconds": limits.seconds, "wall_seconds": limits.wall_seconds})
+        with contextlib.suppress(BrokenPipeError):  # it has ended in the meantime, and the zygote will say how
+            code.sendall(len(data).to_bytes(8, "big") + data)
+        answer = b""
+        is_asleep = False
+        listened = [zygote.channel, code]
+        while not self._is_complete(answer):
+            ready, _, _ = select.select(listened, [], [], limits.wall_seconds + GRACE_SECONDS)
+            if zygote.channel in ready:
+                told = receive_message(zygote.channel)
+                if told != ASLEEP:
+                    return self._ended(told, is_asleep=is_asleep), False
+                is_asleep = True
+                on_sleep()
+            elif code in ready:
+                part = code.recv(self._most_bytes)
+                answer += part
+                if not part:  # the code has closed it; the zygote will say how that ends
+                    listened = [zygote.channel]
+            else:
+                raise ZygoteError("no answer in time")
+        send_message(zygote.channel, {ANSWERED: True})
+        told = receive_message(zygote.channel)
+        if told == ASLEEP:
+            told = receive_message(zygote.channel)
+        if told.get("how") != ANSWERED:  # its end crossed with its answer
+            return self._ended(told, is_asleep=True), False
+        seconds = float(told["seconds"])
+        length, failed = HEADER.unpack(answer[: HEADER.size])
+        if length + HEADER.size != len(answer) or failed > 1:
+            _is_ended(zygote)
+            return CodeResult(output="", ended="ended: the code wrote into its descriptor 3", seconds=seconds), False
+        output = answer[HEADER.size :].decode("utf-8", "replace")
+        return CodeResult(output=output, failed=bool(failed), seconds=seconds), True
+
+    def _is_complete(self, answer: bytes) -> bool:
+        """Return True if no more is to come, or more than there can be."""
+        if len(answer) < HEADER.size:
+            return False
+        length = HEADER.unpack(answer[: HEADER.size])[0]
+        return length > self._most_bytes or len(answer) - HEADER.size >= length
+
+    def _ended(self, told: dict[str, Any], *, is_asleep: bool) -> CodeResult:
+        how, code, limits = told.get("how"), told.get("code"), self._limits
+        if how == CLOCK and not is_asleep:
+            raise ZygoteError(f"code got {told['seconds']:.1f} s of the processor in {limits.wall_seconds:g} s")
+        ends = {
+            TIMEOUT: f"stopped after {limits.seconds:g} s of processor time",
+            CLOCK: f"stopped after {limits.wall_seconds:g} s, asleep",
+            "exited": f"ended with exit status {code}",
+            "signalled": f"ended by {signal_name(code)}" if isinstance(code, int) else "",
+            "threads": "stopped for too many threads",
+            "files": f"stopped for {TOO_MANY_FILES}",
+        }
+        if how not in ends:
+            raise BrokenChannelError(str(told.get("failed", "an answer that is none")))
+        return CodeResult(output="", ended=ends[how], seconds=float(told["seconds"]))
+
+    def _end_run(self, *, is_whole: bool, goes_on: bool) -> None:
+        """Leave the zygote for the next code, or give it back; one that was closed meanwhile has been interrupted."""
+        with self._lock:
+            self._is_running = False
+            is_closed = self._is_closed
+        if is_closed or not goes_on:
+            self._release(is_whole=is_whole and not is_closed)
+
+    def _release(self, *, is_whole: bool) -> None:
+        with self._lock:
+            zygote, code = self._zygote, self._code
+            self._zygote = self._code = None
+        if code is not None:
+            code.close()
+        if zygote is not None:
+            self._sandbox.give_back(zygote, is_whole=is_whole)
+
+
+def _begin(zygote: Zygote, limits: Limits, content: dict[str, Any]) -> socket.socket:
+    """Start an interpreter in an idle zygote; return the channel for its code."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            zygote.channel.settimeout(START_SECONDS)
+            send_message(zygote.channel, {**asdict(limits), "seconds": WHOLE_LIFE, "interpreter": True})
+            socket.send_fds(zygote.channel, [b"."], [theirs.fileno()])
+            send_message(zygote.channel, content)
+            answer = receive_message(zygote.channel)
+        if "started" not in answer:
+            raise BrokenChannelError(str(answer.get("failed", "an answer that is none")))
+    except (BrokenChannelError, OSError):
+        ours.close()
+        raise
+    return ours
+
+
+def _is_ended(zygote: Zygote) -> bool:
+    """End the interpreter of a zygote between two pieces of code; returns True if the zygote is whole afterwards."""
+    send_message(zygote.channel, {CLOSED: True})
+    return receive_message(zygote.channel).get("how") == CLOSED
