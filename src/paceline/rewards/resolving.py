@@ -1,15 +1,10 @@
 """From the name of a function to the function: a built-in reward, `module:function` or `file.py:function`."""
 
-import difflib
-import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from hashlib import blake2b
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
+from typing import cast
 
 from paceline.config.reading import is_code
 from paceline.config.sections import RewardConfig, SamplingConfig
@@ -20,6 +15,7 @@ from paceline.rewards.builtin.length import cosine, repetition, soft_overlong
 from paceline.rewards.builtin.tools import react_format, tool_call
 from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, right_of
 from paceline.rewards.parameters import base_name, parameters_of
+from paceline.runtime.own_code import file_of_code, nearest, own_function
 from paceline.sandbox.levels import Level, open_sandbox
 from paceline.sandbox.programs import Sandbox
 
@@ -98,11 +94,6 @@ def default_system_prompt(names: Sequence[str]) -> str | None:
     return next((_SYSTEM_PROMPTS[base] for base in map(base_name, names) if base in _SYSTEM_PROMPTS), None)
 
 
-_LOADING_ERRORS = (
-    *(ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError),
-    *(ArithmeticError, AssertionError, RuntimeError, OSError, SystemExit),
-)
-
 NO_CONTEXT = RewardContext()  # Context of a function that is resolved outside a run
 
 
@@ -121,48 +112,10 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
         return BUILT_IN[base](context, **parameters_of(name, BUILT_IN[base]))
     if not is_code(name):
         raise RewardError(
-            f"--reward-funcs: no built-in reward function {base!r}{_nearest(base, list(BUILT_IN))}; choose from "
+            f"--reward-funcs: no built-in reward function {base!r}{nearest(base, BUILT_IN)}; choose from "
             f"{', '.join(BUILT_IN)}, or give your own as file.py:function or module:function"
         )
     return own_function(name, flag="--reward-funcs")
-
-
-def own_function(name: str, *, flag: str) -> Callable[..., Any]:
-    """The user's own function that the option `flag` calls `file.py:function` or `module:function`.
-
-    Raises:
-        RewardError: no such file, module or function, or one that cannot be loaded.
-    """
-    where, _, attribute = name.rpartition(":")
-    if where.endswith(".py"):
-        module = _load_file(f"{flag} {name}", Path(where).expanduser())
-    else:
-        try:
-            module = importlib.import_module(where)
-        except _LOADING_ERRORS as error:
-            raise RewardError(
-                f"{flag} {name}: the module cannot be imported ({_describe(error)}); "
-                "check PYTHONPATH, or name the file as path/to/file.py:function"
-            ) from error
-    if not hasattr(module, attribute):
-        functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
-        raise RewardError(
-            f"{flag} {name}: there is no {attribute!r} in it{_nearest(attribute, functions)}; "
-            f"it defines {', '.join(functions) or 'no function'}"
-        )
-    function = getattr(module, attribute)
-    if not callable(function):
-        raise RewardError(f"{flag} {name}: {attribute!r} is of type {type(function).__name__}, but must be a function")
-    return cast(Callable[..., Any], function)
-
-
-def own_name(function: Callable[..., object]) -> str:
-    """Return the name by which an option records a function that a program gives as an object.
-
-    >>> own_name(sum)
-    'builtins:sum'
-    """
-    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def has_home(name: str) -> bool:
@@ -172,11 +125,7 @@ def has_home(name: str) -> bool:
 
 def source_file(name: str) -> Path | None:
     """The file that the function `name` was loaded from; None: it is built in, or its module has no file."""
-    where = name.rpartition(":")[0]
-    if base_name(name) in BUILT_IN or not where:
-        return None
-    file = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)
-    return None if file is None else Path(file).expanduser()
+    return None if base_name(name) in BUILT_IN else file_of_code(name)
 
 
 def right_from(name: str) -> float:
@@ -188,37 +137,3 @@ def right_from(name: str) -> float:
     if base_name(name) not in BUILT_IN:
         return RIGHT
     return right_of(resolve(name, RewardContext(max_completion_length=1)))  # no threshold depends on a length
-
-
-def _load_file(label: str, path: Path) -> ModuleType:
-    """The file as a module; its name holds a hash of path and content, so two files never meet in one module."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RewardError(f"{label}: the file cannot be read ({error}); check the path") from error
-    digest = blake2b(str(path.resolve()).encode() + b"\x00" + content, digest_size=8).hexdigest()
-    module_name = f"paceline_own_{digest}"
-    if module_name in sys.modules:
-        return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise RewardError(f"{label}: {path} is not a Python file; its name must end with .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except _LOADING_ERRORS as error:
-        del sys.modules[module_name]
-        raise RewardError(f"{label}: the file cannot be loaded ({_describe(error)}); correct it first") from error
-    return module
-
-
-def _describe(error: BaseException) -> str:
-    where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}{where}"
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

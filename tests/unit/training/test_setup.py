@@ -8,7 +8,7 @@ import pytest
 
 from paceline.config.building import build_config
 from paceline.errors import ConfigError, DataError, ModelError
-from paceline.rewards.resolving import own_name
+from paceline.runtime.own_code import own_name
 from paceline.training.identity import graders
 from paceline.training.setup.checks import check
 from paceline.training.setup.evaluators import RewardEvaluator

@@ -30,8 +30,9 @@ from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.parameters import base_name
-from paceline.rewards.resolving import BUILT_IN, default_system_prompt, own_function, resolve, reward_context
+from paceline.rewards.resolving import BUILT_IN, default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
+from paceline.runtime.own_code import own_function
 from paceline.training.setup.own_objects import OwnObjects
 from paceline.types import RowCheck
 

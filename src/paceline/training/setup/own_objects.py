@@ -11,7 +11,8 @@ from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.parameters import base_name
-from paceline.rewards.resolving import BUILT_IN, own_name
+from paceline.rewards.resolving import BUILT_IN
+from paceline.runtime.own_code import own_name
 
 if TYPE_CHECKING:
     from paceline.training.setup.checks import Checked

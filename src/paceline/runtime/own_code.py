@@ -1,0 +1,102 @@
+"""Code of the user's own by its name: `module:function` is imported, `file.py:function` is run once per content."""
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from paceline.errors import PacelineError, RewardError
+
+_LOADING_ERRORS = (
+    *(ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError),
+    *(ArithmeticError, AssertionError, RuntimeError, OSError, SystemExit),
+)
+
+
+def own_function(name: str, *, flag: str, error: type[PacelineError] = RewardError) -> Callable[..., Any]:
+    """The user's own function or class that the option `flag` calls `file.py:function` or `module:function`.
+
+    Raises:
+        error: no such file, module or function, or one that cannot be loaded.
+    """
+    where, _, attribute = name.rpartition(":")
+    if where.endswith(".py"):
+        module = _load_file(f"{flag} {name}", Path(where).expanduser(), error)
+    else:
+        try:
+            module = importlib.import_module(where)
+        except _LOADING_ERRORS as cause:
+            raise error(
+                f"{flag} {name}: the module cannot be imported ({_describe(cause)}); "
+                "check PYTHONPATH, or name the file as path/to/file.py:function"
+            ) from cause
+    if not hasattr(module, attribute):
+        functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+        raise error(
+            f"{flag} {name}: there is no {attribute!r} in it{nearest(attribute, functions)}; "
+            f"it defines {', '.join(functions) or 'no function'}"
+        )
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise error(f"{flag} {name}: {attribute!r} is of type {type(function).__name__}, but must be a function")
+    return cast(Callable[..., Any], function)
+
+
+def own_name(function: Callable[..., object]) -> str:
+    """Return the name by which an option records a function that a program gives as an object.
+
+    >>> own_name(sum)
+    'builtins:sum'
+    """
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def file_of_code(name: str) -> Path | None:
+    """The file that the function `name` was loaded from; None: it has no module in its name, or one without a file."""
+    where = name.rpartition(":")[0]
+    file = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)
+    return None if file is None else Path(file).expanduser()
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a question that asks for the nearest of the known names; empty if none is near.
+
+    >>> nearest("acuracy", ["accuracy", "code"])
+    "; did you mean 'accuracy'?"
+    """
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _load_file(label: str, path: Path, error: type[PacelineError]) -> ModuleType:
+    """The file as a module; its name holds a hash of path and content, so two files never meet in one module."""
+    try:
+        content = path.read_bytes()
+    except OSError as cause:
+        raise error(f"{label}: the file cannot be read ({cause}); check the path") from cause
+    digest = blake2b(str(path.resolve()).encode() + b"\x00" + content, digest_size=8).hexdigest()
+    module_name = f"paceline_own_{digest}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise error(f"{label}: {path} is not a Python file; its name must end with .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except _LOADING_ERRORS as cause:
+        del sys.modules[module_name]
+        raise error(f"{label}: the file cannot be loaded ({_describe(cause)}); correct it first") from cause
+    return module
+
+
+def _describe(error: BaseException) -> str:
+    where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text}{where}"
