@@ -49,6 +49,10 @@ class Observation:
     """Reward of this turn; None: none is given for it."""
     done: bool = False
     """True: the episode is over, and the messages are for a reader only."""
+    calls: int = 0
+    """Tool calls of the turn that were dealt with, one that cannot be read included."""
+    failed_calls: int = 0
+    """Those among them that were answered by an error."""
 
 
 class Environment(Protocol):

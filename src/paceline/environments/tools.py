@@ -1,0 +1,271 @@
+"""Tools: functions that a model calls, and the environment that calls them.
+
+| the turn                                     | what the environment answers, one message per call                 |
+|----------------------------------------------|--------------------------------------------------------------------|
+| has no call                                  | nothing: the episode is done                                       |
+| is the last that the episode may have        | nothing, and no tool runs; the episode is not done                 |
+| has a call that cannot be read               | `Error: the tool call cannot be read: REASON`; no tool runs        |
+| calls a tool that there is not               | `Error: there is no tool 'NAME'; the tools are A, B`               |
+| leaves out an argument that has no default   | `Error: NAME needs the argument 'X'`                               |
+| gives an argument that the tool has not      | `Error: NAME has no argument 'X'; its arguments are A, B`          |
+| gives an argument of another type            | `Error: NAME needs 'X' to be of type integer, got "3"`             |
+| calls a tool that raises `CallError`         | its text                                                           |
+| calls a tool that raises another exception   | `Error: NAME failed: TYPE: first line of its message`              |
+| calls a tool that raises one of `FAILURES`   | nothing: the environment has failed, which is not the model's doing |
+| calls a tool that returns a text             | the text                                                           |
+| calls a tool that returns something else     | it as JSON; what JSON does not know is a failure                   |
+
+Errors are answered so that the model can learn from them, and count as failed calls. A text such as
+`<object at 0x7f...>` loses its address, which would differ in each run.
+"""
+
+import asyncio
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paceline.environments import AgentTurn, Observation, ToolCall
+from paceline.errors import PacelineError
+
+SHOWN_NAME, SHOWN_VALUE, SHOWN_ERROR = 60, 60, 300  # Characters of a model's or a tool's own words in an error
+
+FAILURES = (PacelineError, ConnectionError, TimeoutError, MemoryError)
+"""Exceptions by which a tool says that something else than its arguments is wrong."""
+
+
+class CallError(Exception):
+    """Answer to a call that went wrong: the model reads its text, and the call counts as failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """A function that a model may call, and the arguments that it takes."""
+
+    name: str
+    call: Callable[..., Any]
+    """Called with the arguments as keywords; a plain function or `async def`."""
+    arguments: tuple[str, ...] | None = None
+    """Names of its arguments; None: it checks them itself."""
+    required: tuple[str, ...] = ()
+    """Names of those that must be given."""
+    kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Types in JSON's words that an argument may have; it may have any where there is no entry."""
+
+    @property
+    def is_async(self) -> bool:
+        """True if calling it gives something to wait for."""
+        return inspect.iscoroutinefunction(self.call)
+
+
+class Toolset(Protocol):
+    """Tools of one episode, and what they share: an interpreter, a connection."""
+
+    tools: Sequence[Tool]
+
+    def begin(self, seed: int) -> None:
+        """Start an episode."""
+
+    def close(self) -> None:
+        """End it; may be called while a tool runs."""
+
+
+class Functions:
+    """`Toolset` of plain functions, which share nothing."""
+
+    def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
+        self.tools = [tool(function) for function in functions]
+
+    def begin(self, seed: int) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def tool(function: Callable[..., Any]) -> Tool:
+    """Make a tool of a function whose arguments have types; it has the function's name.
+
+    >>> def add(a: int, b: float | None = None) -> float: ...
+    >>> made = tool(add)
+    >>> made.name, made.required, dict(made.kinds)
+    ('add', ('a',), {'a': ('integer',), 'b': ('number', 'null')})
+    """
+    parameters = inspect.signature(function).parameters
+    hints = typing.get_type_hints(function)
+    words = {name: tuple(_words(hints[name])) for name in parameters if name in hints}
+    return Tool(
+        name=function.__name__,
+        call=function,
+        arguments=tuple(parameters),
+        required=tuple(name for name, one in parameters.items() if one.default is inspect.Parameter.empty),
+        kinds={name: found for name, found in words.items() if found},
+    )
+
+
+_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"} | {
+    list: "array",
+    tuple: "array",
+    dict: "object",
+}
+_CLASSES: Mapping[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": types.NoneType,
+    "array": list,
+    "object": Mapping,
+}
+
+
+def _words(hint: object) -> Iterator[str]:
+    """Yield JSON's words for a type; nothing if any value may be right."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        inner = [list(_words(one)) for one in typing.get_args(hint)]
+        if all(inner):
+            yield from (word for words in inner for word in words)
+        return
+    plain = hint if origin is None else origin
+    if isinstance(plain, type) and plain in _WORDS:
+        yield _WORDS[plain]
+
+
+def _is_a(value: object, word: str) -> bool:
+    return isinstance(value, _CLASSES[word]) and (word == "boolean" or not isinstance(value, bool))
+
+
+def problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """Return the line that says what is wrong with the arguments; None if they may be given to the tool."""
+    for name in tool.required:
+        if name not in arguments:
+            return f"Error: {tool.name} needs the argument {name!r}"
+    for name, value in arguments.items():
+        if tool.arguments is not None and name not in tool.arguments:
+            known = f"its arguments are {', '.join(tool.arguments)}" if tool.arguments else "it has none"
+            return f"Error: {tool.name} has no argument {name[:SHOWN_NAME]!r}; {known}"
+        words = tool.kinds.get(name, ())
+        if words and not any(_is_a(value, word) for word in words):
+            given = json.dumps(value, ensure_ascii=False, default=str)[:SHOWN_VALUE]
+            return f"Error: {tool.name} needs {name!r} to be of type {' or '.join(words)}, got {given}"
+    return None
+
+
+_ADDRESS = re.compile(r"(<[^<>\n]*) at 0x[0-9a-fA-F]{6,16}(?=>)")
+
+
+def result_text(value: object) -> str:
+    """Return the text of a tool's result: the same in every run and on every machine.
+
+    >>> result_text("é"), result_text({"b": 0.1, "a": [1, None, "é"]}), result_text("<A object at 0x7f2b00c4d0>")
+    ('é', '{"b": 0.1, "a": [1, null, "é"]}', '<A object>')
+
+    Raises:
+        TypeError: it is neither a text nor JSON: a set, an object of a class.
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _ADDRESS.sub(r"\1", text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    text: str
+    failed: bool = False
+
+
+class ToolEnvironment:
+    """Environment that carries out the calls of each turn, and is done at a turn without one. It gives no reward.
+
+    Calls run in order; neighbours that are `async def` run together. Answers come in the order of the calls.
+    """
+
+    def __init__(self, toolsets: Sequence[Toolset]) -> None:
+        self._toolsets = tuple(toolsets)
+        self._tools = {tool.name: tool for toolset in toolsets for tool in toolset.tools}
+
+    def begin(self, task: Mapping[str, Any], seed: int) -> None:
+        """Start an episode of every toolset; nothing is added to the prompt."""
+        for toolset in self._toolsets:
+            toolset.begin(seed)
+
+    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+        """Answer a turn as the table at the top of this file says."""
+        if not turn.calls and turn.malformed is None:
+            return Observation(done=True)
+        if turn.is_last:
+            return Observation()
+        if turn.malformed is not None:
+            line = f"Error: the tool call cannot be read: {turn.malformed}"
+            return Observation(messages=(_message(0, "unknown", line),), calls=1, failed_calls=1)
+        if any(call.name in self._tools and self._tools[call.name].is_async for call in turn.calls):
+            return self._answer_async(turn)
+        return _observation(turn.calls, [self._carried_out(call) for call in turn.calls])
+
+    def close(self) -> None:
+        """End every toolset's episode, also if one of them fails to."""
+        with ExitStack() as stack:
+            for toolset in self._toolsets:
+                stack.callback(toolset.close)
+
+    async def _answer_async(self, turn: AgentTurn) -> Observation:
+        answers: list[_Answer | asyncio.Task[_Answer]] = []
+        async with asyncio.TaskGroup() as group:
+            for call in turn.calls:
+                if call.name in self._tools and self._tools[call.name].is_async:
+                    answers.append(group.create_task(self._carried_out_async(call)))
+                else:
+                    await asyncio.gather(*(one for one in answers if isinstance(one, asyncio.Task)))
+                    answers.append(self._carried_out(call))
+        done = [one.result() if isinstance(one, asyncio.Task) else one for one in answers]
+        return _observation(turn.calls, done)
+
+    def _carried_out(self, call: ToolCall) -> _Answer:
+        if (line := self._refusal(call)) is not None:
+            return _Answer(line, failed=True)
+        try:
+            result = self._tools[call.name].call(**call.arguments)
+        except Exception as error:  # noqa: BLE001: the border to other people's tools
+            return _told(call.name, error)
+        return _Answer(result_text(result))
+
+    async def _carried_out_async(self, call: ToolCall) -> _Answer:
+        if (line := self._refusal(call)) is not None:
+            return _Answer(line, failed=True)
+        try:
+            result = await self._tools[call.name].call(**call.arguments)
+        except Exception as error:  # noqa: BLE001: the border to other people's tools
+            return _told(call.name, error)
+        return _Answer(result_text(result))
+
+    def _refusal(self, call: ToolCall) -> str | None:
+        if call.name not in self._tools:
+            return f"Error: there is no tool {call.name[:SHOWN_NAME]!r}; the tools are {', '.join(self._tools)}"
+        return problem(self._tools[call.name], call.arguments)
+
+
+def _told(name: str, error: Exception) -> _Answer:
+    """Return what the model reads of an exception; raises it if it is none of the model's doing."""
+    if isinstance(error, FAILURES):
+        raise error
+    if isinstance(error, CallError):
+        return _Answer(result_text(str(error)), failed=True)
+    first = next(iter(str(error).strip().splitlines()), "")[:SHOWN_ERROR]
+    said = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return _Answer(result_text(f"Error: {name} failed: {said}"), failed=True)
+
+
+def _observation(calls: Sequence[ToolCall], answers: Sequence[_Answer]) -> Observation:
+    pairs = enumerate(zip(calls, answers, strict=True))
+    messages = tuple(_message(index, call.name, answer.text) for index, (call, answer) in pairs)
+    failed = sum(answer.failed for answer in answers)
+    return Observation(messages=messages, calls=len(answers), failed_calls=failed)
+
+
+def _message(index: int, name: str, text: str) -> Mapping[str, object]:
+    return {"role": "tool", "name": name, "tool_call_id": f"call{index:05d}", "content": text}
