@@ -28,6 +28,7 @@ import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 from paceline.environments import AgentTurn, Observation, ToolCall
@@ -203,7 +204,7 @@ class ToolEnvironment:
         if turn.malformed is not None:
             line = f"Error: the tool call cannot be read: {turn.malformed}"
             return Observation(messages=(_message(0, "unknown", line),), calls=1, failed_calls=1)
-        if any(call.name in self._tools and self._tools[call.name].is_async for call in turn.calls):
+        if any(self._is_async(call) for call in turn.calls):
             return self._answer_async(turn)
         return _observation(turn.calls, [self._carried_out(call) for call in turn.calls])
 
@@ -214,23 +215,27 @@ class ToolEnvironment:
                 stack.callback(toolset.close)
 
     async def _answer_async(self, turn: AgentTurn) -> Observation:
-        answers: list[_Answer | asyncio.Task[_Answer]] = []
-        async with asyncio.TaskGroup() as group:
-            for call in turn.calls:
-                if call.name in self._tools and self._tools[call.name].is_async:
-                    answers.append(group.create_task(self._carried_out_async(call)))
-                else:
-                    await asyncio.gather(*(one for one in answers if isinstance(one, asyncio.Task)))
-                    answers.append(self._carried_out(call))
-        done = [one.result() if isinstance(one, asyncio.Task) else one for one in answers]
-        return _observation(turn.calls, done)
+        answers = list[_Answer]()
+        for is_async, calls in groupby(turn.calls, key=self._is_async):
+            if not is_async:
+                answers += [self._carried_out(call) for call in calls]
+                continue
+            tasks = [self._carried_out_async(call) for call in calls]
+            for answer in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                answers.append(answer)
+        return _observation(turn.calls, answers)
+
+    def _is_async(self, call: ToolCall) -> bool:
+        return call.name in self._tools and self._tools[call.name].is_async
 
     def _carried_out(self, call: ToolCall) -> _Answer:
         if (line := self._refusal(call)) is not None:
             return _Answer(line, failed=True)
         try:
             result = self._tools[call.name].call(**call.arguments)
-        except Exception as error:  # noqa: BLE001: the border to other people's tools
+        except Exception as error:  # noqa: BLE001 (the border to tools of others)
             return _told(call.name, error)
         return _Answer(result_text(result))
 
@@ -239,7 +244,7 @@ class ToolEnvironment:
             return _Answer(line, failed=True)
         try:
             result = await self._tools[call.name].call(**call.arguments)
-        except Exception as error:  # noqa: BLE001: the border to other people's tools
+        except Exception as error:  # noqa: BLE001 (the border to tools of others)
             return _told(call.name, error)
         return _Answer(result_text(result))
 

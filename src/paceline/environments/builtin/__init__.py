@@ -1,0 +1,9 @@
+"""Built-in tools and environments; `environments/resolving.py` gives them their names.
+
+calculator.py  arithmetic, exact where it can be
+python.py      Python in the sandbox, with variables that stay for the episode
+search.py      passages of the documents in a folder
+mcp.py         tools of a server that speaks the Model Context Protocol
+guess.py       a number to guess
+nim.py         a board game against an opponent
+"""

@@ -1,0 +1,25 @@
+"""What the games share: the number that a turn means, and where their first words stand."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_NUMBER = re.compile(r"-?\d+")
+MOST_DIGITS = 9
+
+
+def last_number(text: str) -> int | None:
+    """Return the last whole number of a text; None if there is none, or it is longer than any of a game.
+
+    >>> last_number("<think>3 or 5?</think> I say 5."), last_number("five")
+    (5, None)
+    """
+    found = _NUMBER.findall(text)
+    return int(found[-1]) if found and len(found[-1].lstrip("-")) <= MOST_DIGITS else None
+
+
+def behind_prompt(task: Mapping[str, Any], text: str) -> str:
+    """Return a game's first words as text to add to the prompt's last message: on a line of their own."""
+    messages = task["messages"]
+    has_words = bool(messages) and bool(str(messages[-1]["content"]).strip())
+    return f"\n{text}" if has_words else text

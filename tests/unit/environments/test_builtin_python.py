@@ -1,0 +1,121 @@
+"""`python`: what an interpreter gives becomes a line for the model, and state is kept for one episode alone."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from paceline.environments import Observation
+from paceline.environments.builtin.python import PythonTool, check_level, python_tool
+from paceline.environments.tools import ToolEnvironment
+from paceline.errors import ConfigError, SandboxError
+from paceline.sandbox.programs import CodeResult
+from tests.unit.environments.scripted_interpreter import ScriptedInterpreter
+from tests.unit.environments.test_tools import contents, turn
+from tests.unit.sandbox.sandboxes import strongest
+
+
+def scripted(outcome: CodeResult | str | SandboxError) -> tuple[ToolEnvironment, list[ScriptedInterpreter]]:
+    made = list[ScriptedInterpreter]()
+
+    def opened(seed: int) -> ScriptedInterpreter:
+        made.append(ScriptedInterpreter(seed, {"x": outcome}))
+        return made[-1]
+
+    environment = ToolEnvironment([PythonTool(opened)])
+    environment.begin({}, 3)
+    return environment, made
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line", "failed"),
+    [
+        ("7\n", "7", 0),
+        ("a\n\n", "a\n", 0),
+        ("", "(no output)", 0),
+        ("<function f at 0x7f3a5c0e1d50>\n", "<function f>", 0),
+        (CodeResult(output="1\nValueError: no\n", failed=True, seconds=0.1), "1\nValueError: no", 1),
+        (
+            CodeResult(output="", ended="stopped after 5 s of processor time", seconds=5.0),
+            "Error: stopped after 5 s of processor time; all variables are lost",
+            1,
+        ),
+    ],
+)
+def test_what_code_comes_to_is_one_answer(outcome, line, failed):
+    environment, _ = scripted(outcome)
+    observation = environment.answer(turn(("python", {"code": "x"})))
+    assert isinstance(observation, Observation)
+    assert contents(observation) == [line]
+    assert (observation.calls, observation.failed_calls) == (1, failed)
+
+
+def test_a_sandbox_that_fails_is_no_answer():
+    environment, _ = scripted(SandboxError("gone"))
+    with pytest.raises(SandboxError, match="gone"):
+        environment.answer(turn(("python", {"code": "x"})))
+
+
+def test_an_interpreter_is_made_of_the_episodes_seed_and_closed_with_it():
+    environment, made = scripted("")
+    assert [one.seed for one in made] == [3]
+    environment.close()
+    assert made[0].is_closed
+
+
+def test_code_that_is_too_long_is_refused_by_its_bytes():
+    environment, _ = scripted("")
+    observation = environment.answer(turn(("python", {"code": "é" * 32769})))
+    assert contents(observation) == ["Error: the code is longer than 65536 bytes"]
+
+
+def test_code_that_is_no_text_is_refused():
+    environment, _ = scripted("")
+    observation = environment.answer(turn(("python", {"code": 7})))
+    assert contents(observation) == ["Error: python needs 'code' to be of type string, got 7"]
+
+
+def test_variables_stay_for_the_episode_and_for_it_alone():
+    first, second = (ToolEnvironment([python_tool(strongest())]) for _ in range(2))
+    for environment in (first, second):
+        environment.begin({}, 5)
+    calls = [("python", {"code": "x = [1]"}), ("python", {"code": "x.append(2)"}), ("python", {"code": "x"})]
+    assert contents(first.answer(turn(*calls))) == ["(no output)", "(no output)", "[1, 2]"]
+    observation = second.answer(turn(("python", {"code": "x"})))
+    assert contents(observation)[0].endswith("NameError: name 'x' is not defined")
+    assert observation.failed_calls == 1
+    drawn = [one.answer(turn(("python", {"code": "import random\nrandom.random()"}))) for one in (first, second)]
+    assert contents(drawn[0]) == contents(drawn[1])
+    first.close()
+    second.close()
+
+
+def test_closing_an_environment_ends_its_call():
+    environment = ToolEnvironment([python_tool(strongest())])
+    environment.begin({}, 0)
+    environment.answer(turn(("python", {"code": "1"})))
+    began = threading.Event()
+
+    def call() -> None:
+        began.set()
+        environment.answer(turn(("python", {"code": "while True: pass"})))
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(call)
+        assert began.wait(30)
+        environment.close()
+        with pytest.raises(SandboxError):
+            waiting.result()
+
+
+@pytest.mark.parametrize(
+    ("level", "message"),
+    [
+        ("http://judge:80", "the service at --sandbox runs whole programs, and keeps no variables; name a level"),
+        ("best", "there is no level 'best' of the sandbox; choose from auto, namespaces, landlock, none"),
+    ],
+)
+def test_a_sandbox_without_interpreters_is_refused(level, message):
+    with pytest.raises(ConfigError, match=f"--environment python: {message}"):
+        check_level(level, address="python")
+    check_level("auto", address="python")
