@@ -6,6 +6,7 @@
     ├── ModelError        a model or tokenizer that cannot be used      exit status 2
     ├── RewardError       a reward function that cannot be trusted      exit status 1 (2 before the first step)
     ├── SandboxError      untrusted programs cannot be run              exit status 2; a failed grader within a run
+    ├── EnvironmentFailure  an environment or tool has failed           a failed episode within a run
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
     ├── EngineError       what samples completions has failed           exit status 1; a cluster replaces it
     └── TrainingError     the run itself went wrong                     exit status 1
@@ -123,6 +124,13 @@ class StorageError(TrainingError):
 
 class ProcessLost(TrainingError):
     """Loss of a process that the run needs; the run can resume from its last checkpoint."""
+
+
+class EnvironmentFailure(PacelineError):
+    """Failure of an environment or tool that is none of the model's doing: nothing is known of what its episode is worth.
+
+    A tool of one's own may raise it too.
+    """
 
 
 class SandboxError(PacelineError):

@@ -37,6 +37,7 @@ class ObjectEnvironment:
 
     def begin(self, task: Mapping[str, Any], seed: int) -> Any:
         """Start an episode; returns the text or the messages that `reset` adds to the prompt."""
+        self._calls.begin(task, seed)
         row = _accepted(self._inner.reset, task, seed)
         opening = self._inner.reset(**row)
         return _later(opening, _opening) if inspect.isawaitable(opening) else _opening(opening)

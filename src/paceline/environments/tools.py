@@ -68,6 +68,7 @@ class Toolset(Protocol):
     """Tools of one episode, and what they share: an interpreter, a connection."""
 
     tools: Sequence[Tool]
+    """Known from the episode's start on."""
 
     def begin(self, seed: int) -> None:
         """Start an episode."""
@@ -188,12 +189,13 @@ class ToolEnvironment:
 
     def __init__(self, toolsets: Sequence[Toolset]) -> None:
         self._toolsets = tuple(toolsets)
-        self._tools = {tool.name: tool for toolset in toolsets for tool in toolset.tools}
+        self._tools: Mapping[str, Tool] = {}
 
     def begin(self, task: Mapping[str, Any], seed: int) -> None:
         """Start an episode of every toolset; nothing is added to the prompt."""
         for toolset in self._toolsets:
             toolset.begin(seed)
+        self._tools = {tool.name: tool for toolset in self._toolsets for tool in toolset.tools}
 
     def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
         """Answer a turn as the table at the top of this file says."""
