@@ -45,8 +45,8 @@ def made() -> MCPServer:
         os._exit(3)
 
     @server.tool()
-    def wait() -> str:
-        """Wait for ever."""
+    async def wait() -> str:
+        """Wait for ever, deaf to all that comes."""
         print("waiting", file=sys.stderr, flush=True)
         threading.Event().wait()
         return ""
