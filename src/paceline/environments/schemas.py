@@ -101,3 +101,14 @@ def _only(argument: str, hint: object) -> Callable[..., Any]:
     only.__annotations__ = {argument: hint}
     only.__doc__ = f"Do nothing.\n\nArgs:\n    {argument}: Anything."
     return only
+
+
+def text_schema(name: str, description: str, **arguments: str) -> Mapping[str, Any]:
+    """Return the schema of a built-in tool, whose arguments are all texts: what `tool_schema` makes of its function.
+
+    `arguments` are their descriptions by name.
+    """
+    properties = {argument: {"type": "string", "description": text} for argument, text in arguments.items()}
+    parameters = {"type": "object", "properties": properties, "required": list(arguments)}
+    function = {"name": name, "description": description, "parameters": parameters, "return": {"type": "string"}}
+    return {"type": "function", "function": function}

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
+from paceline.environments.schemas import text_schema
 from paceline.environments.tools import CallError
 
 Number = int | Fraction | float
@@ -30,6 +31,13 @@ _TOKEN = re.compile(
 TOO_LARGE = "the number is too large or too small"
 _SPELLINGS = {"^": "**", "×": "*", "÷": "/", "−": "-"}  # noqa: RUF001
 _CONSTANTS = {"pi": math.pi, "e": math.e}
+
+
+SCHEMA = text_schema(
+    "calculator",
+    "Calculate the value of an arithmetic expression.",
+    expression="Numbers with + - * / // % ** and brackets, and functions such as sqrt, log, sin, min, max and round.",
+)
 
 
 class ExpressionError(ValueError):

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast, get_args
 
+from paceline.environments.schemas import text_schema
 from paceline.environments.tools import CallError, Tool, tool
 from paceline.errors import ConfigError
 from paceline.sandbox.interpreters import SOURCE_BYTES, LocalInterpreter
@@ -32,6 +33,13 @@ LIMITS = Limits(seconds=5.0, memory_mb=512)
 """Limits of one call; those of memory and files are the interpreter's."""
 SHOWN_BYTES = 8192
 """Bytes of an output that are shown."""
+
+
+SCHEMA = text_schema(
+    "python",
+    "Run Python code. Returns what it prints and the value of its last line. Variables stay for later calls.",
+    code="The code to run.",
+)
 
 
 class PythonTool:

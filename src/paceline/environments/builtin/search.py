@@ -24,6 +24,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from paceline.environments.schemas import text_schema
 from paceline.environments.tools import CallError, Tool, tool
 from paceline.errors import ConfigError
 
@@ -32,6 +33,13 @@ TEXT_COLUMNS, NAME_COLUMNS = ("text", "contents", "content"), ("title", "id")
 PASSAGE_WORDS = 120
 MOST_FOUND = 3
 MOST_WORDS = 64  # Words of a query that are looked for
+
+
+SCHEMA = text_schema(
+    "search",
+    "Search the documents and return the passages that fit best.",
+    query="Words to look for.",
+)
 
 
 class Passage(NamedTuple):
