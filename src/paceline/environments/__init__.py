@@ -88,7 +88,6 @@ class EnvironmentSpec:
     """Where another process finds the function that makes it: `module:attribute` or `file.py:attribute`."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of that function by name, such as JSON can hold."""
-    """What `resolving.environment` makes it of in another process; empty: it can be made in this one only."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of its tools, as chat templates show them; empty: it has none, and calls are not looked for."""
     is_instant: bool = False
