@@ -216,13 +216,13 @@ def test_one_turn_with_tools_runs_none_and_is_graded():
 
     schema = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     spec = EnvironmentSpec(
-        name="tools", make=lambda: ToolEnvironment(Functions([add])), tools=(schema,), is_instant=True
+        name="tools", make=lambda: ToolEnvironment([Functions([add])]), tools=(schema,), is_instant=True
     )
     call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
     once = held(DictatedEngine(lambda *_: call), conversations(spec, turns=1), task())
     assert [one.episode.end for _, group in once for one in group] == ["max_turns"] * 2
     assert runs == []
-    twice = DictatedEngine(lambda request, at: "3" if number_of(request) > 1 else call)
+    twice = DictatedEngine(lambda request, at: "3" if number_of(request) else call)
     ((_, group),) = held(twice, conversations(spec), task())
     assert runs == [1, 1]
     assert [one.episode.end for one in group] == ["done", "done"]
