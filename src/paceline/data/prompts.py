@@ -1,20 +1,29 @@
 """Rendering of prompts: the system message, the chat template or raw text, and the cut of one that is too long."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import Message
+from paceline.data.tools import ToolFormat
 from paceline.errors import ConfigError, DataError, ModelError
+from paceline.types import Message as AnyMessage
 from paceline.types import Task
 
 TEXT_FILES = (".txt", ".md", ".jinja")
 MARK = "paceline-cuts-here-6b1f"
 """Text that no dataset has: it marks where a message's content lies in a template's output."""
+
+_NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
+
+NOON = datetime(2024, 7, 26, 12)
+"""What a chat template's clock shows: the day that Llama's templates write where they have no clock."""
 
 
 def system_prompt(data: DataConfig, default: str | None) -> str | None:
@@ -55,9 +64,9 @@ class Tokenizer(Protocol):
         """Return the token ids of each text under `input_ids`."""
 
     def apply_chat_template(
-        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool, **switches: bool
+        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool, **given: object
     ) -> str:
-        """Render the conversation as the model reads it."""
+        """Render the conversation as the model reads it; `given` has tools, another template, and its switches."""
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of token ids, special tokens kept."""
@@ -75,19 +84,29 @@ class Rendered:
 
 
 def render(
-    prompt: str | list[Message], tokenizer: Tokenizer, data: DataConfig, *, system: str | None, row_id: str
+    prompt: str | list[Message],
+    tokenizer: Tokenizer,
+    data: DataConfig,
+    *,
+    system: str | None,
+    row_id: str,
+    tools: ToolFormat | None = None,
 ) -> Rendered:
     """Render one prompt.
 
     Messages go through the chat template. A system message that the user chose replaces the row's own; a default one
-    only fills the gap. Raw text stays as it is and takes no system message.
+    only fills the gap. Raw text stays as it is and takes neither a system message nor `tools`.
 
     Raises:
-        DataError: raw text with a system message that the user chose, or the template refuses the messages.
+        DataError: raw text with tools or a system message that the user chose, or the template refuses the messages.
         ModelError: messages, and the tokenizer has no chat template.
     """
     is_explicit = data.system_prompt is not None  # the user chose the system message, or none at all
     if isinstance(prompt, str):
+        if tools is not None:
+            raise DataError(
+                f"row {row_id}: its prompt is plain text, which shows the model no tools; make it a list of messages"
+            )
         if system is not None and is_explicit:
             raise DataError(
                 f"row {row_id}: its prompt is plain text, which takes no system message",
@@ -108,7 +127,7 @@ def render(
     if is_explicit or not has_own:
         rest = prompt[1:] if has_own else prompt
         messages = rest if system is None else [{"role": "system", "content": system}, *rest]
-    text = apply_template(tokenizer, messages, data.enable_thinking, row_id)
+    text = apply_template(tokenizer, messages, data.enable_thinking, row_id, tools)
     return Rendered(text=text, add_special_tokens=False, messages=tuple(messages))
 
 
@@ -124,27 +143,113 @@ def token_ids(rendered: Sequence[Rendered], tokenizer: Tokenizer) -> list[tuple[
     return [ids[place] for place in range(len(rendered))]
 
 
-def apply_template(tokenizer: Tokenizer, messages: list[Message], enable_thinking: bool | None, row_id: str) -> str:
+def apply_template(
+    tokenizer: Tokenizer,
+    messages: Sequence[AnyMessage],
+    enable_thinking: bool | None,
+    row_id: str,
+    tools: ToolFormat | None = None,
+) -> str:
     """Render messages with the chat template, up to the start of the answer.
 
     Raises:
         DataError: the template refuses them.
     """
-    # Imported here: only transformers' templates need it, and it comes with them.
-    from jinja2 import TemplateError
-
-    switches = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **switches)
-    except TemplateError as error:
-        roles = ", ".join(str(message["role"]) for message in messages)
+        return chat_text(tokenizer, messages, enable_thinking, tools)
+    except ModelError as error:
         raise DataError(
-            f"row {row_id}: the model's chat template refuses messages of the roles {roles} ({error})",
+            f"row {row_id}: {error.message}",
             remedies=["change them", "use --system-prompt '' where it takes no system message"],
         ) from error
 
 
-def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
+def chat_text(
+    tokenizer: Tokenizer, messages: Sequence[AnyMessage], enable_thinking: bool | None, tools: ToolFormat | None = None
+) -> str:
+    """Render messages with the chat template, up to the start of the answer, at the date of `pinned_date`.
+
+    Raises:
+        ModelError: the template refuses them.
+    """
+    # Imported here: only transformers' templates need it, and it comes with them.
+    from jinja2 import TemplateError
+
+    written = [dict(message) for message in messages] if tools is None else tools.written(messages)
+    given = dict[str, object]() if enable_thinking is None else {"enable_thinking": enable_thinking}
+    if tools is not None and tools.shows_tools:  # an empty list is not the same as none to every template
+        given["tools"] = [dict(schema) for schema in tools.schemas]
+    if pinned_date(tokenizer) is not None:
+        given["chat_template"] = _with_stopped_clock(_template(tokenizer, "tools" in given))
+    try:
+        return tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True, **given)
+    except (TemplateError, TypeError) as error:
+        roles = ", ".join(str(message["role"]) for message in messages)
+        raise ModelError(f"the model's chat template refuses messages of the roles {roles} ({error})") from error
+
+
+def pinned_date(tokenizer: Tokenizer) -> str | None:
+    """Return the date that a chat template with a clock shows, today or not; None where it has no clock.
+
+    A prompt that changes at midnight would not be the same when a run is resumed, nor through one conversation.
+    """
+    templates = tokenizer.chat_template
+    texts = templates.values() if isinstance(templates, Mapping) else [templates or ""]
+    return NOON.date().isoformat() if any("strftime_now" in text for text in texts) else None
+
+
+def _template(tokenizer: Tokenizer, has_tools: bool) -> str:
+    """Return the template that transformers takes where a model has several."""
+    templates = tokenizer.chat_template
+    if isinstance(templates, Mapping):
+        return templates["tool_use" if has_tools and "tool_use" in templates else "default"]
+    return templates or ""
+
+
+def _with_stopped_clock(template: str) -> str:
+    """Return a template whose clock shows `NOON`, whoever renders it."""
+    formats = {
+        found[1]: NOON.strftime(found[1]) for found in re.finditer(r"""strftime_now\(\s*['"](.*?)['"]""", template)
+    }
+    shown = f"{{{{ {formats}.get(format, {NOON.date().isoformat()!r}) }}}}"
+    # templates' environment drops the break behind a block: what follows is rendered as if nothing stood before it
+    return f"{{% macro strftime_now(format) %}}{shown}{{% endmacro %}}\n{template}"
+
+
+def tool_format(
+    tokenizer: Tokenizer, schemas: Sequence[Mapping[str, object]], enable_thinking: bool | None
+) -> ToolFormat | None:
+    """Find out how the chat template shows tools; None without tools.
+
+    It is asked to render tools, a call and its result: what does not come back in the text is not shown.
+    """
+    if not schemas:
+        return None
+    user: Message = {"role": "user", "content": "Question"}
+    native = ToolFormat(schemas=tuple(schemas), shows_tools=True, takes_system=True)
+    function = {"name": "paceline_tool", "arguments": {"place": f"{MARK}-argument"}}
+    call: Message = {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}
+    result: Message = {"role": "tool", "content": f"{MARK}-result"}
+    schema = {"name": "paceline_tool", "description": f"{MARK}-tool", "parameters": _NO_PARAMETERS}
+    probe = replace(native, schemas=({"type": "function", "function": schema},))
+    try:
+        text = chat_text(tokenizer, [user, call, result], enable_thinking, probe)
+        shows_tools = all(f"{MARK}-{what}" in text for what in ("tool", "argument", "result"))
+    except ModelError:
+        shows_tools = False
+    return replace(native, shows_tools=shows_tools, takes_system=takes_system(tokenizer, enable_thinking))
+
+
+def takes_system(tokenizer: Tokenizer, enable_thinking: bool | None) -> bool:
+    """Return True if the chat template takes a system message and shows it."""
+    messages = [{"role": "system", "content": MARK}, {"role": "user", "content": "Question"}]
+    try:
+        return MARK in chat_text(tokenizer, messages, enable_thinking)
+    except ModelError:
+        return False
+
+
+def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolFormat | None = None) -> Task:
     """Return the task with `max_prompt_length` tokens, if it has more.
 
     Of plain text the start token and the end stay. Of messages everything stays up to the content of the first message
@@ -157,7 +262,7 @@ def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
     if task.messages is None:
         start, end = int(ids[0] == tokenizer.bos_token_id), 0
     else:
-        start, end = _frame(task, tokenizer, data)
+        start, end = _frame(task, tokenizer, data, tools)
     if start + end >= limit:
         raise DataError(
             f"row {task.task_id}: its prompt has {len(ids)} tokens, and --max-prompt-length {limit} leaves no room for "
@@ -167,7 +272,7 @@ def truncate(task: Task, tokenizer: Tokenizer, data: DataConfig) -> Task:
     return replace(task, prompt=tokenizer.decode(list(kept)), prompt_ids=kept, tokens_cut=len(ids) - limit)
 
 
-def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig) -> tuple[int, int]:
+def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolFormat | None) -> tuple[int, int]:
     """Return the number of tokens before the first content that may be cut, and behind the last."""
     messages: list[Message] = [dict(message) for message in task.messages or ()]
     undecided = DataError(
@@ -178,7 +283,8 @@ def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig) -> tuple[int, int
     def around(place: int) -> tuple[str, str]:
         """Return what the template writes before and behind the content of one message."""
         marked = [{**message, "content": MARK} if at == place else message for at, message in enumerate(messages)]
-        before, *behind = apply_template(tokenizer, marked, data.enable_thinking, task.task_id).split(MARK)
+        text = apply_template(tokenizer, marked, data.enable_thinking, task.task_id, tools)
+        before, *behind = text.split(MARK)
         if len(behind) != 1:
             raise undecided
         return before, behind[0]

@@ -1,12 +1,13 @@
 """Tokenised tasks from rows, including the treatment of prompts that are too long."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import Problem, screen, usable
-from paceline.data.prompts import Tokenizer, render, token_ids, truncate
+from paceline.data.prompts import Tokenizer, render, token_ids, tool_format, truncate
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
+from paceline.data.tools import ToolFormat
 from paceline.errors import DataError
 from paceline.types import RowCheck, Task
 
@@ -29,11 +30,13 @@ class Making:
     """Check of a row by reward functions."""
     columns: tuple[str, ...]
     """Columns of all rows: reward functions ask for columns by name, even if no row of a batch has one."""
+    tools: ToolFormat | None
+    """How prompts show the tools of conversations; None: there are none."""
 
     def tasks(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Task]:
         """Render and tokenise the prompts of rows, however long they are."""
         prompts = [
-            render(asked.prompt, self.tokenizer, self.data, system=self.system, row_id=row.row_id)
+            render(asked.prompt, self.tokenizer, self.data, system=self.system, row_id=row.row_id, tools=self.tools)
             for row, asked in zip(rows, problems, strict=True)
         ]
         tasks = []
@@ -74,7 +77,7 @@ class Making:
     def truncated(self, task: Task) -> Task:
         """Cut a prompt that is too long to the limit; raise as `LargeTasks.at` if it cannot be cut."""
         try:
-            return truncate(task, self.tokenizer, self.data)
+            return truncate(task, self.tokenizer, self.data, self.tools)
         except DataError as error:
             raise self.refusal(error) from error
 
@@ -175,8 +178,10 @@ def build_tasks(
     system: str | None,
     check: RowCheck | None = None,
     whole: bool = False,
+    tools: Sequence[Mapping[str, object]] = (),
 ) -> TaskSet:
-    """Build tokenised tasks from rows; `system` is the result of `system_prompt`, `check` that of reward functions.
+    """Build tokenised tasks from rows; `system` is the result of `system_prompt`, `check` that of reward functions,
+    `tools` the JSON schemas that prompts show.
 
     Of more than `WHOLE` rows, unless all are needed at once (`whole`), a sample is made to look at them.
 
@@ -190,7 +195,8 @@ def build_tasks(
     _check_names(seen)
     screened = screen(seen, data, check)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
-    making = Making(tokenizer=tokenizer, data=data, system=system, check=check, columns=names)
+    shown = tool_format(tokenizer, tools, data.enable_thinking)
+    making = Making(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools=shown)
     tasks = making.tasks(screened.rows, screened.problems)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
     num_long = sum(length > data.max_prompt_length for length in lengths)

@@ -1,0 +1,132 @@
+"""Tools in plain text: how they are described, called and answered where a chat template has no words for them.
+
+The form is that of Hermes: schemas between `<tools>` tags, calls between `<tool_call>` tags, results between
+`<tool_response>` tags.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from paceline.types import Message
+
+CALL_ID_LENGTH = 9
+"""Characters of a call's id: Mistral's templates take letters and digits of this number, all others take anything."""
+
+_DESCRIPTION = """# Tools
+
+You can call functions. Their JSON schemas, one a line:
+<tools>
+{schemas}
+</tools>
+
+To call one, write its name and its arguments as a JSON object between tags; write one such block for each call:
+<tool_call>
+{{"name": "the function", "arguments": {{"the argument": "its value"}}}}
+</tool_call>
+
+What a call returns is then shown between <tool_response> and </tool_response>."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolFormat:
+    """How prompts of a chat template show tools, their calls and their results."""
+
+    schemas: tuple[Mapping[str, object], ...]
+    """JSON schemas of the tools: `{"type": "function", "function": {"name": ..., "parameters": ...}}`."""
+    shows_tools: bool
+    """True: the template writes them in the model's own way; False: messages hold them as plain text."""
+    takes_system: bool
+    """True if the template takes a system message: it describes the tools, else the first user message does."""
+
+    def written(self, messages: Sequence[Message]) -> list[dict[str, object]]:
+        """Return the messages as the template is given them."""
+        numbered = with_call_ids(messages)
+        return numbered if self.shows_tools else tool_messages(numbered, self.schemas, in_system=self.takes_system)
+
+
+def tool_messages(
+    messages: Sequence[Message], schemas: Sequence[Mapping[str, object]], *, in_system: bool
+) -> list[dict[str, object]]:
+    """Write tools, calls and results into the content of system, user and assistant messages.
+
+    Results, with user messages that follow them, become one user message.
+
+    >>> tool_messages([{"role": "tool", "content": "4"}, {"role": "tool", "content": "5"}], (), in_system=True)
+    [{'role': 'user', 'content': '<tool_response>\\n4\\n</tool_response>\\n<tool_response>\\n5\\n</tool_response>'}]
+    """
+    plain = list[dict[str, object]]()
+    for is_answer, run in groupby(messages, key=lambda message: message["role"] in ("tool", "user")):
+        together = list(run)
+        if is_answer and any(message["role"] == "tool" for message in together):
+            content = "\n".join(_result(message) for message in together)
+            plain.append({"role": "user", "content": content})
+        else:
+            plain += [_said(message) for message in together]
+    if not schemas:
+        return plain
+    lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
+    described = _DESCRIPTION.format(schemas=lines)
+    first = plain[0]
+    if first["role"] == "system":
+        return [{**first, "content": f"{first['content']}\n\n{described}"}, *plain[1:]]
+    if in_system:
+        return [{"role": "system", "content": described}, *plain]
+    return [{**first, "content": f"{described}\n\n{first['content']}"}, *plain[1:]]
+
+
+def _result(message: Message) -> str:
+    content = message["content"]
+    return f"<tool_response>\n{content}\n</tool_response>" if message["role"] == "tool" else str(content)
+
+
+def _said(message: Message) -> dict[str, object]:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, Sequence):
+        return dict(message)
+    blocks = [
+        f"<tool_call>\n{json.dumps({key: call['function'][key] for key in ('name', 'arguments')}, ensure_ascii=False)}"
+        "\n</tool_call>"
+        for call in calls
+    ]
+    content = [str(message["content"])] if message["content"] else []
+    return {"role": message["role"], "content": "\n".join([*content, *blocks])}
+
+
+def with_call_ids(messages: Iterable[Message]) -> list[dict[str, object]]:
+    """Give calls and results the ids that belong together, and results the name of the called tool.
+
+    A result belongs to the call of its id, else to the call of its place. An id of another length or with other
+    characters than templates take is replaced by the place of its call.
+    """
+    numbered, calls, results = list[dict[str, object]](), list[Mapping[str, Any]](), 0
+    for message in messages:
+        complete, given = dict(message), message.get("tool_calls")
+        if message["role"] == "tool":
+            named = [place for place, call in enumerate(calls) if call.get("id") == message.get("tool_call_id")]
+            place = named[0] if named and message.get("tool_call_id") is not None else results
+            call = calls[place] if place < len(calls) else {"id": message.get("tool_call_id")}
+            complete["tool_call_id"] = call_id(call.get("id"), place)
+            complete["name"] = message.get("name") or call.get("function", {}).get("name", "tool")
+            results += 1
+        elif isinstance(given, Sequence):
+            calls, results = list(given), 0
+            complete["tool_calls"] = [
+                {**call, "type": "function", "id": call_id(call.get("id"), place)} for place, call in enumerate(calls)
+            ]
+        else:
+            calls, results = [], 0
+        numbered.append(complete)
+    return numbered
+
+
+def call_id(given: object, place: int) -> str:
+    """Return the id where templates take it, else one made of the call's place within its turn.
+
+    >>> call_id("abcdefghi", 0), call_id("call_12345678", 1)
+    ('abcdefghi', 'call00001')
+    """
+    is_usable = isinstance(given, str) and len(given) == CALL_ID_LENGTH and given.isascii() and given.isalnum()
+    return str(given) if is_usable else f"call{place:05d}"

@@ -1,0 +1,108 @@
+"""What an environment says is data: it is read as text, whatever it holds, and within a limit of tokens."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from paceline.data.prompts import Tokenizer
+
+LEFT_OUT = "(left out: this text could not be made harmless)"
+ROUNDS = 8
+"""Attempts to make a text harmless: what is left of one token may be part of another."""
+LONGEST_TOKEN = 64
+"""Characters of a token, at most, when a long text is cut: what lies beyond as many tokens is not looked at."""
+
+_UNREADABLE = re.compile("[\0\ud800-\udfff]")
+
+
+class ChatTokenizer(Tokenizer, Protocol):
+    """A tokenizer with what conversations need beside prompts."""
+
+    added_tokens_decoder: Mapping[int, Any]
+    """Tokens beside the vocabulary's by id, with `content` and `special`."""
+
+    def __call__(
+        self, text: list[str], *, add_special_tokens: bool, verbose: bool, return_offsets_mapping: bool = False
+    ) -> dict[str, Any]:
+        """Return `input_ids` and, if asked for, `offset_mapping`: where each token's characters start and end."""
+
+    def decode(self, token_ids: list[int], *, clean_up_tokenization_spaces: bool = False) -> str:
+        """Return the text of token ids, special tokens kept."""
+
+
+class PlainText:
+    """Encodes text, and makes text of others harmless: no control token comes of it."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._control = {
+            number: str(token.content)
+            for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special or _is_markup(str(token.content))
+        }
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a text that holds its own control tokens."""
+        return tuple(self._tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"][0])
+
+    def controls(self, ids: Sequence[int]) -> Counter[int]:
+        """Count each control token: the special ones, and added ones that are marks and not words."""
+        return Counter(number for number in ids if number in self._control)
+
+    def read(self, content: object, most: int | None) -> tuple[str, tuple[str, ...], bool]:
+        """Return content as the model reads it, what was done to it, and whether it was cut.
+
+        NULs and halves of surrogate pairs go; a blank behind its first character makes a control token plain; of more
+        than `most` tokens those at the start stay, with a mark that says so.
+        """
+        text, notes = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False), list[str]()
+        readable = _UNREADABLE.sub("", text)
+        if len(readable) < len(text):
+            notes.append(f"left out of an answer: {len(text) - len(readable)} NULs or halves of surrogate pairs")
+        seen = readable if most is None else readable[: most * LONGEST_TOKEN]
+        plain, made_plain = self._harmless(seen)
+        if made_plain:
+            notes.append(f"control tokens in an answer made plain text: {', '.join(made_plain)}")
+        kept = plain if most is None else self._within(plain, most, len(readable) - len(seen))
+        if was_cut := kept is not plain:
+            notes.append(f"an answer of {len(readable)} characters cut at {most} tokens")
+        return kept, tuple(notes), was_cut
+
+    def _harmless(self, text: str) -> tuple[str, list[str]]:
+        """Return the text and the control tokens that were in it."""
+        made_plain = set[str]()
+        for _ in range(ROUNDS):
+            found = {self._control[number] for number in self.controls(self.encode(text))}
+            if not found:
+                return text, sorted(made_plain)
+            made_plain |= found
+            for token in sorted(found):
+                text = text.replace(token, f"{token[0]} {token[1:]}")
+        return LEFT_OUT, sorted(made_plain)
+
+    def _within(self, text: str, most: int, unseen: int) -> str:
+        """Return the text, or as much of its start as fits within `most` tokens with a mark behind it.
+
+        `unseen`: characters that follow it.
+        """
+        encoded = self._tokenizer([text], add_special_tokens=False, verbose=False, return_offsets_mapping=True)
+        spans = encoded["offset_mapping"][0]
+        if len(spans) <= most and not unseen:
+            return text
+        for mark in ("\n[cut: {} more characters]", "[cut]", ""):
+            room = most - len(self.encode(mark.format(len(text) + unseen)))
+            for kept in range(min(room, len(spans)), -1, -1):
+                end = spans[kept - 1][1] if kept else 0
+                if kept < len(spans) and spans[kept][0] < end:
+                    continue  # a border within a character
+                shortened = text[:end] + mark.format(len(text) - end + unseen)
+                if len(self.encode(shortened)) <= most:
+                    return shortened
+        return ""
+
+
+def _is_markup(text: str) -> bool:
+    """Return True for an added token such as `<tool_call>`; words and runs of blanks that were added are plain text."""
+    return bool(re.fullmatch(r"[^\w\s].*\w.*[^\w\s]", text))
