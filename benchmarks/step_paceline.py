@@ -17,7 +17,7 @@ from measuring import Channel, peak_mib
 from workloads import EPSILONS, LEARNING_RATE
 
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
-from paceline.engines import OnFinished, Request, Sampling
+from paceline.engines import FurtherRequests, OnFinished, Request, Sampling
 from paceline.engines.local.engine import LocalEngine
 from paceline.training.learner.learner import Learner
 from paceline.models.forward import choose_forward
@@ -31,15 +31,23 @@ from paceline.types import Completion, Task
 class Limited:
     """An engine whose completions end where the workload says."""
 
+    takes_further = False
+
     def __init__(self, engine: LocalEngine) -> None:
         self.engine = engine
         self.limits: list[tuple[int, ...] | None] = []
         """Of the next call's requests, completion by completion."""
 
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        on_finished: OnFinished | None = None,
+        further: FurtherRequests | None = None,
     ) -> list[tuple[Completion, ...]]:
-        """See `Engine`."""
+        """See `Engine`; a workload has one turn."""
+        assert further is None
         limited = [replace(one, limits=limits) for one, limits in zip(requests, self.limits, strict=True)]
         return self.engine.generate(limited, sampling, on_finished=on_finished)
 

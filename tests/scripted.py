@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from paceline.config.objective import AdvantageConfig
-from paceline.engines import OnFinished, Request, Sampling
+from paceline.engines import Finished, FurtherRequests, OnFinished, Request, Sampling
 from paceline.rewards.function import RewardFunction
 from paceline.training.rollouts.rounds import EngineSampler
 from paceline.training.rollouts.sampler import Sampler, Take
@@ -33,20 +33,42 @@ def taking(tasks: Sequence[Task]) -> Take:
 
 
 class ScriptedEngine:
-    """Gives each prompt, in order over all calls, the completions written for it, and remembers what it was asked."""
+    """Gives each prompt, in order over all calls, the completions written for it, and remembers what it was asked.
 
-    def __init__(self, script: Sequence[Sequence[Completion]]) -> None:
+    Further requests are taken once all completions before them are told of.
+    """
+
+    def __init__(self, script: Sequence[Sequence[Completion]], *, takes_further: bool = True) -> None:
         self._script = iter([tuple(group) for group in script])
         self.requests: list[Request] = []
+        self.takes_further = takes_further
 
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        on_finished: OnFinished | None = None,
+        further: FurtherRequests | None = None,
     ) -> list[tuple[Completion, ...]]:
-        self.requests.extend(requests)
-        groups = [next(self._script) for _ in requests]
-        for index, group in enumerate(groups):
-            for one in group if on_finished is not None else ():
-                on_finished(index, one.token_ids, one.text)
+        assert self.takes_further or further is None
+        groups: list[tuple[Completion, ...]] = []
+        more: Sequence[Request] | None = requests
+        while more is not None:
+            self.requests.extend(more)
+            for index, group in enumerate([next(self._script) for _ in more], start=len(groups)):
+                groups.append(group)
+                for sample, one in enumerate(group if on_finished is not None and self.takes_further else ()):
+                    on_finished(
+                        Finished(
+                            request=index,
+                            sample=sample,
+                            token_ids=one.token_ids,
+                            text=one.text,
+                            finish_reason=one.finish_reason,
+                        )
+                    )
+            more = None if further is None else further.take(wait=True)
         return groups
 
 

@@ -146,7 +146,9 @@ def completions_text(engine, sampling) -> str:
 def test_each_completion_has_a_limit_of_its_own_and_is_told_when_it_ends(fresh):
     limited = dataclasses.replace(request("a", 3), limits=(1, 5, 16))
     told = []
-    (group,) = fresh.generate([limited], SAMPLING, on_finished=lambda *one: told.append(one))
+    (group,) = fresh.generate(
+        [limited], SAMPLING, on_finished=lambda one: told.append((one.request, one.token_ids, one.text))
+    )
     unlimited = completions(fresh, [request("a", 3)])[0]
     assert [one.token_ids for one in group] == [ids[:limit] for ids, limit in zip(unlimited, (1, 5, 16), strict=True)]
     assert sorted(told) == sorted((0, one.token_ids, one.text) for one in group)

@@ -1,6 +1,6 @@
 """What every engine checks of its requests, when a completion ends, and how it is made of tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -17,13 +17,22 @@ def limits_of(request: Request, sampling: Sampling) -> tuple[int, ...]:
     return request.limits
 
 
-def check_requests(requests: Sequence[Request], sampling: Sampling) -> None:
+def check_requests(
+    requests: Sequence[Request],
+    sampling: Sampling,
+    earlier: Sequence[Request] = (),
+    continued: Mapping[tuple[int, int], Sequence[int]] | None = None,
+) -> None:
     """Look at all requests before anything is computed.
 
+    `earlier` are those that the call has had before, `continued` the tokens of their completions that may be continued,
+    by request and sample.
+
     Raises:
-        DataError: a prompt without tokens; limits that do not fit keys or sampling.
+        DataError: a prompt without tokens; limits that do not fit keys or sampling; a prompt that does not begin with
+            what it is said to continue.
     """
-    for index, request in enumerate(requests):
+    for index, request in enumerate(requests, start=len(earlier)):
         if not request.prompt_ids:
             raise DataError(f"prompt {index} of the batch has 0 tokens, a prompt needs at least 1; drop the row")
         limits = limits_of(request, sampling)
@@ -38,6 +47,32 @@ def check_requests(requests: Sequence[Request], sampling: Sampling) -> None:
                     f"prompt {index} of the batch limits a completion to {limit} tokens, a limit must lie in "
                     f"[1, {sampling.max_completion_length}], the sampling's own; change either"
                 )
+        if request.continues is not None:
+            _check_continues(index, request, earlier, continued or {})
+
+
+def _check_continues(
+    index: int,
+    request: Request,
+    earlier: Sequence[Request],
+    continued: Mapping[tuple[int, int], Sequence[int]],
+) -> None:
+    """Compare a prompt with what it continues: what is cached of the one is used for the other."""
+    assert request.continues is not None
+    tokens = continued.get(request.continues)
+    if tokens is None:
+        raise DataError(
+            f"prompt {index} of the batch continues {request.continues}, which names no ended completion that "
+            "`on_finished` returned True for; name one, or None"
+        )
+    if len(request.keys) != 1:
+        raise DataError(f"prompt {index} of the batch continues a completion with {len(request.keys)} keys; give one")
+    before = (*earlier[request.continues[0]].prompt_ids, *tokens)
+    if request.prompt_ids[: len(before)] != before:
+        raise DataError(
+            f"prompt {index} of the batch does not begin with the {len(before)} tokens of prompt and completion that "
+            f"it continues, {request.continues}; give these, or None as what it continues"
+        )
 
 
 def refuse_not_finite(logprobs: np.ndarray, policy_version: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
-from paceline.engines import Engine, OnFinished, Request, Sampling
+from paceline.engines import Engine, FurtherRequests, OnFinished, Request, Sampling
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.activity import ACTIVITY
@@ -241,11 +241,24 @@ class SharedEngine(Engine):
     """An `Engine`: every worker completes a share of the prompts. It learns of all completions at once."""
 
     workers: WorkerGroup
+    takes_further: bool = False
 
     @override
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        on_finished: OnFinished | None = None,
+        further: FurtherRequests | None = None,
     ) -> list[tuple[Completion, ...]]:
+        """Sample by the workers; calls `on_finished` for none.
+
+        Raises:
+            ValueError: further requests, which no worker would ever see.
+        """
+        if further is not None:
+            raise ValueError("workers take all requests of a call at its start; give the next turns in a next call")
         shares = even_shares(len(requests), self.workers.count)
         answers = self.workers.share_out("generate", [(requests[share], sampling) for share in shares])
         return [group for answer in answers for group in answer]

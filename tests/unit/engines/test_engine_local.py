@@ -231,7 +231,7 @@ def test_each_completion_is_told_of_once_as_soon_as_it_has_ended(stop, plain):
     groups = local.generate(
         requests,
         Sampling(max_completion_length=30, stop=stop),
-        on_finished=lambda index, tokens, text: told.append((index, tokens, text)),
+        on_finished=lambda one: told.append((one.request, one.token_ids, one.text)),
     )
     given = [(index, one.token_ids, one.text) for index, group in enumerate(groups) for one in group]
     assert sorted(told) == sorted(given)

@@ -2,6 +2,7 @@
 
 engine.py        the engine, and which decoder it samples with
 scheduling.py    which completion sits in which row
+parking.py       contexts of conversations between their turns
 decoder.py       the interface of what computes logits
 plain.py         any model of transformers, by its own forward pass, with and without a cache
 fused.py         Llama-like models in few operations

@@ -28,6 +28,10 @@ class Rotation:
     """Epsilon of the norm over each query and key head before the rotation, if a layer has one."""
 
 
+Context = Float[Tensor, "N 2 K C D"]
+"""Keys, turned by their positions, and values of the first C tokens of a row in all N layers."""
+
+
 class SharedAttention(Protocol):
     """Attention of rows that share prompts, and its cache. Knows rows and slots; nothing of weights."""
 
@@ -54,8 +58,17 @@ class SharedAttention(Protocol):
     def release(self, rows: Sequence[int]) -> None:
         """These rows' completions have ended."""
 
+    def park(self, rows: Sequence[int]) -> list[Context]:
+        """Copies of what these rows read: their prompts and their own tokens."""
+
+    def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
+        """Let each of these rows, whose completions have ended, go on from a context with its next token."""
+
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """Keep these rows in this order, the first `alive` living, and the prompts that they need."""
+        """Keep these rows in this order, the first `alive` living, and the prompts that they need.
+
+        `keep` may name rows again behind those. None need be alive if prompts or contexts follow at once.
+        """
 
 
 NewAttention = Callable[[int, int, Heads, Rotation], SharedAttention]

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines import Sampling
+from paceline.engines.local.attention import Context
 from paceline.engines.sampling import draw
 
 
@@ -18,7 +19,8 @@ class Decoder(Protocol):
     """
 
     refills: bool
-    """True: prompts may be admitted while other rows are alive. False: only when none is."""
+    """True: prompts may be admitted while other rows are alive, and rows parked and resumed. False: prompts enter only
+    when no row is alive, and no row is parked."""
 
     def begin(self, num_rows: int, max_length: int) -> None:
         """Make room for `num_rows` rows whose prompt and completion have at most `max_length` tokens together."""
@@ -39,8 +41,19 @@ class Decoder(Protocol):
         """The model's weights have changed: compute with these from now on. What is cached stays as it is."""
         return
 
+    def park(self, rows: Sequence[int]) -> list[Context]:
+        """Copy what is cached of these rows' prompts and own tokens, so that others may take their places."""
+        raise NotImplementedError(f"{type(self).__name__} parks no rows")
+
+    def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
+        """Let each of these free rows go on from a context with its next token."""
+        raise NotImplementedError(f"{type(self).__name__} parks no rows")
+
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """Keep these rows, in this order; the first `alive` of them have a living completion."""
+        """Keep these rows, in this order; the first `alive` of them have a living completion.
+
+        `keep` may name rows again behind those, as so many more free rows.
+        """
 
     def release(self, rows: Sequence[int]) -> None:
         """These rows have ended: what only they needed may be used again."""

@@ -9,12 +9,13 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import override
 
-from paceline.engines import OnFinished, Request, Sampling, TakeNewer, TrainedEngine
+from paceline.engines import Finished, FurtherRequests, OnFinished, Request, Sampling, TakeNewer, TrainedEngine
 from paceline.engines.local.attention import heads_of
 from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
 from paceline.engines.local.operations import kernels_reason
+from paceline.engines.local.parking import ASSUMED_FREE, PARKED_SHARE, Parked
 from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.scheduling import SamplingJob, Scheduler
 from paceline.engines.local.weights import unsupported_reason
@@ -24,6 +25,7 @@ from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
 from paceline.kernels.flash_attention import FlashKernel, flash_problem
 from paceline.models.plain_forward import MISFITS, evaluating, plain_logits
+from paceline.runtime.devices import free_memory
 from paceline.types import Completion
 
 Path = Literal["fused", "plain", "recomputing"]
@@ -39,8 +41,11 @@ class LocalEngine(TrainedEngine):
     """An `Engine` over a transformers model. Weights are read at each call: an update in place is seen by the next.
 
     With `take_newer` they may also change within a call, between two tokens. Completions then go on with the cache that
-    they have, keys and values of the older weights (PipelineRL, arXiv:2509.19128), and say which token is of which.
+    they have, keys and values of the older weights (PipelineRL, arXiv:2509.19128), and say which token is of which. So
+    do the turns of a conversation, whose cache is kept in between.
     """
+
+    takes_further = True
 
     def __init__(
         self,
@@ -51,12 +56,14 @@ class LocalEngine(TrainedEngine):
         compute_dtype: torch.dtype,
         eos_token_ids: frozenset[int],
         take_newer: TakeNewer | None = None,
+        parked_bytes: int | None = None,
     ) -> None:
         """Choose the decoder, by a short comparison with the model's own logits.
 
         The weights are shared, never changed; a copy is made per call where `compute_dtype` differs from theirs.
         `concurrent_sequences` bounds memory, never the result. A completion ends after any of `eos_token_ids`.
-        `take_newer` is asked before each token; None: a call ends with the weights that it began with.
+        `take_newer` is asked before each token; None: a call ends with the weights that it began with. `parked_bytes`
+        bounds what is kept between turns; None: a share of the memory that is free at a call.
 
         Raises:
             ModelError: no decoder gives the model's own logits.
@@ -65,7 +72,7 @@ class LocalEngine(TrainedEngine):
         """How many optimiser updates the weights have seen; copied into completions."""
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
-        self._capacity, self._end_tokens = concurrent_sequences, eos_token_ids
+        self._capacity, self._end_tokens, self._parked_bytes = concurrent_sequences, eos_token_ids, parked_bytes
         self._decoder, self.path, self.path_reason = choose_decoder(model, compute_dtype)
 
     @override
@@ -75,28 +82,43 @@ class LocalEngine(TrainedEngine):
 
     @override
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        on_finished: OnFinished | None = None,
+        further: FurtherRequests | None = None,
     ) -> list[tuple[Completion, ...]]:
         """Sample the completions of each request, on the model's own weights.
 
         Raises:
-            DataError: a prompt without tokens; limits that do not fit keys or sampling.
+            DataError: a prompt without tokens, or that does not begin with what it continues; limits that do not fit
+                keys or sampling.
             TrainingError: the logits are not finite.
         """
-        check_requests(requests, sampling)
-        jobs = _jobs(requests, self._capacity, sampling)
-        if not jobs:
+        call = _Call(sampling, self._capacity)
+        jobs = call.add(requests)
+        if not jobs and further is None:
             return [() for _ in requests]
         vocab_size = self._model.get_output_embeddings().weight.shape[0]
         stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, vocab_size)
-        request_of = [index for index, request in enumerate(requests) for _ in request.keys]
 
-        def tell(ended: list[tuple[int, list[int]]]) -> None:
-            """Report completions, which the scheduler numbers over the whole call."""
+        def tell(ended: list[tuple[int, list[int]]]) -> list[bool]:
+            """Report completions; returns which of them may be continued."""
+            assert on_finished is not None
             texts = texts_of(self._tokenizer, [tokens for _, tokens in ended])
+            continued = []
             for (sequence, tokens), text in zip(ended, texts, strict=True):
-                assert on_finished is not None
-                on_finished(request_of[sequence], tuple(tokens), text)
+                finished = call.finished(sequence, tokens, text, stopping)
+                continued.append(on_finished(finished))
+                if continued[-1]:
+                    call.continued[finished.request, finished.sample] = finished.token_ids
+            return continued
+
+        def take_jobs(wait: bool) -> list[SamplingJob] | None:
+            assert further is not None
+            more = further.take(wait=wait)
+            return None if more is None else call.add(more)
 
         with torch.inference_mode(self.path == "fused"), evaluating(self._model):
             if self._take_newer is not None:
@@ -111,31 +133,69 @@ class LocalEngine(TrainedEngine):
                 concurrent_sequences=self._capacity,
                 device=self._model.device,
                 on_ended=None if on_finished is None else tell,
+                take_jobs=None if further is None else take_jobs,
+                parked=Parked(0 if further is None else self._most_parked()),
             )
             sampled = scheduler.run()
-        refuse_not_finite(np.concatenate([logprobs for _, logprobs, _ in sampled]), self.policy_version)
+        refuse_not_finite(np.concatenate([logprobs for _, logprobs, _ in sampled] or [[]]), self.policy_version)
         lists = [(tokens.tolist(), logprobs.tolist(), versions) for tokens, logprobs, versions in sampled]
-        limits = [limit for request in requests for limit in limits_of(request, sampling)]
-        completions = iter(completions_of(self._tokenizer, stopping, lists, limits))
-        return [tuple(next(completions) for _ in request.keys) for request in requests]
+        completions = iter(completions_of(self._tokenizer, stopping, lists, call.limits))
+        return [tuple(next(completions) for _ in request.keys) for request in call.requests]
+
+    def _most_parked(self) -> int:
+        if self._parked_bytes is not None:
+            return self._parked_bytes
+        free = free_memory(self._model.device)
+        return int(PARKED_SHARE * (ASSUMED_FREE if free is None else free))
 
     def _taken(self, version: int | None) -> int | None:
         self.policy_version = self.policy_version if version is None else version
         return version
 
 
-def _jobs(requests: Sequence[Request], capacity: int, sampling: Sampling) -> list[SamplingJob]:
-    """Requests with their completions numbered, cut where a group is larger than the engine's capacity."""
-    jobs, first = [], 0
-    for request in requests:
-        limits = limits_of(request, sampling)
-        for start in range(0, len(request.keys), capacity):
-            part = slice(start, start + capacity)
-            keys = request.keys[part]
-            sequences = tuple(range(first + start, first + start + len(keys)))
-            jobs.append(SamplingJob(prompt_ids=request.prompt_ids, sequences=sequences, keys=keys, limits=limits[part]))
-        first += len(request.keys)
-    return jobs
+class _Call:
+    """The requests of one call, with their completions numbered over all of them."""
+
+    def __init__(self, sampling: Sampling, capacity: int) -> None:
+        self._sampling, self._capacity = sampling, capacity
+        self.requests = list[Request]()
+        self.limits, self._places = list[int](), list[tuple[int, int]]()
+        """Largest number of tokens of each completion, and its request and sample."""
+        self._first = list[int]()
+        """Number of each request's first completion."""
+        self.continued = dict[tuple[int, int], tuple[int, ...]]()
+        """Tokens of the completions that may be continued."""
+
+    def add(self, requests: Sequence[Request]) -> list[SamplingJob]:
+        """Make jobs of further requests, several where a group is larger than the engine's capacity."""
+        check_requests(requests, self._sampling, self.requests, self.continued)
+        jobs = []
+        for request in requests:
+            limits, first = limits_of(request, self._sampling), len(self.limits)
+            continues = None if request.continues is None else self._first[request.continues[0]] + request.continues[1]
+            for start in range(0, len(request.keys), self._capacity):
+                part = slice(start, start + self._capacity)
+                keys = request.keys[part]
+                jobs.append(
+                    SamplingJob(
+                        prompt_ids=request.prompt_ids,
+                        sequences=tuple(range(first + start, first + start + len(keys))),
+                        keys=keys,
+                        limits=limits[part],
+                        continues=continues,
+                    )
+                )
+            self._places += [(len(self.requests), sample) for sample in range(len(limits))]
+            self._first.append(first)
+            self.limits += limits
+            self.requests.append(request)
+        return jobs
+
+    def finished(self, sequence: int, tokens: list[int], text: str, stopping: Stopping) -> Finished:
+        """What there is to say of an ended completion."""
+        request, sample = self._places[sequence]
+        reason = stopping.finish_reason(tokens, self.limits[sequence])
+        return Finished(request=request, sample=sample, token_ids=tuple(tokens), text=text, finish_reason=reason)
 
 
 # --- the decoder: the fastest whose logits equal the model's own on a short made-up batch

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from paceline.engines.local.attention import NewAttention, SharedAttention, heads_of, rotation_of
+from paceline.engines.local.attention import Context, NewAttention, SharedAttention, heads_of, rotation_of
 from paceline.engines.local.decoder import Decoder, rounded_up
 from paceline.engines.local.grid import GridAttention, whole_tiles
 from paceline.engines.local.operations import choose_kernels
@@ -70,6 +70,14 @@ class FusedDecoder(Decoder):
     @override
     def release(self, rows: Sequence[int]) -> None:
         self._attention.release(rows)
+
+    @override
+    def park(self, rows: Sequence[int]) -> list[Context]:
+        return self._attention.park(rows)
+
+    @override
+    def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
+        self._attention.resume(contexts, rows)
 
     @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:

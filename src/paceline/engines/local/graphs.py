@@ -4,7 +4,8 @@ A step is hundreds of short kernels, and starting them takes the host longer tha
 recorded graph starts them all at once. S rows, P prompts, V vocabulary.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from paceline.engines import Sampling
-from paceline.engines.local.attention import NewAttention, Rotation, SharedAttention
+from paceline.engines.local.attention import Context, NewAttention, Rotation, SharedAttention
 from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.grid import GridAttention
 from paceline.engines.local.static import StaticAttention, room_problem
@@ -150,12 +151,27 @@ class GraphedDecoder(Decoder):
     @override
     @torch.inference_mode()
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
-        # Steps are recorded anew only where the prompts need more room than any before.
+        with self._forgetting_moved():
+            return self._decoder.admit(prompts, rows)
+
+    @override
+    @torch.inference_mode()
+    def park(self, rows: Sequence[int]) -> list[Context]:
+        return self._decoder.park(rows)
+
+    @override
+    @torch.inference_mode()
+    def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
+        with self._forgetting_moved():
+            self._decoder.resume(contexts, rows)
+
+    @contextmanager
+    def _forgetting_moved(self) -> Iterator[None]:
+        """Record steps anew, but only where what enters needs more room than anything before."""
         moves = None if self._static is None else self._static.moves
-        logits = self._decoder.admit(prompts, rows)
+        yield
         if self._static is not None and self._static.moves != moves:
             self._forget()
-        return logits
 
     @override
     @torch.inference_mode()

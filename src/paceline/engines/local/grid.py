@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention, rotated
+from paceline.engines.local.attention import Context, Rotation, SharedAttention, causal_attention, rotated
 from paceline.kernels.cpu.decoding import Heads
 
 TILE = 8
@@ -57,14 +57,7 @@ class GridAttention(SharedAttention):
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
         in_use = set(self._slot_of[self._alive].tolist())
         slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
-        before, columns = len(self._prompt_length), self._prompt_keys[0].shape[2]
-        places, length = max(before, max(slots) + 1), max(columns, whole_tiles(max(prompt_lengths)))
-        if places > before or length > columns:
-            self._prompt_length = np.concatenate([self._prompt_length, np.zeros(places - before, dtype=np.int64)])
-            for stored in (self._prompt_keys, self._prompt_values):
-                for layer, grown in enumerate(self._storage(places, length)):
-                    grown[:, :before, :columns] = stored[layer]
-                    stored[layer] = grown
+        self._make_room(max(slots) + 1, max(prompt_lengths))
         for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
             self._prompt_length[slot] = length
             index = np.asarray(members)
@@ -72,9 +65,51 @@ class GridAttention(SharedAttention):
         self._read_tables()
         return torch.tensor(slots, device=self._like.device)
 
+    def _make_room(self, places: int, length: int) -> None:
+        """Let there be so many slots of so many columns."""
+        before, columns = len(self._prompt_length), self._prompt_keys[0].shape[2]
+        places, length = max(before, places), max(columns, whole_tiles(length))
+        if places > before or length > columns:
+            self._prompt_length = np.concatenate([self._prompt_length, np.zeros(places - before, dtype=np.int64)])
+            for stored in (self._prompt_keys, self._prompt_values):
+                for layer, grown in enumerate(self._storage(places, length)):
+                    grown[:, :before, :columns] = stored[layer]
+                    stored[layer] = grown
+
     @override
     def release(self, rows: Sequence[int]) -> None:
         self._alive[np.asarray(rows)] = False
+
+    @override
+    def park(self, rows: Sequence[int]) -> list[Context]:
+        contexts = []
+        for row in rows:
+            slot, own = self._slot_of[row], slice(int(self._start[row]), self.column)
+            before, heads = int(self._prompt_length[slot]), self._heads
+            length = before + own.stop - own.start
+            context = self._like.new_empty(self._layers, 2, heads.kv, length, heads.width)
+            for layer, (keys, values) in enumerate(context.unbind(0)):
+                keys[:, :before], keys[:, before:] = (
+                    self._prompt_keys[layer][:, slot, :before],
+                    self.own_keys[layer][:, row, own],
+                )
+                values[:, :before], values[:, before:] = (
+                    self._prompt_values[layer][:, slot, :before],
+                    self.own_values[layer][:, row, own],
+                )
+            contexts.append(context)
+        return contexts
+
+    @override
+    def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
+        lengths, columns = [context.shape[-2] for context in contexts], self._prompt_keys[0].shape[2]
+        if max(lengths) > columns:  # contexts grow from turn to turn
+            self._make_room(0, max(*lengths, columns * 3 // 2))
+        slots = self.take_slots(lengths, [[row] for row in rows])
+        for slot, length, context in zip(slots.tolist(), lengths, contexts, strict=True):
+            for layer, (keys, values) in enumerate(context.unbind(0)):
+                self._prompt_keys[layer][:, slot, :length] = keys
+                self._prompt_values[layer][:, slot, :length] = values
 
     @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
@@ -93,7 +128,8 @@ class GridAttention(SharedAttention):
         ):
             for layer, tensor in enumerate(stored):
                 stored[layer] = tensor.index_select(1, index)
-        self._read_tables()
+        if alive:
+            self._read_tables()
 
     def _read_tables(self) -> None:
         """Derive what each row reads from the tables, whenever rows come or go or columns are moved."""

@@ -1,6 +1,8 @@
-"""Continuous batching: prompts enter, rows end, free rows are refilled, the batch shrinks.
+"""Continuous batching: prompts enter, rows end, free rows are refilled, the batch shrinks and grows.
 
-Knows rows and tokens; nothing of attention, caches or text.
+Knows rows and tokens; nothing of attention, caches or text. A completion that may be continued gives its row to
+another, and what is cached of it is parked. Its next turn takes any free row and reads what was said since, token by
+token among the others' steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from paceline.engines import Sampling, TakeNewer
+from paceline.engines.local.attention import Context
 from paceline.engines.local.decoder import Decoder, rounded_up
+from paceline.engines.local.parking import Parked, reading_pays
 from paceline.engines.requests import Stopping
 from paceline.engines.sampling import as_signed_64, draw, uniforms
 from paceline.runtime.activity import ACTIVITY
@@ -23,10 +27,13 @@ UNIFORM_BLOCK = 32
 """Positions whose uniform numbers are made at once."""
 REFILL_SHARE = 4
 """Waiting prompts enter once one row in this many is free: fewer, larger prefills."""
+SPARE_ROWS = 2
+"""A batch that conversations may come back to shrinks once the rows in use are one in this many: storage moves less."""
 _FREE = -1
 
-OnEnded = Callable[[list[tuple[int, list[int]]]], None]
-"""Called with the completions that one step has ended: the number and the tokens of each."""
+OnEnded = Callable[[list[tuple[int, list[int]]]], list[bool]]
+"""Called with the completions that one step has ended: the number and the tokens of each. Returns which of them may be
+continued."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,18 +46,27 @@ class SamplingJob:
     keys: tuple[int, ...]
     limits: tuple[int, ...]
     """Largest number of tokens of each completion."""
+    continues: int | None = None
+    """Number of the completion with whose prompt and tokens the prompt begins; None: it is of its own."""
+
+
+TakeJobs = Callable[[bool], Sequence[SamplingJob] | None]
+"""Gives the jobs that have come up since it was called last; None: there will be no more. True: waits until either."""
 
 
 class Rows:
     """The rows of a batch in parallel columns: one entry for each row, which holds a completion or is free."""
 
-    def __init__(self, count: int) -> None:
-        """Start with all rows free."""
+    def __init__(self, count: int, history: int) -> None:
+        """Start with all rows free; `history` is how many tokens of each completion are kept."""
         self.sequence = np.full(count, _FREE)
         """Number of each row's completion. Replaced and never changed in place, since the log of draws refers to it."""
         self.num_sampled = np.zeros(count, dtype=np.int64)
+        """Tokens sampled by each row's completion; below 0 while it still reads, so that it is 0 at the first draw."""
         self.keys = np.zeros(count, dtype=np.int64)
         self.limits = np.zeros(count, dtype=np.int64)
+        self.history = np.zeros((count, history), dtype=np.int32)
+        """Tokens sampled by each row's completion."""
         self.alive = 0
         """Number of rows that hold a completion."""
 
@@ -80,11 +96,16 @@ class Rows:
         self.sequence[rows] = _FREE
         self.alive -= len(rows)
 
-    def compact(self, size: int) -> np.ndarray:
-        """Keep `size` rows, those with a completion first; return the rows that stay, in their new order."""
+    def resize(self, size: int) -> np.ndarray:
+        """Keep `size` rows, those with a completion first; return the rows that stay, in their new order.
+
+        Where that is more rows than there are, the first one stands for each that is new.
+        """
         keep = np.argsort(self.sequence == _FREE, kind="stable")[:size]
+        keep = np.concatenate([keep, np.zeros(size - len(keep), dtype=keep.dtype)])
         self.sequence, self.num_sampled = self.sequence[keep], self.num_sampled[keep]
-        self.keys, self.limits = self.keys[keep], self.limits[keep]
+        self.sequence[self.alive :], self.num_sampled[self.alive :] = _FREE, 0
+        self.keys, self.limits, self.history = self.keys[keep], self.limits[keep], self.history[keep]
         return keep
 
 
@@ -112,14 +133,23 @@ class Scheduler:
     """Largest number of rows computed at once."""
     device: torch.device
     on_ended: OnEnded | None
+    take_jobs: TakeJobs | None
+    """Gives further jobs, numbered on; None: there are none."""
+    parked: Parked
 
     def __post_init__(self) -> None:
-        # Shortest prompts enter last, so that neighbours are padded little and the cache is sized at the start.
-        self._waiting = sorted(self.jobs, key=lambda job: -len(job.prompt_ids))
-        self._num_sequences = sum(len(job.sequences) for job in self.jobs)
-        self._max_length = max(len(job.prompt_ids) for job in self.jobs) + self.sampling.max_completion_length
+        self._waiting, self._num_sequences = list[SamplingJob](), 0
+        self._longest, self._room = 0, 0
+        """Tokens of the longest prompt and its completion together, and what the decoder has room for."""
+        self._parks = self.take_jobs is not None and self.decoder.refills
+        self._add(self.jobs)
 
-        self._rows = Rows(0)
+        keeps_history = self.stopping.watches_text or self.on_ended is not None
+        self._history = self.sampling.max_completion_length if keeps_history else 0
+        """Tokens of each completion that are kept, as somebody reads them before the end."""
+        self._rows = Rows(0, self._history)
+        self._unread = dict[int, tuple[int, ...]]()
+        """Tokens that the rows of these completions began with; all but the first are fed to them one by one."""
         self._tokens = torch.zeros(0, dtype=torch.int64, device=self.device)
         """Newest token of each row."""
         self._uniforms = torch.zeros(0, 0, device=self.device)
@@ -128,10 +158,6 @@ class Scheduler:
         """Positions of them that have been drawn."""
 
         self._log = list[_Draw]()
-        keeps_history = self.stopping.watches_text or self.on_ended is not None
-        shape = (self._num_sequences, self.sampling.max_completion_length)
-        self._history = np.zeros(shape, dtype=np.int32) if keeps_history else None
-        """Tokens of each completion, kept only if somebody reads them before the end."""
         self._num_tokens, self._num_ended = 0, 0
 
     def run(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -141,27 +167,29 @@ class Scheduler:
             Tokens of each completion, their logprobs and the policy versions that sampled them.
         """
         ACTIVITY.advance("generate", 0, self._num_sequences)
-        if self.decoder.refills:
-            self._begin(min(self.concurrent_sequences, self._num_sequences))
-        while self._waiting or self._rows.alive:
+        while True:
+            if self.take_jobs is not None:
+                self._take_further(self.take_jobs)
+            if not (self._waiting or self._rows.alive):
+                if self.take_jobs is None:
+                    break
+                continue
             self._refill()
             if not self._rows.alive:
                 continue  # all that entered ended with their first token
             if not (self._waiting and self.decoder.refills):
                 # drop free rows once the next smaller round size holds the others
-                size = rounded_up(self._rows.alive)
-                if size < len(self._rows):
-                    keep = self._to_device(self._rows.compact(size))
-                    self._tokens = self._tokens.index_select(0, keep)
-                    self._uniforms_used = UNIFORM_BLOCK
-                    self.decoder.compact(keep, self._rows.alive)
-            version = None if self.take_newer is None else self.take_newer()
-            if version is not None:  # the next token is sampled from newer weights
-                self.policy_version = version
-                self.decoder.reread()
+                size, spare = rounded_up(self._rows.alive), 1 if self.take_jobs is None else SPARE_ROWS
+                if size < len(self._rows) and size * spare <= len(self._rows):
+                    self._resize(size)
+            self._take_weights()
             uniform = self._next_uniforms()
             self._tokens, logprobs = self.decoder.draw_next(self._tokens, uniform, self.sampling)
             self._record(slice(None), self._tokens, logprobs)
+            if self._unread:
+                self._read_on()
+        if not self._num_sequences:
+            return []
         self.decoder.end()
 
         # Sort all draws by completion; free rows fall out.
@@ -175,18 +203,73 @@ class Scheduler:
         columns = (np.split(column[order], ends[:-1]) for column in (tokens, nats, versions))
         return list(zip(*columns, strict=True))
 
-    def _begin(self, count: int) -> None:
-        self.decoder.begin(count, self._max_length)
-        self._rows = Rows(count)
+    def _add(self, jobs: Sequence[SamplingJob]) -> None:
+        """Let jobs wait with the others."""
+        # Shortest prompts enter last, so that neighbours are padded little and the cache is sized at the start.
+        self._waiting = sorted([*self._waiting, *jobs], key=lambda job: -len(job.prompt_ids))
+        self._num_sequences += sum(len(job.sequences) for job in jobs)
+        for job in jobs:
+            # at first as if all began: a limit is what a turn may take of the tokens of a whole conversation
+            most = max(job.limits) if self._room else self.sampling.max_completion_length
+            self._longest = max(self._longest, len(job.prompt_ids) + most)
+
+    def _take_further(self, take_jobs: TakeJobs) -> None:
+        """Let jobs that have come up wait with the others; block for them where there is nothing else to do."""
+        is_idle = not (self._waiting or self._rows.alive)
+        jobs = take_jobs(is_idle)
+        if jobs is None:
+            self.take_jobs = None
+            return
+        if is_idle:
+            self._take_weights()  # what arrived meanwhile, for the first tokens too
+        for job in jobs:
+            if job.continues is not None and job.continues in self.parked:
+                read = len(job.prompt_ids) - self.parked.length(job.continues)
+                if not reading_pays(read, len(job.prompt_ids)):
+                    self.parked.take(job.continues)
+        if jobs:
+            self._add(jobs)
+
+    def _take_weights(self) -> None:
+        """Sample the next tokens from newer weights, if there are any."""
+        version = None if self.take_newer is None else self.take_newer()
+        if version is not None:
+            self.policy_version = version
+            if self._room:
+                self.decoder.reread()
+
+    def _begin(self) -> None:
+        """Lay out the decoder for the jobs that wait."""
+        if not self.decoder.refills:
+            count = sum(len(job.sequences) for job in self._fitting(self.concurrent_sequences))
+        else:
+            count = min(self.concurrent_sequences, sum(len(job.sequences) for job in self._waiting))
+            if self._room:
+                self.decoder.end()
+        if self._longest > self._room:
+            self._room = max(self._longest, self._room * 3 // 2)
+        self.decoder.begin(count, self._room)
+        self._rows = Rows(count, self._history)
         self._tokens = torch.zeros(count, dtype=torch.int64, device=self.device)
         self._uniforms_used = UNIFORM_BLOCK
 
+    def _resize(self, size: int) -> None:
+        """Keep so many rows, or make as many of them."""
+        keep = self._to_device(self._rows.resize(size))
+        self._tokens = self._tokens.index_select(0, keep)
+        self._uniforms_used = UNIFORM_BLOCK
+        self.decoder.compact(keep, self._rows.alive)
+
     def _refill(self) -> None:
         """Let waiting prompts enter: once enough rows are free, or once all are where the decoder cannot refill."""
-        if not self._waiting or (self._rows.alive and not self.decoder.refills):
+        if not self._waiting:
             return
-        if not self.decoder.refills:
-            self._begin(sum(len(job.sequences) for job in self._fitting(self.concurrent_sequences)))
+        if not self.decoder.refills or self._longest > self._room:
+            if self._rows.alive:
+                return
+            self._begin()
+        if self._parks:
+            self._resume()
         free = len(self._rows) - self._rows.alive
         if self._rows.alive and free * REFILL_SHARE < len(self._rows):
             return
@@ -205,6 +288,44 @@ class Scheduler:
         self._tokens = self._tokens.index_copy(0, self._to_device(rows), tokens)
         self._uniforms_used = UNIFORM_BLOCK
         self._record(rows, tokens, logprobs)
+
+    def _resume(self) -> None:
+        """Let completions whose contexts are parked go on in free rows, of which more are made if there may be more."""
+        if len(self._rows) < self.concurrent_sequences:
+            wanted = self._rows.alive + sum(len(job.sequences) for job in self._waiting)
+            if wanted > len(self._rows):
+                self._resize(min(rounded_up(wanted), self.concurrent_sequences))
+        free = len(self._rows) - self._rows.alive
+        if not free:
+            return
+        resumed, contexts, waiting = list[SamplingJob](), list[Context](), list[SamplingJob]()
+        for job in self._waiting:
+            if job.continues is not None and job.continues in self.parked and len(resumed) < free:
+                resumed.append(job)
+                contexts.append(self.parked.take(job.continues))
+            else:
+                waiting.append(job)
+        if not resumed:
+            return
+        self._waiting = waiting
+        rows = np.concatenate(self._rows.take(resumed))
+        self.decoder.resume(contexts, rows.tolist())
+        unread = [job.prompt_ids[context.shape[-2] :] for job, context in zip(resumed, contexts, strict=True)]
+        self._unread |= {job.sequences[0]: tokens for job, tokens in zip(resumed, unread, strict=True)}
+        # the last of them is followed by the first draw, at position 0
+        self._rows.num_sampled[rows] = [1 - len(tokens) for tokens in unread]
+        self._feed(rows, [tokens[0] for tokens in unread])
+        self._uniforms_used = UNIFORM_BLOCK
+
+    def _read_on(self) -> None:
+        """Rows that still read go on with the next token of their prompt, whatever was drawn for them."""
+        rows = np.flatnonzero((self._rows.num_sampled <= 0) & (self._rows.sequence != _FREE))
+        if len(rows):
+            places = zip(self._rows.sequence[rows].tolist(), self._rows.num_sampled[rows].tolist(), strict=True)
+            self._feed(rows, [self._unread[sequence][num_sampled - 1] for sequence, num_sampled in places])
+
+    def _feed(self, rows: np.ndarray, tokens: list[int]) -> None:
+        self._tokens = self._tokens.index_copy(0, self._to_device(rows), self._to_device(np.array(tokens)))
 
     def _fitting(self, free: int) -> list[SamplingJob]:
         """Return the first waiting jobs whose completions fit into the free rows together."""
@@ -225,11 +346,13 @@ class Scheduler:
         """Log what these rows sampled, and end the completions that it ends."""
         on_host = tokens.cpu().numpy()
         sequences = self._rows.sequence[rows]
+        if self._unread:  # rows that still read draw for nobody
+            sequences = np.where(self._rows.num_sampled[rows] < 0, _FREE, sequences)
         self._log.append(_Draw(sequences, on_host, logprobs, self.policy_version))
         self._rows.num_sampled[rows] += 1
         num_sampled, living = self._rows.num_sampled[rows], sequences != _FREE
-        if self._history is not None:
-            self._history[sequences[living], num_sampled[living] - 1] = on_host[living]
+        if self._history:
+            self._rows.history[self._rows.numbers(rows)[living], num_sampled[living] - 1] = on_host[living]
 
         ended = (self.stopping.ended(on_host) | (num_sampled >= self._rows.limits[rows])) & living
         if self.stopping.watches_text:
@@ -239,16 +362,24 @@ class Scheduler:
         if ended.any():
             numbers = self._rows.numbers(rows)[ended]
             if self.on_ended is not None:
-                self.on_ended([(int(self._rows.sequence[row]), self._sampled_by(row)) for row in numbers])
+                ended_now = [(int(self._rows.sequence[row]), self._sampled_by(row)) for row in numbers]
+                continued = self.on_ended(ended_now)
+                if self.take_jobs is not None and self._parks and any(continued):
+                    self._park(numbers[continued])
+            for sequence in self._rows.sequence[numbers].tolist() if self._unread else ():
+                self._unread.pop(sequence, None)
             self._rows.release(numbers)
             self._num_ended += len(numbers)
             self.decoder.release(numbers.tolist())
         self._num_tokens += int(living.sum())
         ACTIVITY.advance("generate", self._num_ended, self._num_sequences, tokens=self._num_tokens)
 
+    def _park(self, rows: np.ndarray) -> None:
+        for sequence, context in zip(self._rows.sequence[rows].tolist(), self.decoder.park(rows.tolist()), strict=True):
+            self.parked.park(sequence, context)
+
     def _sampled_by(self, row: int) -> list[int]:
-        assert self._history is not None
-        tokens: list[int] = self._history[self._rows.sequence[row], : self._rows.num_sampled[row]].tolist()
+        tokens: list[int] = self._rows.history[row, : self._rows.num_sampled[row]].tolist()
         return tokens
 
     def _to_device(self, values: np.ndarray) -> Tensor:

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention, rotated
+from paceline.engines.local.attention import Context, Rotation, SharedAttention, causal_attention, rotated
 from paceline.kernels.cpu.decoding import Heads
 from paceline.kernels.cuda.decoding import CudaDecodingKernels, Turn
 from paceline.kernels.flash_attention import AttentionKernel, Spans, merged
@@ -98,21 +98,9 @@ class StaticAttention(SharedAttention):
 
     @override
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
-        in_use, before = set(self._slot_of[self._alive].tolist()), len(self._prompt_length)
+        in_use = set(self._slot_of[self._alive].tolist())
         slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
-        columns = max(self._prompt_columns, *prompt_lengths)
-        moves = max(slots) >= before or columns > self._prompt_columns
-        if moves:
-            # Each slot has a length of at least 1: a row without a completion reads some prompt, whichever.
-            places = max(before, max(slots) + 1)
-            self._prompt_length = np.concatenate([self._prompt_length, np.ones(places - before, dtype=np.int64)])
-            for stored in (self._prompt_keys, self._prompt_values):
-                for layer, grown in enumerate(self._storage(places * columns)):
-                    if before:
-                        old = stored[layer].view(before, -1, *grown.shape[1:])
-                        grown.view(places, columns, *grown.shape[1:])[:before, : old.shape[1]] = old
-                    stored[layer] = grown
-            self._prompt_columns = columns
+        moves = self._make_room(max(slots) + 1, max(prompt_lengths))
         for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
             self._prompt_length[slot] = length
             self._slot_of[np.asarray(members)], self._alive[np.asarray(members)] = slot, True
@@ -121,6 +109,23 @@ class StaticAttention(SharedAttention):
             self._move_tables()
         self._tables.fill(self._slot_of, self._prompt_length)
         return self._on_device(np.array(slots))
+
+    def _make_room(self, places: int, length: int) -> bool:
+        """Let there be so many slots of so many columns; return whether storage has moved for it."""
+        before, columns = len(self._prompt_length), max(self._prompt_columns, length)
+        moves = places > before or columns > self._prompt_columns
+        if moves:
+            # Each slot has a length of at least 1: a row without a completion reads some prompt, whichever.
+            places = max(before, places)
+            self._prompt_length = np.concatenate([self._prompt_length, np.ones(places - before, dtype=np.int64)])
+            for stored in (self._prompt_keys, self._prompt_values):
+                for layer, grown in enumerate(self._storage(places * columns)):
+                    if before:
+                        old = stored[layer].view(before, -1, *grown.shape[1:])
+                        grown.view(places, columns, *grown.shape[1:])[:before, : old.shape[1]] = old
+                    stored[layer] = grown
+            self._prompt_columns = columns
+        return moves
 
     @override
     def release(self, rows: Sequence[int]) -> None:
@@ -131,11 +136,45 @@ class StaticAttention(SharedAttention):
         self._own_length.index_fill_(0, self._on_device(rows), 0)
 
     @override
+    def park(self, rows: Sequence[int]) -> list[Context]:
+        contexts = []
+        own_lengths = self._own_length[self._on_device(np.asarray(rows))].tolist()
+        for row, own in zip(rows, own_lengths, strict=True):
+            slot, heads = int(self._slot_of[row]), self._heads
+            before, first, mine = int(self._prompt_length[slot]), slot * self._prompt_columns, row * self._columns
+            context = self._like.new_empty(self._layers, 2, heads.kv, before + own, heads.width)
+            for layer, by_token in enumerate(context.transpose(2, 3).unbind(0)):
+                of_layer = (self._prompt_keys, self._own_keys), (self._prompt_values, self._own_values)
+                for (prompts, owns), tokens in zip(of_layer, by_token, strict=True):
+                    tokens[:before] = prompts[layer][first : first + before]
+                    tokens[before:] = owns[layer][mine : mine + own]
+            contexts.append(context)
+        return contexts
+
+    @override
+    def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
+        # A row has columns for all its tokens, and slots would move when contexts grow: of a context only the first
+        # token becomes the prompt, as no slot is empty. In time every row has a slot of its own.
+        places = len(self._prompt_length)
+        if self._alive.sum() + len(rows) > places and self._make_room(places * 3 // 2, 1):
+            self._move_tables()
+        slots = self.take_slots([1] * len(rows), [[row] for row in rows])
+        for slot, row, context in zip(slots.tolist(), rows, contexts, strict=True):
+            own = context.shape[-2] - 1
+            for layer, by_token in enumerate(context.transpose(2, 3).unbind(0)):
+                of_layer = (self._prompt_keys, self._own_keys), (self._prompt_values, self._own_values)
+                for (prompts, owns), tokens in zip(of_layer, by_token, strict=True):
+                    prompts[layer][slot * self._prompt_columns] = tokens[0]
+                    owns[layer][row * self._columns : row * self._columns + own] = tokens[1:]
+            self._own_length[row] = own
+
+    @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         # prompts stay where they are
         rows = keep.cpu().numpy()
         self._slot_of, self._alive = self._slot_of[rows], np.arange(len(rows)) < alive
         self._own_length = self._own_length.index_select(0, keep)
+        self._own_length[alive:] = 0  # as those of `release`
         for stored in (self._own_keys, self._own_values):
             for layer, tensor in enumerate(stored):
                 by_row = tensor.view(-1, self._columns, *tensor.shape[1:])

@@ -10,11 +10,12 @@ from itertools import count, islice
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from paceline.engines.local.attention import Rotation, SharedAttention, causal_attention
+from paceline.engines.local.attention import Context, Rotation, SharedAttention, causal_attention
 from paceline.kernels.cpu.compiling import STORAGE, address
 from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Shape, Store
 
@@ -57,21 +58,22 @@ class TableAttention(SharedAttention):
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
         in_use = set(self._slot_of.tolist())
         slots = list(islice((slot for slot in count() if slot not in in_use), len(prompt_lengths)))
-        before = len(self._prompt_lengths)
-        places, columns = (
-            max(before, max(slots) + 1),
-            max(self._prompt_columns, -(-max(prompt_lengths) // _TILE) * _TILE),
-        )
-        if places > before or columns > self._prompt_columns:
-            self._prompt_lengths = np.concatenate([self._prompt_lengths, np.zeros(places - before, dtype=np.int64)])
-            for stored in self._layers:
-                stored[2:] = self._grown(stored[2:], places, columns)
-            self._prompt_columns = columns
+        self._make_room(max(slots) + 1, max(prompt_lengths))
         for slot, length, members in zip(slots, prompt_lengths, rows, strict=True):
             self._prompt_lengths[slot] = length
             self._slot_of[np.asarray(members)], self._own_lengths[np.asarray(members)] = slot, 0
         self._stale = True
         return torch.tensor(slots)
+
+    def _make_room(self, places: int, length: int) -> None:
+        """Let there be so many slots of so many columns."""
+        before = len(self._prompt_lengths)
+        places, columns = max(before, places), max(self._prompt_columns, -(-length // _TILE) * _TILE)
+        if places > before or columns > self._prompt_columns:
+            self._prompt_lengths = np.concatenate([self._prompt_lengths, np.zeros(places - before, dtype=np.int64)])
+            for stored in self._layers:
+                stored[2:] = self._grown(stored[2:], places, columns)
+            self._prompt_columns = columns
 
     def _grown(self, stored: Sequence[Tensor], places: int, columns: int) -> tuple[Tensor, Tensor]:
         grown = self._storage(places, columns)
@@ -83,6 +85,38 @@ class TableAttention(SharedAttention):
     def release(self, rows: Sequence[int]) -> None:
         self._slot_of[np.asarray(rows)] = _NO_SLOT
         self._stale = True
+
+    @override
+    def park(self, rows: Sequence[int]) -> list[Context]:
+        contexts = []
+        for row in rows:
+            slot, own = self._slot_of[row], int(self._own_lengths[row])
+            before, heads = int(self._prompt_lengths[slot]), self._heads
+            context = torch.empty(len(self._layers), 2, heads.kv, before + own, heads.width, dtype=self._dtype)
+            for (keys, values), stored in zip(context.unbind(0), self._layers, strict=True):
+                own_keys, own_values, prompt_keys, prompt_values = stored
+                keys[:, :before], keys[:, before:] = (
+                    _by_column(prompt_keys[slot], before),
+                    _by_column(own_keys[row], own),
+                )
+                values[:, :before] = prompt_values[slot, :, :before, : heads.width]
+                values[:, before:] = own_values[row, :, :own, : heads.width]
+            contexts.append(context)
+        return contexts
+
+    @override
+    def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
+        # In time every row has a context of its own, and contexts grow: room is made for that at once.
+        lengths = [context.shape[-2] for context in contexts]
+        grown = max(lengths) if max(lengths) <= self._prompt_columns else max(*lengths, self._prompt_columns * 3 // 2)
+        self._make_room(len(self._slot_of), grown)
+        slots = self.take_slots(lengths, [[row] for row in rows])
+        for slot, length, context in zip(slots.tolist(), lengths, contexts, strict=True):
+            blocks = -(-length // self._lanes)
+            for (keys, values), (_, _, prompt_keys, prompt_values) in zip(context.unbind(0), self._layers, strict=True):
+                whole = F.pad(keys, (0, 0, 0, blocks * self._lanes - length))
+                prompt_keys[slot, :, :blocks] = whole.unflatten(1, (blocks, self._lanes)).transpose(2, 3)
+                prompt_values[slot, :, :length, : self._heads.width] = values
 
     @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
@@ -156,6 +190,12 @@ class TableAttention(SharedAttention):
             self._heads.width**-0.5,
             self._rotation.norm_eps,
         )
+
+
+def _by_column(keys: Float[Tensor, "K C/X D X"], count: int) -> Float[Tensor, "K count D"]:
+    """The keys of the first `count` columns."""
+    blocks = -(-count // keys.shape[-1])
+    return keys[:, :blocks].transpose(2, 3).flatten(1, 2)[:, :count]
 
 
 def blocks_of_rows(

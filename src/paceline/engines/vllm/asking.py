@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.engines import Request, Sampling
-from paceline.engines.requests import Stopping, limits_of
+from paceline.engines.requests import Stopping, check_requests, limits_of
+from paceline.errors import DataError
 
 # Words that the engine and vLLM's workers, which may be other processes, use for the same things.
 BACKEND = "paceline"
@@ -23,6 +24,8 @@ class Order:
 
     request: int
     """Index of its request in the call."""
+    sample: int
+    """Index among the completions of its request."""
     prompt_ids: tuple[int, ...]
     key: int
     limit: int
@@ -60,13 +63,40 @@ class Collected:
         return False
 
 
-def orders_of(requests: Sequence[Request], sampling: Sampling) -> list[Order]:
-    """One per completion, in the order of requests and keys."""
+def orders_of(requests: Sequence[Request], sampling: Sampling, *, first: int = 0) -> list[Order]:
+    """One per completion, in the order of requests and keys; `first` is the index of the first request in the call."""
     return [
-        Order(request=index, prompt_ids=request.prompt_ids, key=key, limit=limit)
-        for index, request in enumerate(requests)
-        for key, limit in zip(request.keys, limits_of(request, sampling), strict=True)
+        Order(request=index, sample=sample, prompt_ids=request.prompt_ids, key=key, limit=limit)
+        for index, request in enumerate(requests, start=first)
+        for sample, (key, limit) in enumerate(zip(request.keys, limits_of(request, sampling), strict=True))
     ]
+
+
+class Call:
+    """Requests, orders and tokens of one call, those that came up while it ran behind the others."""
+
+    def __init__(self, sampling: Sampling, length: int) -> None:
+        """`length` bounds the tokens of a prompt and its completion."""
+        self.sampling, self._length = sampling, length
+        self.requests, self.orders, self.collected = list[Request](), list[Order](), list[Collected]()
+        self.asked = 0
+        """Orders that vLLM has been given."""
+        self.continued = dict[tuple[int, int], tuple[int, ...]]()
+        """Tokens of the completions that may be continued, by request and sample."""
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Check further requests, and order their completions."""
+        check_requests(requests, self.sampling, self.requests, self.continued)
+        orders = orders_of(requests, self.sampling, first=len(self.requests))
+        for order in orders:
+            if len(order.prompt_ids) + order.limit > self._length:
+                raise DataError(
+                    f"prompt {order.request} of the batch has {len(order.prompt_ids)} tokens and up to {order.limit} "
+                    f"to come, vLLM was started for {self._length}; raise --max-prompt-length"
+                )
+        self.requests += requests
+        self.orders += orders
+        self.collected += [Collected() for _ in orders]
 
 
 class Asker:
@@ -83,11 +113,12 @@ class Asker:
         """True if any completion has not ended."""
         return bool(self._waiting)
 
-    def ask(self, orders: Sequence[Order], sampling: Sampling) -> None:
-        """Queue a request per completion: what prompts share, vLLM computes once."""
-        for index, order in enumerate(orders):
+    def ask(self, call: Call) -> None:
+        """Queue a request per completion that is new: what prompts share, or continue, vLLM computes once."""
+        for index, order in enumerate(call.orders[call.asked :], start=call.asked):
             options = {"stop_token_ids": self._end_tokens, "skip_clone": True}
-            self._waiting[self._add(order.prompt_ids, order.key, order.limit, sampling, **options)] = index
+            self._waiting[self._add(order.prompt_ids, order.key, order.limit, call.sampling, **options)] = index
+        call.asked = len(call.orders)
 
     def step(self) -> list[News]:
         """What one step has brought of those that wait."""

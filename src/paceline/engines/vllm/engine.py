@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.engines import OnFinished, Request, Sampling, TakeNewer
-from paceline.engines.requests import Stopping, check_requests, completions_of, refuse_not_finite, texts_of
-from paceline.engines.vllm.asking import Asker, Collected, Order, orders_of
+from paceline.engines import Finished, FurtherRequests, OnFinished, Request, Sampling, TakeNewer
+from paceline.engines.requests import Stopping, completions_of, refuse_not_finite, texts_of
+from paceline.engines.vllm.asking import Asker, Call
 from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.starting import Room, start
 from paceline.engines.vllm.weight_transfer import deliver, head_width, named_weights, widened, widening
 from paceline.engines.vllm.window import check_vllm
-from paceline.errors import DataError, EngineError, PacelineError, TrainingError, first_line
+from paceline.errors import EngineError, PacelineError, TrainingError, first_line
 from paceline.runtime.activity import ACTIVITY
 from paceline.types import Completion
 
@@ -24,6 +24,7 @@ class VllmEngine:
     """A `TrainedEngine` over vLLM in this process. Its copy of the model's weights is renewed by `take_weights`."""
 
     path = "vllm"
+    takes_further = True
 
     def __init__(
         self,
@@ -97,48 +98,56 @@ class VllmEngine:
             self._asleep, self._is_complete = True, False
 
     def generate(
-        self, requests: Sequence[Request], sampling: Sampling, *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[Request],
+        sampling: Sampling,
+        *,
+        on_finished: OnFinished | None = None,
+        further: FurtherRequests | None = None,
     ) -> list[tuple[Completion, ...]]:
-        """Sample the completions of each request by vLLM.
+        """Sample the completions of each request by vLLM, which finds what a request continues in its own cache.
 
         Raises:
-            DataError: a prompt without tokens, or too long; limits that do not fit keys or sampling.
+            DataError: a prompt without tokens, too long, or that does not begin with what it continues; limits that do
+                not fit keys or sampling.
             TrainingError: the logits are not finite.
             EngineError: vLLM failed.
         """
-        check_requests(requests, sampling)
-        orders = orders_of(requests, sampling)
-        for order in orders:
-            length = len(order.prompt_ids) + order.limit
-            if length > self._room.length:
-                raise DataError(
-                    f"prompt {order.request} of the batch has {len(order.prompt_ids)} tokens and up to {order.limit} "
-                    f"to come, vLLM was started for {self._room.length}; raise --max-prompt-length"
-                )
+        call = Call(sampling, self._room.length)
+        call.add(requests)
         if self._asleep:
             self.take_weights(self.policy_version)
         stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, self._vocab_size)
-        collected = [Collected() for _ in orders]
-        with contextlib.closing(self._ending(orders, sampling, collected, stopping)) as ending:
+        with contextlib.closing(self._ending(call, further, stopping)) as ending:
             for index in ending:
-                if on_finished is not None:
-                    tokens = collected[index].tokens
-                    on_finished(orders[index].request, tuple(tokens), texts_of(self._tokenizer, [tokens])[0])
-        refuse_not_finite(np.concatenate([one.logprobs for one in collected] or [[]]), self.policy_version)
-        sampled = [(one.tokens, one.logprobs, one.versions) for one in collected]
-        completions = iter(completions_of(self._tokenizer, stopping, sampled, [order.limit for order in orders]))
-        return [tuple(next(completions) for _ in request.keys) for request in requests]
+                if on_finished is None:
+                    continue
+                order, tokens = call.orders[index], call.collected[index].tokens
+                finished = Finished(
+                    request=order.request,
+                    sample=order.sample,
+                    token_ids=tuple(tokens),
+                    text=texts_of(self._tokenizer, [tokens])[0],
+                    finish_reason=stopping.finish_reason(tokens, order.limit),
+                )
+                if on_finished(finished):
+                    call.continued[order.request, order.sample] = finished.token_ids
+        refuse_not_finite(np.concatenate([one.logprobs for one in call.collected] or [[]]), self.policy_version)
+        sampled = [(one.tokens, one.logprobs, one.versions) for one in call.collected]
+        completions = iter(completions_of(self._tokenizer, stopping, sampled, [order.limit for order in call.orders]))
+        return [tuple(next(completions) for _ in request.keys) for request in call.requests]
 
-    def _ending(
-        self, orders: Sequence[Order], sampling: Sampling, collected: Sequence[Collected], stopping: Stopping
-    ) -> Generator[int, None, None]:
+    def _ending(self, call: Call, further: FurtherRequests | None, stopping: Stopping) -> Generator[int, None, None]:
         """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""
         self._busy, ended, tokens = True, 0, 0
-        ACTIVITY.advance("generate", 0, len(orders))
+        ACTIVITY.advance("generate", 0, len(call.orders))
         try:
-            with self._dying("it took requests"):
-                self._asker.ask(orders, sampling)
-            while self._asker.waits:
+            while True:
+                further = self._ask(call, further)
+                if not self._asker.waits:
+                    if further is None:
+                        break
+                    continue
                 # What is cached stays, as in every engine, until the next `take_weights`, which has the probe too: here
                 # it would be another request among those that are under way.
                 version = None if self._take_newer is None else self._take_newer()
@@ -148,17 +157,29 @@ class VllmEngine:
                 with self._dying("it sampled"):
                     told = self._asker.step()
                 for news in told:
-                    stopped = collected[news.index].take(news, stopping)
+                    stopped = call.collected[news.index].take(news, stopping)
                     if stopped and not news.has_ended:
                         self._asker.abort(news.index)
                     tokens += len(news.tokens)
                     if stopped or news.has_ended:
                         ended += 1
                         yield news.index
-                ACTIVITY.advance("generate", ended, len(orders), tokens=tokens)
+                ACTIVITY.advance("generate", ended, len(call.orders), tokens=tokens)
         finally:
             self._busy = False
             self._asker.abort_all()
+
+    def _ask(self, call: Call, further: FurtherRequests | None) -> FurtherRequests | None:
+        """Queue what is new, and wait for it where nothing else is to be done; None once nothing further will come."""
+        if further is not None:
+            more = further.take(wait=not self._asker.waits and call.asked == len(call.orders))
+            if more is None:
+                further = None
+            else:
+                call.add(more)
+        with self._dying("it took requests"):
+            self._asker.ask(call)
+        return further
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         config = self._model.config.get_text_config()
