@@ -24,6 +24,7 @@ from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
+from tests.episodes import random_conversation
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
 from tests.tiny import tiny_model, with_exact_norms
 
@@ -80,6 +81,9 @@ def letters(chance: random.Random, longest: int) -> tuple[int, ...]:
 
 
 def completion(chance: random.Random) -> Completion:
+    """A completion of one turn, or a conversation in one row or several."""
+    if chance.random() < 0.4:
+        return random_conversation(chance)
     ids = letters(chance, MAX_LENGTH)
     return Completion(token_ids=ids, logprobs=(-5.0,) * len(ids), finish_reason="stop", text="", policy_version=0)
 

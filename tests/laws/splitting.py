@@ -14,6 +14,9 @@ from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
 from paceline.training.learner.learner import Learner, PreparedBatch
+from paceline.training.learner.samples import samples_of
+from paceline.types import Rollout, RolloutGroup, Task
+from tests.episodes import random_conversation
 from tests.tiny import tiny_model, with_exact_norms
 
 TEMPERATURE, MAX_LENGTH = 0.7, 12
@@ -69,6 +72,23 @@ def random_samples(seed: int, *, groups: int = 4) -> list[Sample]:
                 )
             )
     return samples
+
+
+def random_episodes(seed: int, *, groups: int = 4) -> list[Sample]:
+    """Rows of conversations, branches among them, whose turns have advantages of their own."""
+    chance = random.Random(seed)
+    made = []
+    for number in range(groups):
+        prompt = tuple(chance.randrange(256) for _ in range(chance.randint(1, 9)))
+        rollouts = list[Rollout]()
+        for _ in range(chance.randint(1, 4)):
+            one = random_conversation(chance)
+            assert one.episode is not None
+            credit = tuple(chance.gauss(0, 1) for _ in one.episode.turns)
+            rollouts.append(Rollout(completion=one, rewards={}, reward=0.0, advantage=0.0, turn_advantages=credit))
+        task = Task(task_id=str(number), prompt="", prompt_ids=prompt, answer=None)
+        made.append(RolloutGroup(task=task, rollouts=tuple(rollouts)))
+    return samples_of(made)
 
 
 def random_cut(chance: random.Random, rows: Sequence[int]) -> list[list[int]]:

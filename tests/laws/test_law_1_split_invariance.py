@@ -9,7 +9,8 @@ import torch
 from paceline.config.objective import LossConfig, OptimConfig
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
-from paceline.objective.micro_batches import Sample, cut, pack, padded_rows
+from paceline.objective.cutting import cut
+from paceline.objective.micro_batches import Sample, pack, padded_rows
 from paceline.objective.own_loss import check_policy_loss
 from paceline.objective.policy_loss import each_token, sequence_means
 from paceline.training.learner.learner import Learner

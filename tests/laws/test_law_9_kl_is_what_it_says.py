@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.config.objective import LossConfig, OptimConfig
+from paceline.models.forward import choose_forward
+from paceline.models.loaded import Loaded
 from paceline.objective.policy_loss import kl_estimate, kl_penalty, policy_ratio
+from paceline.training.learner.learner import Learner
+from paceline.types import Rollout, RolloutGroup, Task
+from tests.episodes import branched, conversation
+from tests.tiny import tiny_model
 
 TOKENS = 8
 SAMPLES = 1_000_000
@@ -107,6 +114,31 @@ def test_without_the_ratio_the_gradient_off_policy_would_be_another(logits, kl):
     penalty = kl_penalty(logprobs, logprobs.detach(), reference, kl=kl)
     (got,) = torch.autograd.grad((probabilities * penalty).sum(), policy)
     assert cosine(got, exact_gradient(logits, kl)) < 0.99
+
+
+def test_the_kl_of_an_episode_is_over_its_sampled_tokens_in_their_contexts():
+    talk, prompt = conversation(("ab", "xyz"), ("c", "w"), ("def", "v")), tuple(b"ask")
+    policy, reference = (tiny_model("qwen2", dtype=torch.float64, seed=seed).train() for seed in (0, 3))
+    row, places = (*prompt, *talk.token_ids), [3, 4, 8, 10, 11, 12]
+    assert bytes(row[place] for place in places) == b"abcdef"
+    with torch.no_grad():
+        rows = [torch.log_softmax(model(torch.tensor([row])).logits[0], -1) for model in (policy, reference)]
+    own, other = (torch.stack([one[place - 1, row[place]] for place in places]) for one in rows)
+    choose_forward(reference)
+    learner = Learner(
+        Loaded(model=policy, compute_dtype=torch.float64),
+        choose_forward(policy),
+        reference=Loaded(model=reference, compute_dtype=torch.float64),
+        loss=LossConfig(beta=0.1),
+        optim=OptimConfig(),
+        temperature=1.0,
+        max_completion_length=16,
+    )
+    task = Task(task_id="0", prompt="ask", prompt_ids=prompt, answer=None)
+    for one in (talk, branched(talk, prompt, [1, 2])):
+        rollout = Rollout(completion=one, rewards={}, reward=0.0, advantage=0.0)
+        stats = learner.measure([RolloutGroup(task=task, rollouts=(rollout,))])
+        assert stats.kl == pytest.approx(float(kl_estimate(own, other).mean()), rel=1e-6)
 
 
 def test_the_reported_value_is_the_reverse_kl_in_expectation_and_never_negative(logits):

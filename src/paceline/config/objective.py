@@ -171,6 +171,17 @@ class LossConfig:
         return self.entropy_coef > 0 or self.entropy_target is not None
 
     @property
+    def reads_whole_completions(self) -> bool:
+        """True if a token's loss depends on other tokens of its completion."""
+        return (
+            self.ratio_level == "sequence"
+            or self.bound not in ("clip", "cispo", "sapo", "none")  # VESPO, and functions, which may
+            or self.rollout_correction.startswith("sequence")
+            or self.off_policy_threshold is not None
+            or self.skip_threshold is not None
+        )
+
+    @property
     def needs_every_token(self) -> bool:
         """True if completions of advantage 0 are computed too: they have a gradient, or a place among the entropies."""
         return self.beta > 0 or self.has_entropy_bonus or self.top_entropy_quantile < 1

@@ -1,4 +1,4 @@
-"""Micro-batches of a step's rollouts under a token budget, with the step's averages as token weights.
+"""Micro-batches of a step's rollouts, with the step's averages as token weights.
 
 A micro-batch is packed: prompts first, each once however many completions it has, then completions, with no padding. A
 model that cannot take it so is given padded rows of it, and then the budget holds every place of every row.
@@ -6,12 +6,17 @@ model that cannot take it so is given padded rows of it, and then the budget hol
     tokens      p0 p0 p0 p1 p1 | a a a b b c c c c      two prompts, completions a, b of p0 and c of p1
     positions    0  1  2  0  1 | 3 4 5 3 4 2 3 4 5
 
-The last token of a completion predicts nothing that is trained, so it is a target but not an input.
+The last token of a completion predicts nothing that is trained, so it is a target but not an input. In an episode the
+tokens that its environment wrote (o) are inputs and no targets:
+
+    inputs      p0 p0 p0 | a a o o a      the model sampled a a, read o o, and sampled a a
+    targets           a  | a     a a      each predicted by the input above it
+
+An episode whose history was rewritten has several rows, each with a prompt of its own; they share its weight.
 """
 
 import itertools
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,21 +31,56 @@ Layout = Literal["packed", "padded"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One completion to train on, with the prompt it shares with others of its group."""
+    """One row to train on: a completion, or the part of an episode between two rewritings of its history."""
 
     group: int
-    """Number of the group; samples of one group share a prompt."""
+    """Number of the group."""
+    prompt: int = 0
+    """Number of the prompt within the group: rows of one number have the same one, which is computed once for them."""
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
+    """Tokens behind the prompt, sampled and observed, up to the last sampled one."""
     rollout_logprobs: tuple[float, ...]
+    """Logprobs of the sampled tokens."""
     advantage: float
     masked: bool = False
     """True for a completion that counts in averages as one without tokens and is never computed."""
+    completion: int | None = None
+    """Number of the episode that the row is a part of; None: the row is a whole completion. Rows of one number stand
+    together, and are one completion to averages."""
+    spans: tuple[tuple[int, int], ...] | None = None
+    """Start and end in `completion_ids` of each run of sampled tokens; None: all are sampled."""
+    span_advantages: tuple[float, ...] | None = None
+    """Advantage of each of the `spans`, in the place of `advantage`; None: they have the same."""
+
+    @property
+    def num_targets(self) -> int:
+        """Number of sampled tokens."""
+        if self.spans is None:
+            return len(self.completion_ids)
+        return sum(end - start for start, end in self.spans)
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Start and end of each run of sampled tokens."""
+        return ((0, len(self.completion_ids)),) if self.spans is None else self.spans
+
+    @property
+    def target_ids(self) -> tuple[int, ...]:
+        """The sampled tokens."""
+        if self.spans is None:
+            return self.completion_ids
+        return tuple(token for start, end in self.spans for token in self.completion_ids[start:end])
+
+    @property
+    def has_signal(self) -> bool:
+        """True if an advantage is not 0."""
+        return any(self.span_advantages) if self.span_advantages is not None else self.advantage != 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MicroBatch:
-    """S samples of Q prompts: M input tokens, prompts first, and N target tokens."""
+    """S samples of Q prompts and C completions: M input tokens, prompts first, and N target tokens."""
 
     samples: tuple[int, ...]
     """Positions of the samples in the step, in the order of the tokens below."""
@@ -51,11 +91,13 @@ class MicroBatch:
     prompt_of_sample: tuple[int, ...]
     """Index of the prompt that each sample continues."""
     input_lengths: tuple[int, ...]
-    """Completion tokens that are inputs, per sample: its length - 1."""
+    """Completion tokens that are inputs, per sample, observed ones among them: all but the last."""
+    runs: tuple[tuple[tuple[int, int], ...], ...]
+    """Start and end of each run of targets among the tokens behind the prompt, per sample."""
     sources: Int[Tensor, " N"]
     """Index of the input token whose hidden state predicts each target."""
-    lengths: Int[Tensor, " S"]
-    """Completion tokens per sample; they sum to N."""
+    lengths: Int[Tensor, " C"]
+    """Targets of each completion; they sum to N. Rows of an episode that stand together are one completion."""
     targets: Int[Tensor, " N"]
     weights: Float[Tensor, " N"]
     """Share of each target in the step's average; the shares sum to 1 over the step."""
@@ -64,8 +106,13 @@ class MicroBatch:
 
     @property
     def num_targets(self) -> int:
-        """Number of completion tokens with a gradient, N."""
+        """Number of sampled tokens, N: those with a gradient."""
         return len(self.targets)
+
+    @property
+    def row_lengths(self) -> list[int]:
+        """Targets of each sample, from the host; they sum to N."""
+        return [sum(end - start for start, end in runs) for runs in self.runs]
 
     def num_forwarded(self, layout: Layout) -> int:
         """Return the tokens that pass through the model, padding included."""
@@ -78,143 +125,34 @@ class MicroBatch:
 def token_weights(samples: Sequence[Sample], *, average: Average, max_completion_length: int) -> list[float]:
     """Return one weight per sample for each of its tokens, so that the step's loss is a plain sum.
 
-    With T_i the tokens of sample i, over all B samples of all ranks and micro-batches of the optimiser step:
+    With T_i the sampled tokens of completion i, in all rows of an episode together, over all B completions of all ranks
+    and micro-batches of the optimiser step:
 
         token     1 / sum_i T_i                                 DAPO, arXiv:2503.14476, Eq. 8
         sequence  1 / (B * T_i)                                 GRPO, arXiv:2402.03300, Eq. 3
         constant  1 / (B * max_completion_length)               Dr. GRPO, arXiv:2503.20783, section 3.2
-        prompt    1 / (P * sum of T over the prompt's samples)  ScaleRL, arXiv:2510.13786, section 3.2
+        prompt    1 / (P * sum of T over the prompt's group)    ScaleRL, arXiv:2510.13786, section 3.2
         sequence_sum  1 / B                                     LUSPO, arXiv:2602.05261
 
     `samples` must hold every sample that counts, also those whose advantage is zero. A masked one is among the B
-    samples and the P prompts with T_i = 0; its own weight is 0.
+    completions and the P prompts with T_i = 0; its own weight is 0. Observed tokens count nowhere.
     """
-    lengths = [0 if sample.masked else len(sample.completion_ids) for sample in samples]
-    tokens_of_group: dict[int, int] = {}
-    for sample, length in zip(samples, lengths, strict=True):
+    owners = [-1 - at if one.completion is None else one.completion for at, one in enumerate(samples)]
+    tokens_of_completion, tokens_of_group = dict[int, int](), dict[int, int]()
+    for owner, sample in zip(owners, samples, strict=True):
+        length = 0 if sample.masked else sample.num_targets
+        tokens_of_completion[owner] = tokens_of_completion.get(owner, 0) + length
         tokens_of_group[sample.group] = tokens_of_group.get(sample.group, 0) + length
+    count = len(tokens_of_completion)
     denominators = {
-        "token": [sum(lengths)] * len(samples),
-        "sequence": [len(samples) * length for length in lengths],
-        "constant": [len(samples) * max_completion_length] * len(samples),
-        "sequence_sum": [len(samples)] * len(samples),
+        "token": [sum(tokens_of_completion.values())] * len(samples),
+        "sequence": [count * tokens_of_completion[owner] for owner in owners],
+        "constant": [count * max_completion_length] * len(samples),
+        "sequence_sum": [count] * len(samples),
         "prompt": [len(tokens_of_group) * tokens_of_group[sample.group] for sample in samples],
     }
     pairs = zip(samples, denominators[average], strict=True)
     return [0.0 if sample.masked else 1 / denominator for sample, denominator in pairs]
-
-
-def cut(
-    samples: Sequence[Sample], *, trained: Sequence[int], micro_batch_tokens: int, layout: Layout = "packed"
-) -> list[list[int]]:
-    """Cut the samples at positions `trained` into micro-batches whose passes forward at most `micro_batch_tokens`.
-
-    Packed, groups stay whole, so that shared prompts are computed once, unless one alone is above the budget. Long ones
-    stay with long ones, so that attention sees little padding. There are as few micro-batches as that allows, filled
-    evenly: a full one and a small rest would need the memory of the full one. A sample above the budget is a
-    micro-batch of its own. Attention's own cost is left out: 4 % of a forward pass of 0.5 billion parameters at 900
-    tokens.
-
-    Padded rows share no prompt, so that a group is nothing to keep whole: they stand by length, the longest first.
-    """
-    if layout == "padded":
-        rows = sorted(trained, key=lambda index: (-_tokens(samples, [index]), index))
-        alike = even_runs([_tokens(samples, [row]) for row in rows], limit=micro_batch_tokens, padded=True)
-        return [rows[run.start : run.stop] for run in alike]
-
-    def longest(members: Sequence[int]) -> int:
-        return max(len(samples[index].prompt_ids) + len(samples[index].completion_ids) for index in members)
-
-    groups = _by_group(samples, trained)
-    in_order = sorted(groups, key=lambda members: (longest(members), samples[members[0]].group))
-    pieces = [piece for members in in_order for piece in _whole_or_cut(samples, members, micro_batch_tokens)]
-    runs = even_runs([_tokens(samples, piece) for piece in pieces], limit=micro_batch_tokens)
-    return [[index for piece in pieces[run.start : run.stop] for index in piece] for run in runs]
-
-
-def share_out(
-    samples: Sequence[Sample], *, trained: Sequence[int], ranks: int, layout: Layout = "packed"
-) -> list[list[int]]:
-    """Divide the samples at positions `trained` into one share per rank, of similar numbers of input tokens.
-
-    Packed, groups stay whole unless one alone is more than an even share. The costliest piece goes first, each to
-    the rank with least so far; a rank gets nothing if there are fewer samples than ranks.
-    """
-    if ranks == 1:
-        return [list(trained)]
-    groups = _by_group(samples, trained) if layout == "packed" else [[row] for row in trained]
-    even = math.ceil(sum(_tokens(samples, members) for members in groups) / ranks)
-    pieces = [piece for members in groups for piece in _whole_or_cut(samples, members, even)]
-    shares, loads = [list[int]() for _ in range(ranks)], [0] * ranks
-    for piece in sorted(pieces, key=lambda piece: (-_tokens(samples, piece), piece[0])):
-        least = loads.index(min(loads))
-        shares[least] += piece
-        loads[least] += _tokens(samples, piece)
-    return [sorted(share) for share in shares]
-
-
-def shortest(samples: Sequence[Sample]) -> int:
-    """Return the position of the sample with the fewest input tokens."""
-    return min(range(len(samples)), key=lambda index: _tokens(samples, [index]))
-
-
-def input_tokens(samples: Sequence[Sample], members: Sequence[int], layout: Layout = "packed") -> int:
-    """Count the tokens that a pass over samples of any groups forwards; packed, each prompt counts once."""
-    if layout == "padded":
-        return len(members) * max(_tokens(samples, [index]) for index in members)
-    return sum(_tokens(samples, group) for group in _by_group(samples, members))
-
-
-def _by_group(samples: Sequence[Sample], positions: Iterable[int]) -> list[list[int]]:
-    """Return the positions of each group's samples in order, groups by their first sample."""
-    groups: dict[int, list[int]] = {}
-    for index in sorted(positions):
-        groups.setdefault(samples[index].group, []).append(index)
-    return list(groups.values())
-
-
-def _tokens(samples: Sequence[Sample], members: Sequence[int]) -> int:
-    """Count the input tokens of one group: its prompt once, and all but the last token of each completion."""
-    return len(samples[members[0]].prompt_ids) + sum(len(samples[index].completion_ids) - 1 for index in members)
-
-
-def _whole_or_cut(samples: Sequence[Sample], members: list[int], limit: int) -> list[list[int]]:
-    """Return a group whole, or in even pieces of at most `limit` tokens, each with the prompt."""
-    inputs = [len(samples[index].completion_ids) - 1 for index in members]
-    runs = even_runs(inputs, limit=limit, fixed=len(samples[members[0]].prompt_ids))
-    return [members[run.start : run.stop] for run in runs]
-
-
-def even_runs(costs: Sequence[int], *, limit: int, fixed: int = 0, padded: bool = False) -> list[range]:
-    """Split neighbours into the fewest runs within `limit`, with the costliest run as cheap as possible.
-
-    A cost above the limit is a run of its own. `padded`: each of a run costs as much as its costliest.
-
-    >>> even_runs([3, 3, 3, 1, 1, 1], limit=10)
-    [range(0, 2), range(2, 6)]
-    """
-    fewest = len(_filled(costs, limit=limit, fixed=fixed, padded=padded))
-    low, high = 0, limit  # `high` needs no more runs than `limit`; `low` is no limit at all
-    while high - low > 1:
-        middle = (low + high) // 2
-        if len(_filled(costs, limit=middle, fixed=fixed, padded=padded)) > fewest:
-            low = middle
-        else:
-            high = middle
-    return _filled(costs, limit=high, fixed=fixed, padded=padded)
-
-
-def _filled(costs: Sequence[int], *, limit: int, fixed: int, padded: bool) -> list[range]:
-    """Fill runs of neighbours up to `limit`, never leaving one empty: no fewer runs are possible."""
-    ends, start = [], 0
-    total = most = 0
-    for place, cost in enumerate(costs):
-        total, most = total + cost, max(most, cost)
-        if place > start and fixed + ((place - start + 1) * most if padded else total) > limit:
-            ends.append(place)
-            start, total, most = place, cost, cost
-    bounds = [0, *ends, len(costs)]
-    return [range(start, end) for start, end in itertools.pairwise(bounds) if end > start]
 
 
 def pack(
@@ -222,38 +160,73 @@ def pack(
 ) -> MicroBatch:
     """Pack the samples at `indices` into one micro-batch; `weights` has one number per sample of the step."""
     chosen = [samples[index] for index in indices]
-    prompt_of_group: dict[int, int] = {}
+    numbers: dict[tuple[int, int], int] = {}
     prompts: list[tuple[int, ...]] = []
     for sample in chosen:
-        if sample.group not in prompt_of_group:
-            prompt_of_group[sample.group] = len(prompts)
+        if (sample.group, sample.prompt) not in numbers:
+            numbers[sample.group, sample.prompt] = len(prompts)
             prompts.append(sample.prompt_ids)
-    prompt_ends = torch.tensor([len(prompt) for prompt in prompts]).cumsum(0).tolist()
     inputs = [token for prompt in prompts for token in prompt]
     positions = [position for prompt in prompts for position in range(len(prompt))]
-    sources: list[int] = []
-    for sample in chosen:
-        start, prompt_length = len(inputs), len(sample.prompt_ids)
-        read = sample.completion_ids[:-1]
-        sources.append(prompt_ends[prompt_of_group[sample.group]] - 1)
-        sources.extend(range(start, start + len(read)))
+    lengths = list[int]()
+    for place, sample in enumerate(chosen):
+        read, prompt_length = sample.completion_ids[:-1], len(sample.prompt_ids)
         inputs.extend(read)
         positions.extend(range(prompt_length, prompt_length + len(read)))
-    lengths = torch.tensor([len(sample.completion_ids) for sample in chosen])
+        if sample.completion is not None and place and sample.completion == chosen[place - 1].completion:
+            lengths[-1] += sample.num_targets
+        else:
+            lengths.append(sample.num_targets)
+    prompt_lengths = tuple(len(prompt) for prompt in prompts)
+    prompt_of_sample = tuple(numbers[sample.group, sample.prompt] for sample in chosen)
+    input_lengths, runs = tuple(len(one.completion_ids) - 1 for one in chosen), tuple(one.runs for one in chosen)
+    counts = torch.tensor([sample.num_targets for sample in chosen])
+    if any(sample.span_advantages for sample in chosen):
+        of_runs = [run for sample in chosen for run in _advantage_runs(sample)]
+        values, repeats = [value for value, _ in of_runs], torch.tensor([count for _, count in of_runs])
+    else:
+        values, repeats = [sample.advantage for sample in chosen], counts
     return MicroBatch(
         samples=tuple(indices),
         input_ids=torch.tensor(inputs),
         position_ids=torch.tensor(positions),
-        prompt_lengths=tuple(len(prompt) for prompt in prompts),
-        prompt_of_sample=tuple(prompt_of_group[sample.group] for sample in chosen),
-        input_lengths=tuple(len(sample.completion_ids) - 1 for sample in chosen),
-        sources=torch.tensor(sources),
-        lengths=lengths,
-        targets=torch.tensor([token for sample in chosen for token in sample.completion_ids]),
-        weights=torch.tensor([weights[index] for index in indices], dtype=dtype).repeat_interleave(lengths),
-        advantages=torch.tensor([s.advantage for s in chosen], dtype=dtype).repeat_interleave(lengths),
+        prompt_lengths=prompt_lengths,
+        prompt_of_sample=prompt_of_sample,
+        input_lengths=input_lengths,
+        runs=runs,
+        sources=torch.tensor(sources_of(prompt_lengths, prompt_of_sample, input_lengths, runs)),
+        lengths=torch.tensor(lengths),
+        targets=torch.tensor([token for sample in chosen for token in sample.target_ids]),
+        weights=torch.tensor([weights[index] for index in indices], dtype=dtype).repeat_interleave(counts),
+        advantages=torch.tensor(values, dtype=dtype).repeat_interleave(repeats),
         rollout_logprobs=torch.tensor([value for s in chosen for value in s.rollout_logprobs], dtype=dtype),
     )
+
+
+def sources_of(
+    prompt_lengths: Sequence[int],
+    prompt_of_sample: Sequence[int],
+    input_lengths: Sequence[int],
+    runs: Sequence[Sequence[tuple[int, int]]],
+) -> list[int]:
+    """Return `MicroBatch.sources` of these lengths: of each target the token before it, in its prompt for the first."""
+    ends = list(itertools.accumulate(prompt_lengths))
+    starts = itertools.accumulate(input_lengths, initial=ends[-1])
+    sources = list[int]()
+    for prompt, own, of_sample in zip(prompt_of_sample, starts, runs, strict=False):  # behind the last one none starts
+        for start, end in of_sample:
+            if start == 0:
+                sources.append(ends[prompt] - 1)
+            sources.extend(range(own + max(start - 1, 0), own + end - 1))
+    return sources
+
+
+def _advantage_runs(sample: Sample) -> list[tuple[float, int]]:
+    """Return each advantage of a row and the number of targets that have it."""
+    if sample.span_advantages is None:
+        return [(sample.advantage, sample.num_targets)]
+    pairs = zip(sample.span_advantages, sample.runs, strict=True)
+    return [(value, end - start) for value, (start, end) in pairs]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -323,4 +296,8 @@ def padded_rows(batch: MicroBatch) -> PaddedRows:
     real = columns < row_length
     index = torch.where(columns < prompt_length, prompt_starts + columns, own_starts + columns - prompt_length)
     predicts = real & (columns >= prompt_length - 1)
+    for row, (runs, length) in enumerate(zip(batch.runs, prompt_length[:, 0].tolist(), strict=True)):
+        for (_, end), (start, _) in itertools.pairwise(((0, 0), *runs)):
+            if start > end:  # observed tokens, which nothing is to predict
+                predicts[row, length + end - 1 : length + start - 1] = False
     return PaddedRows(index=torch.where(real, index, 0), real=real, sources=predicts.flatten().nonzero()[:, 0])

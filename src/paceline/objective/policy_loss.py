@@ -25,7 +25,7 @@ LOG_RATIO_LIMIT = 80.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyTokens:
-    """What a policy loss reads about the N completion tokens of a micro-batch, of S sequences laid end to end."""
+    """What a policy loss reads about the N sampled tokens of a micro-batch, of S completions laid end to end."""
 
     ratio: Float[Tensor, " N"]
     """Policy's probability over the old policy's, of the token or of its sequence, with its gradient."""
@@ -36,11 +36,11 @@ class PolicyTokens:
     rollout_logprobs: Float[Tensor, " N"]
     """Logprobs as the engine that sampled reported them."""
     advantages: Float[Tensor, " N"]
-    """Advantage of each token's completion."""
+    """Advantage of each token's completion, or of its turn."""
     entropy: Float[Tensor, " N"]
     """Entropy of the policy's distribution at each token, in nats, with its gradient."""
     lengths: Int[Tensor, " S"]
-    """Tokens of each sequence; they sum to N."""
+    """Sampled tokens of each completion, over all turns of an episode; they sum to N."""
 
 
 def policy_ratio(

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from paceline.checkpoints.finding import TrainingState, checkpoints_before
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.objective import AdvantageConfig
@@ -17,10 +19,11 @@ from paceline.config.sections import Config
 from paceline.errors import CheckpointError
 from paceline.models.pretrained import load_tokenizer
 from paceline.models.rows import on_device
-from paceline.objective.micro_batches import cut, pack
+from paceline.objective.cutting import cut
+from paceline.objective.micro_batches import pack
 from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
-from paceline.training.learner.samples import sample_of
+from paceline.training.learner.samples import rows_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import batch_plan
 from paceline.training.rollouts.grouping import (
@@ -55,7 +58,7 @@ class Replay:
     other: Mapping[str, Any] | None
     """None: there is no other objective."""
     tokens: tuple[Mapping[str, Any], ...] | None
-    """Packed logprobs of every rollout's tokens before (`before`, with `entropy`) and after (`after`) the step
+    """Packed logprobs of every rollout's sampled tokens before (`before`, with `entropy`) and after (`after`) the step
     under its own objective; None: not asked for."""
 
 
@@ -160,21 +163,30 @@ def _weights(first: int, between: list[int], step: int) -> str:
 
 
 def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
-    """Compute the values of every rollout's tokens, in order, without an update. One process only."""
-    samples = [sample_of(number, group, rollout) for number, group in enumerate(groups) for rollout in group.rollouts]
+    """Compute the values of every rollout's sampled tokens, in order, without an update. One process only."""
+    rows = rows_of(groups, [group.rollouts for group in groups])
+    samples = [sample for its in rows for sample in its]
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
-    everything = range(len(samples))
+    everything = [at for at, sample in enumerate(samples) if sample.completion_ids]
     cuts = cut(
         samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.runner.forward.kind
     )
     batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
-    found = dict[int, TokenValues]()
+    none = torch.empty(0, dtype=model.dtype, device=model.device)
+    found = [TokenValues(none, none)] * len(samples)
     for batch, values in zip(batches, learner.runner.values(learner.policy, batches), strict=True):
         assert values is not None  # one process has the whole model
-        lengths = batch.lengths.tolist()
-        parts = zip(values.logprobs.split(lengths), values.entropy.split(lengths), strict=True)
-        found |= {at: TokenValues(*part) for at, part in zip(batch.samples, parts, strict=True)}
-    return [found[at] for at in everything]
+        parts = zip(values.logprobs.split(batch.row_lengths), values.entropy.split(batch.row_lengths), strict=True)
+        for at, part in zip(batch.samples, parts, strict=True):
+            found[at] = TokenValues(*part)
+    of_rows = iter(found)
+    return [_joined([next(of_rows) for _ in its]) for its in rows]
+
+
+def _joined(rows: Sequence[TokenValues]) -> TokenValues:
+    if len(rows) == 1:
+        return rows[0]
+    return TokenValues(torch.cat([row.logprobs for row in rows]), torch.cat([row.entropy for row in rows]))
 
 
 def regrouped(
@@ -196,7 +208,7 @@ def _scored(group: RolloutGroup, options: AdvantageConfig) -> ScoredGroup:
     rewards = tuple(
         {name: value for name, value in rollout.rewards.items() if name != OVERLONG} for rollout in group.rollouts
     )
-    failed = tuple(rollout.dropped == "reward_failed" for rollout in group.rollouts)
+    failed = tuple(rollout.dropped in ("reward_failed", "environment_failed") for rollout in group.rollouts)
     columns = {name: [one[name] for one in rewards] for name in rewards[0]}
     return ScoredGroup(
         task=group.task,

@@ -20,7 +20,7 @@ from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.models.parallel.sharding import Sharding
 from paceline.objective.micro_batches import MicroBatch, Sample, pack
 from paceline.training.learner.forward_backward import TokenValues, WholeModel
-from tests.laws.splitting import random_samples, relative
+from tests.laws.splitting import random_episodes, random_samples, relative
 
 CPU = torch.device("cpu")
 TOKENS = 3
@@ -55,7 +55,7 @@ def model_of(dtype: torch.dtype) -> PreTrainedModel:
 def batches() -> dict[str, MicroBatch]:
     """Several prompts and completions, and one whose only target is predicted by the second rank's token."""
     short = Sample(group=0, prompt_ids=(5, 6), completion_ids=(7,), rollout_logprobs=(0.0,), advantage=1.0)
-    found = {"several": random_samples(3), "a rank without a target": [short]}
+    found = {"several": random_samples(3), "episodes": random_episodes(3), "a rank without a target": [short]}
     return {
         name: pack(samples, [1.0] * len(samples), range(len(samples)), dtype=torch.float32)
         for name, samples in found.items()

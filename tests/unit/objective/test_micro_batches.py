@@ -5,17 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline.objective.micro_batches import (
-    Sample,
-    cut,
-    even_runs,
-    input_tokens,
-    pack,
-    padded_attention,
-    padded_rows,
-    share_out,
-    token_weights,
-)
+from paceline.objective.cutting import cut, even_runs, input_tokens, share_out
+from paceline.objective.micro_batches import Sample, pack, padded_attention, padded_rows, token_weights
 
 
 def sample(group: int, prompt: str, completion: str, advantage: float = 1.0) -> Sample:
@@ -159,8 +150,8 @@ def test_padded_rows_stand_by_length_and_in_as_few_micro_batches_as_that_allows(
     step = [sample(at % 2, "pp", "c" * (length - 1)) for at, length in enumerate((11, 3, 11, 3, 5))]
     assert cut(step, trained=range(5), micro_batch_tokens=22, layout="padded") == [[0, 2], [4, 1, 3]]
     assert cut(step, trained=range(5), micro_batch_tokens=10, layout="padded") == [[0], [2], [4], [1, 3]]
-    assert lengths(even_runs([5, 2, 2, 2, 2], limit=8, padded=True)) == [1, 4]
-    assert lengths(even_runs([2] * 5, limit=8, padded=True)) == [3, 2]
+    assert lengths(even_runs([5, 2, 2, 2, 2], limit=8, rows=[1] * 5)) == [1, 4]
+    assert lengths(even_runs([2] * 5, limit=8, rows=[1] * 5)) == [3, 2]
 
 
 def test_ranks_share_padded_rows_out_one_by_one():

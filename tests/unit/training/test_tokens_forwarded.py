@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from paceline.config.objective import OptimConfig
-from paceline.objective.micro_batches import Sample, cut, pack, token_weights
+from paceline.objective.cutting import cut
+from paceline.objective.micro_batches import Sample, pack, token_weights
 
 SIGMA = 0.7
 """Of lognormal lengths: the longest of 64 is about five times the median."""

@@ -12,7 +12,6 @@ M tokens, n ranks, m = M / n rounded up: a rank with a token less has token 0 in
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, cast
 
 import torch
@@ -27,7 +26,7 @@ from paceline.errors import ModelError
 from paceline.models.parallel.process_group import lost
 from paceline.models.parallel.ranks import Tokens
 from paceline.models.rows import to_device
-from paceline.objective.micro_batches import MicroBatch
+from paceline.objective.micro_batches import MicroBatch, sources_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +137,7 @@ class _Joined(torch.autograd.Function):
 def some_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> SomeTokens:
     """What of a micro-batch is this rank's; lengths are read from the host, never from the device."""
     ranks, place, device = dist.get_world_size(group), dist.get_rank(group), batch.input_ids.device
-    sources = sources_of(batch)
+    sources = sources_of(batch.prompt_lengths, batch.prompt_of_sample, batch.input_lengths, batch.runs)
 
     def every(tokens: Int[Tensor, " M"]) -> Int[Tensor, " m"]:
         return pad(tokens, (0, -len(tokens) % ranks))[place::ranks]
@@ -159,18 +158,6 @@ def some_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> SomeTokens:
         places=to_device(torch.tensor(places), device),
         longest=longest,
     )
-
-
-def sources_of(batch: MicroBatch) -> list[int]:
-    """`MicroBatch.sources`, from the lengths: of a sample the last token of its prompt, then its own inputs."""
-    ends = list(accumulate(batch.prompt_lengths))
-    behind = accumulate(batch.input_lengths, initial=ends[-1])
-    next(behind)
-    return [
-        source
-        for prompt, end, length in zip(batch.prompt_of_sample, behind, batch.input_lengths, strict=True)
-        for source in (ends[prompt] - 1, *range(end - length, end))
-    ]
 
 
 def deal(sources: Sequence[int], ranks: int, place: int) -> tuple[list[int], list[int], int]:

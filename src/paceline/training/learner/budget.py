@@ -30,8 +30,8 @@ class Budget:
     def fit(self, work: Callable[[], Value], sizes: Callable[[], Sequence[tuple[int, int]]]) -> Value:
         """What `work` gives, which is called again with fewer `tokens` as often as memory runs out on any rank.
 
-        `sizes`: samples and forwarded tokens of each micro-batch of all ranks, at the budget as it is. Every rank knows
-        them, so all come to the same number.
+        `sizes`: parts that can be cut from each other and forwarded tokens of each micro-batch of all ranks, at the
+        budget as it is. Every rank knows them, so all come to the same number.
 
         Raises:
             TrainingError: memory ran out with one sample in each micro-batch; or where ranks that hold parts of one

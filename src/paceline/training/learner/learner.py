@@ -17,17 +17,9 @@ from paceline.models.loaded import Loaded
 from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.rows import on_device
+from paceline.objective.cutting import cut, input_tokens, share_out, shortest, units
 from paceline.objective.entropy import next_entropy_coef, top_entropy_threshold, within_bounds
-from paceline.objective.micro_batches import (
-    MicroBatch,
-    Sample,
-    cut,
-    input_tokens,
-    pack,
-    share_out,
-    shortest,
-    token_weights,
-)
+from paceline.objective.micro_batches import MicroBatch, Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import is_out_of_memory
@@ -36,7 +28,7 @@ from paceline.training.learner.forward_backward import ForwardBackward, TokenVal
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.optimizers import make_optimizer
 from paceline.training.learner.pipeline import Pipelined
-from paceline.training.learner.samples import minibatches, samples_of
+from paceline.training.learner.samples import minibatches, samples_of, trained_rows
 from paceline.training.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
 from paceline.types import RolloutGroup
 
@@ -127,11 +119,10 @@ class Learner:
             TrainingError: memory ran out, and smaller micro-batches are no way out.
         """
         ACTIVITY.advance("update", 0, 1)
-        # choose: which completions have a gradient, and which update each belongs to
-        samples = samples_of(groups, over=self.loss.average_over)
-        always = self.loss.needs_every_token  # else the gradient is exactly zero without an advantage
-        trained = [at for at, one in enumerate(samples) if not one.masked and (always or one.advantage != 0.0)]
-        runs = minibatches(len(samples), self.optim.num_minibatches)
+        # choose: which rows have a gradient, exactly zero without an advantage, and which update each belongs to
+        samples, whole = samples_of(groups, over=self.loss.average_over), self.loss.reads_whole_completions
+        trained = trained_rows(samples, every=self.loss.needs_every_token, whole=whole)
+        runs = minibatches(samples, self.optim.num_minibatches)
         runs = [run for run in runs if any(at in run for at in trained)]
         # prepare: micro-batches, reference logprobs, and old logprobs where an earlier update moves the policy
         prepared = [self._minibatch(samples, run, trained, is_later=number > 0) for number, run in enumerate(runs)]
@@ -185,16 +176,18 @@ class Learner:
 
     def _cuts(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[list[list[int]]]:
         """Cut the micro-batches of every rank, as positions of their samples."""
-        layout = self.runner.forward.kind
-        shares = share_out(counted, trained=inside, ranks=self.ranks.shares, layout=layout)
+        layout, whole = self.runner.forward.kind, self.loss.reads_whole_completions
+        shares = share_out(counted, trained=inside, ranks=self.ranks.shares, layout=layout, whole=whole)
         tokens = self.budget.tokens * self.ranks.sizes.context  # of all ranks that compute a micro-batch together
         return [
-            cut(counted, trained=share, micro_batch_tokens=tokens, layout=layout) if share else [] for share in shares
+            cut(counted, trained=share, micro_batch_tokens=tokens, layout=layout, whole=whole) if share else []
+            for share in shares
         ]
 
     def _sizes(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[tuple[int, int]]:
         kind, every = self.runner.forward.kind, itertools.chain(*self._cuts(counted, inside))
-        return [(len(members), input_tokens(counted, members, kind)) for members in every]
+        whole = self.loss.reads_whole_completions
+        return [(len(units(counted, members, whole=whole)), input_tokens(counted, members, kind)) for members in every]
 
     def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
         return [None if values is None else values.logprobs for values in self.runner.values(loaded, batches)]
@@ -275,7 +268,7 @@ class Learner:
         known = dict[int, Tensor]()
         for part in minibatch.parts:
             if part.old_logprobs is not None:
-                of_samples = part.old_logprobs.split(part.batch.lengths.tolist())
+                of_samples = part.old_logprobs.split(part.batch.row_lengths)
                 known |= zip(part.batch.samples, of_samples, strict=True)
         parts = self._prepare(minibatch.samples, minibatch.trained)
         if known:

@@ -1,7 +1,13 @@
-"""Selection of the completions that a step trains on, and of the update that each belongs to."""
+"""Selection of the rows that a step trains on, and of the update that each belongs to.
 
-import itertools
+A completion of one turn is one row. An episode is one too, with the tokens that its environment wrote as inputs alone,
+up to the first turn whose history was rewritten: there another row begins, with that turn's context as its prompt. So
+each sampled token is trained in one row, in the context that it was sampled in.
+"""
+
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Literal
 
 from paceline.objective.micro_batches import Sample
@@ -10,38 +16,97 @@ from paceline.types import Rollout, RolloutGroup
 
 
 def samples_of(groups: Sequence[RolloutGroup], *, over: Literal["kept", "all"] = "kept") -> list[Sample]:
-    """Every completion that counts in the step's averages, in order; of groups that are left out none does.
+    """Every row of a completion that counts in the step's averages, in order; of groups that are left out none does.
 
     kept  those with a reward that are not masked
     all   also those without a reward, at advantage 0 with all their tokens, and masked ones, without any: TRL's
     """
-    return [
-        sample_of(number, group, rollout)
-        for number, group in enumerate(groups)
+    chosen = [
+        [rollout for rollout in group.rollouts if over == "all" or rollout.dropped is None]
         if group.dropped not in OUT_OF_THE_STEP
-        for rollout in group.rollouts
-        if over == "all" or rollout.dropped is None
+        else []
+        for group in groups
+    ]
+    return [row for rows in rows_of(groups, chosen) for row in rows]
+
+
+def rows_of(groups: Sequence[RolloutGroup], chosen: Sequence[Sequence[Rollout]]) -> list[list[Sample]]:
+    """The rows of each rollout `chosen` of each group, in order: at least one, without tokens where it has none."""
+    found = list[list[Sample]]()
+    for number, (group, rollouts) in enumerate(zip(groups, chosen, strict=True)):
+        prompts = dict[tuple[int, ...], int]()  # of turns with a context of their own, which siblings may share
+        for rollout in rollouts:
+            found.append(_rows(number, group, rollout, len(found), prompts))
+    return found
+
+
+def _rows(
+    number: int, group: RolloutGroup, rollout: Rollout, completion: int, prompts: dict[tuple[int, ...], int]
+) -> list[Sample]:
+    """The rows of completion number `completion` of the step; `prompts` numbers the contexts of turns, and grows."""
+    one, masked, task_prompt = rollout.completion, rollout.dropped == "truncated", group.task.prompt_ids
+    whole = Sample(
+        group=number,
+        prompt_ids=task_prompt,
+        completion_ids=one.token_ids,
+        rollout_logprobs=one.logprobs,
+        advantage=rollout.advantage,
+        masked=masked,
+    )
+    if one.episode is None:
+        return [whole]
+    # parts: the turns that continue each other's tokens, of which those count in which something was sampled
+    turns, spans = one.episode.turns, one.sampled_spans
+    starts = [at for at, turn in enumerate(turns) if at == 0 or turn.prompt_ids is not None]
+    parts = [(turns[start].prompt_ids, range(start, end)) for start, end in pairwise([*starts, len(turns)])]
+    sampled = [(own_prompt, [at for at in part if turns[at].sampled]) for own_prompt, part in parts]
+    sampled = [(own_prompt, members) for own_prompt, members in sampled if members]
+    if not sampled:  # it ended before the model said anything
+        return [replace(whole, completion_ids=(), rollout_logprobs=(), advantage=0.0, masked=True)]
+    before, credit, rows = [0, *accumulate(turn.sampled for turn in turns)], rollout.turn_advantages, list[Sample]()
+    for own_prompt, members in sampled:
+        prompt_ids = task_prompt if own_prompt is None else own_prompt
+        start, end = spans[members[0]][0], spans[members[-1]][1]
+        several = len(members) > 1
+        advantages = (rollout.advantage,) if credit is None else tuple(credit[at] for at in members)
+        rows.append(
+            Sample(
+                group=number,
+                prompt=0 if prompt_ids == task_prompt else prompts.setdefault(prompt_ids, len(prompts) + 1),
+                prompt_ids=prompt_ids,
+                completion_ids=one.token_ids[start:end],
+                rollout_logprobs=one.logprobs[before[members[0]] : before[members[-1] + 1]],
+                advantage=advantages[0],
+                masked=masked,
+                completion=completion if len(sampled) > 1 else None,
+                spans=tuple((spans[at][0] - start, spans[at][1] - start) for at in members) if several else None,
+                span_advantages=advantages if len(advantages) > 1 else None,
+            )
+        )
+    return rows
+
+
+def trained_rows(samples: Sequence[Sample], *, every: bool, whole: bool) -> list[int]:
+    """Positions of the rows with a gradient: those with an advantage, or `every` one that is not masked.
+
+    `whole`: all rows of an episode if one has an advantage, for a loss that reads a completion's other tokens.
+    """
+    episodes = {one.completion for one in samples if one.has_signal and one.completion is not None} if whole else set()
+    return [
+        at
+        for at, one in enumerate(samples)
+        if not one.masked and (every or one.has_signal or one.completion in episodes)
     ]
 
 
-def sample_of(number: int, group: RolloutGroup, rollout: Rollout) -> Sample:
-    """One completion of group `number`."""
-    return Sample(
-        group=number,
-        prompt_ids=group.task.prompt_ids,
-        completion_ids=rollout.completion.token_ids,
-        rollout_logprobs=rollout.completion.logprobs,
-        advantage=rollout.advantage,
-        masked=rollout.dropped == "truncated",
-    )
-
-
-def minibatches(num_samples: int, parts: int) -> list[range]:
-    """Positions 0 to `num_samples` in `parts` runs whose sizes differ by one at most; empty ones are left out.
-
-    >>> minibatches(5, 2)
-    [range(0, 2), range(2, 5)]
-    """
-    bounds = [num_samples * part // parts for part in range(parts + 1)]
-    runs = (range(start, end) for start, end in itertools.pairwise(bounds))
-    return [run for run in runs if run]
+def minibatches(samples: Sequence[Sample], parts: int) -> list[range]:
+    """Positions of all samples in `parts` runs whose completions differ by one at most in number; empty ones are left
+    out. Rows of an episode stay in one run."""
+    starts = [
+        at
+        for at, one in enumerate(samples)
+        if at == 0 or one.completion is None or one.completion != samples[at - 1].completion
+    ]
+    bounds = [*starts, len(samples)]
+    ends = [bounds[len(starts) * part // parts] for part in range(parts + 1)]
+    return [range(start, end) for start, end in pairwise(ends) if end > start]

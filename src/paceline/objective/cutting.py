@@ -1,0 +1,167 @@
+"""Cuts of a step's rows: into micro-batches under a token budget, and into shares of ranks.
+
+A cut changes memory and time, never the gradient: token weights are of the whole step.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+from paceline.objective.micro_batches import Layout, Sample
+
+
+def cut(
+    samples: Sequence[Sample],
+    *,
+    trained: Sequence[int],
+    micro_batch_tokens: int,
+    layout: Layout = "packed",
+    whole: bool = False,
+) -> list[list[int]]:
+    """Cut the samples at positions `trained` into micro-batches whose passes forward at most `micro_batch_tokens`.
+
+    Packed, rows of a prompt stay together, so that it is computed once, unless they are above the budget alone. Long
+    ones stay with long ones, so that attention sees little padding. There are as few micro-batches as that allows,
+    filled evenly: a full one and a small rest would need the memory of the full one. What cannot be cut and is above
+    the budget is a micro-batch of its own. Attention's own cost is left out: 4 % of a forward pass of 0.5 billion
+    parameters at 900 tokens.
+
+    Padded rows share no prompt, so that a prompt's are nothing to keep together: they stand by length, the longest
+    first.
+
+    `whole`: all rows of an episode stay in one micro-batch, for a loss that reads a completion's other tokens.
+    """
+    if layout == "padded":
+        costs = [
+            (max(_tokens(samples, [row]) for row in unit), unit)
+            for unit in units(samples, sorted(trained), whole=whole)
+        ]
+        costs.sort(key=lambda pair: (-pair[0], pair[1][0]))
+        rows = [len(unit) for _, unit in costs]
+        alike = even_runs([cost for cost, _ in costs], limit=micro_batch_tokens, rows=rows)
+        return [[row for _, unit in costs[run.start : run.stop] for row in unit] for run in alike]
+
+    def longest(members: Sequence[int]) -> int:
+        return max(len(samples[index].prompt_ids) + len(samples[index].completion_ids) for index in members)
+
+    groups = _together(samples, trained, whole=whole)
+    in_order = sorted(groups, key=lambda members: (longest(members), samples[members[0]].group))
+    pieces = [piece for members in in_order for piece in _pieces(samples, members, micro_batch_tokens, whole=whole)]
+    runs = even_runs([_tokens(samples, piece) for piece in pieces], limit=micro_batch_tokens)
+    return [[index for piece in pieces[run.start : run.stop] for index in piece] for run in runs]
+
+
+def share_out(
+    samples: Sequence[Sample],
+    *,
+    trained: Sequence[int],
+    ranks: int,
+    layout: Layout = "packed",
+    whole: bool = False,
+) -> list[list[int]]:
+    """Divide the samples at positions `trained` into one share per rank, of similar numbers of input tokens.
+
+    Packed, rows of a prompt stay together unless they alone are more than an even share; with `whole`, rows of an
+    episode always. The costliest piece goes first, each to the rank with least so far; a rank gets nothing if there are
+    fewer pieces than ranks.
+    """
+    if ranks == 1:
+        return [list(trained)]
+    if layout == "packed":
+        groups = _together(samples, trained, whole=whole)
+        even = math.ceil(sum(_tokens(samples, members) for members in groups) / ranks)
+        pieces = [piece for members in groups for piece in _pieces(samples, members, even, whole=whole)]
+    else:
+        pieces = units(samples, trained, whole=whole)
+    shares, loads = [list[int]() for _ in range(ranks)], [0] * ranks
+    for piece in sorted(pieces, key=lambda piece: (-_tokens(samples, piece), piece[0])):
+        least = loads.index(min(loads))
+        shares[least] += piece
+        loads[least] += _tokens(samples, piece)
+    return [sorted(share) for share in shares]
+
+
+def shortest(samples: Sequence[Sample]) -> int:
+    """Return the position of the sample with the fewest input tokens, among those that have a target."""
+    with_targets = (index for index, sample in enumerate(samples) if sample.completion_ids)
+    return min(with_targets, key=lambda index: _tokens(samples, [index]))
+
+
+def input_tokens(samples: Sequence[Sample], members: Sequence[int], layout: Layout = "packed") -> int:
+    """Count the tokens that a pass over samples of any groups forwards; packed, each prompt counts once."""
+    if layout == "padded":
+        return len(members) * max(_tokens(samples, [index]) for index in members)
+    return _tokens(samples, members)
+
+
+def units(samples: Sequence[Sample], positions: Sequence[int], *, whole: bool) -> list[list[int]]:
+    """Return what a cut may part: each row alone; `whole`: the rows of an episode together."""
+    if not whole:
+        return [[index] for index in positions]
+    found: dict[int, list[int]] = {}
+    for index in positions:
+        completion = samples[index].completion
+        found.setdefault(-1 - index if completion is None else completion, []).append(index)
+    return list(found.values())
+
+
+def _together(samples: Sequence[Sample], positions: Iterable[int], *, whole: bool) -> list[list[int]]:
+    """Return the positions of rows that share a prompt, by their first; `whole`: of all rows of a group."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for index in sorted(positions):
+        sample = samples[index]
+        found.setdefault((sample.group, 0 if whole else sample.prompt), []).append(index)
+    return list(found.values())
+
+
+def _tokens(samples: Sequence[Sample], members: Sequence[int]) -> int:
+    """Count the input tokens of rows: each prompt once, and all but the last token of each completion."""
+    chosen = [samples[index] for index in members]
+    prompts = {(sample.group, sample.prompt): len(sample.prompt_ids) for sample in chosen}
+    return sum(prompts.values()) + sum(len(sample.completion_ids) - 1 for sample in chosen)
+
+
+def _pieces(samples: Sequence[Sample], members: list[int], limit: int, *, whole: bool) -> list[list[int]]:
+    """Return rows of a group together, or in even pieces of at most `limit` tokens, each with its prompts."""
+    first = samples[members[0]]
+    fixed, parts = len(first.prompt_ids), units(samples, members, whole=whole)
+    costs = [
+        _tokens(samples, part) - (fixed if any(samples[index].prompt == first.prompt for index in part) else 0)
+        for part in parts
+    ]
+    runs = even_runs(costs, limit=limit, fixed=fixed)
+    return [[index for part in parts[run.start : run.stop] for index in part] for run in runs]
+
+
+def even_runs(costs: Sequence[int], *, limit: int, fixed: int = 0, rows: Sequence[int] | None = None) -> list[range]:
+    """Split neighbours into the fewest runs within `limit`, with the costliest run as cheap as possible.
+
+    A cost above the limit is a run of its own. `rows`: padded rows of each, which all cost as much as the run's
+    costliest.
+
+    >>> even_runs([3, 3, 3, 1, 1, 1], limit=10)
+    [range(0, 2), range(2, 6)]
+    """
+    fewest = len(_filled(costs, limit=limit, fixed=fixed, rows=rows))
+    low, high = 0, limit  # `high` needs no more runs than `limit`; `low` is no limit at all
+    while high - low > 1:
+        middle = (low + high) // 2
+        if len(_filled(costs, limit=middle, fixed=fixed, rows=rows)) > fewest:
+            low = middle
+        else:
+            high = middle
+    return _filled(costs, limit=high, fixed=fixed, rows=rows)
+
+
+def _filled(costs: Sequence[int], *, limit: int, fixed: int, rows: Sequence[int] | None) -> list[range]:
+    """Fill runs of neighbours up to `limit`, never leaving one empty: no fewer runs are possible."""
+    ends, start = [], 0
+    total = most = count = 0
+    for place, cost in enumerate(costs):
+        own = 1 if rows is None else rows[place]
+        total, most, count = total + cost, max(most, cost), count + own
+        if place > start and fixed + (total if rows is None else count * most) > limit:
+            ends.append(place)
+            start, total, most, count = place, cost, cost, own
+    bounds = [0, *ends, len(costs)]
+    return [range(start, end) for start, end in itertools.pairwise(bounds) if end > start]
