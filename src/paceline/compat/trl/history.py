@@ -64,10 +64,10 @@ def clip_numbers(low: float, high: float) -> LogNumbers:
 def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
     """Rewards and lengths of a step's or an evaluation's completions; terminated ones ended by themselves."""
     completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
-    terminated = [len(one.token_ids) for one in completions if one.finish_reason == "stop"]
+    terminated = [one.num_sampled for one in completions if one.finish_reason == "stop"]
     return {
         "completions/mean_length": record["completion_length_mean"],
-        "completions/min_length": min(len(one.token_ids) for one in completions),
+        "completions/min_length": min(one.num_sampled for one in completions),
         "completions/max_length": record["completion_length_max"],
         "completions/clipped_ratio": record["truncated_fraction"],
         "completions/mean_terminated_length": mean_of(terminated) or 0.0,
@@ -113,7 +113,7 @@ def unrewarded(batch: RolloutBatch) -> str:
 
 
 def num_tokens(batch: RolloutBatch) -> int:
-    """Tokens of a step: each prompt once per completion, and the completions."""
+    """Tokens of a step: each prompt once per completion, and the completions with what environments wrote in them."""
     rollouts = [(group.task, one.completion) for group in batch.groups for one in group.rollouts]
     return sum(len(task.prompt_ids) + len(completion.token_ids) for task, completion in rollouts)
 
