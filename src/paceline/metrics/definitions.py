@@ -79,6 +79,10 @@ METRICS: Mapping[str, Metric] = {
     "malformed_calls": Metric("turns", "with a tool call that could not be read"),
     "environment_seconds": Metric("seconds", "that environments took for all answers, added up over episodes"),
     "episode_ends": Metric("", "episodes by the reason of their end: done, max_turns, length, failed, timed_out"),
+    "turns_without_sibling": Metric(
+        "turns",
+        "reached by one episode of its group alone, compared by the group's mean; only where turns are credited",
+    ),
     "staleness_mean": Metric(
         "updates", "between the weights that sampled a token and those it trained, mean over tokens"
     ),
@@ -112,9 +116,9 @@ METRICS: Mapping[str, Metric] = {
 OPTIONAL = frozenset(
     {
         *("kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "weights_bytes"),
-        *("rows_left_out", "prompts_truncated", "format_accuracy"),
         *("turns_mean", "turns_max", "observed_tokens", "branches", "tool_calls", "malformed_calls"),
         *("environment_seconds", "episode_ends"),
+        *("rows_left_out", "prompts_truncated", "format_accuracy", "turns_without_sibling"),
     }
 )
 """Metrics that are absent where they have no meaning; all others are in every record."""

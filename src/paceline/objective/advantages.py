@@ -3,6 +3,7 @@
 None is a completion without a reward: it is left out of every mean and standard deviation and has no advantage.
 """
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,9 @@ STD_EPS = 1e-4
 ROUNDING = 4 * sys.float_info.epsilon
 """Relative error of a sum by rounding. Weights, rewards, products and the sum itself are rounded by half an epsilon
 each, and rewards are made of a few such numbers themselves."""
+
+CREDITED = ("group", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none")
+"""Advantages whose baseline is of the group, so that its turns can be compared too."""
 
 MEAN_FLOOR = 1e-12
 """Share of the spread below which a mean is rounding of 0, and taken as 0."""
@@ -59,6 +63,45 @@ def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[f
     if kind == "leave_one_out":
         return [_leave_one_out(rewards) for rewards in groups]
     return [_scaled(rewards, _std(rewards) if kind == "group" else None) for rewards in groups]
+
+
+def turn_advantages(
+    groups: Sequence[Sequence[Sequence[float]]], *, kind: AdvantageKind, discount: float
+) -> list[list[tuple[float, ...]]]:
+    """Return one advantage per turn of each episode from its turns' rewards; an empty one is without a reward.
+
+        A_k  (G_k - mean of G_k over the group's episodes that reached turn k) / scale
+        G_k  sum over turns j >= k of discount^(j - k) * r_j: what the episode earned from turn k on
+        R    sum of all its r_j
+
+    Who reached turn k was settled before it, so that mean is a baseline. Where nobody else did, the baseline is the
+    group's mean of R, less what the episode had earned before k. Means of `leave_one_out` are over the others. The
+    scale is that of `advantages` of this kind, one of `CREDITED`, by R; a kind that scales gives 0.0 where all R are
+    equal.
+
+    The other way to centre, each turn's reward by its own mean, would charge an episode for every turn that it chose to
+    take: the sum over j >= k has then as many means as it has turns.
+
+    >>> turn_advantages([[[0.0, 1.0], [0.0, 0.0], [0.5]]], kind="none", discount=1.0)
+    [[(0.5, 0.5), (-0.5, -0.5), (0.0,)]]
+    """
+    sizes = [[[abs(reward) for reward in one] for one in group] for group in groups]
+    totals = without_rounding(_totals(groups), _totals(sizes))
+    returns, bounds = ([_by_turn(group, discount) for group in of_all] for of_all in (groups, sizes))
+    settled = iter(without_rounding(list(itertools.chain(*returns)), list(itertools.chain(*bounds))))
+    found = list[list[tuple[float, ...]]]()
+    for group, rewards, columns, scale in zip(groups, totals, returns, _scales(totals, kind), strict=True):
+        others = kind == "leave_one_out"
+        by_turn = list[list[float]]()
+        for turn in range(len(columns)):
+            reached = next(settled)
+            if len(_given(reached)) == 1:
+                centred = _alone(group, rewards, reached, turn, without_oneself=others)
+            else:
+                centred = _leave_one_out(reached) if others else _scaled(reached, None)
+            by_turn.append([0.0 if scale is None else value / scale for value in centred])
+        found.append([tuple(column[at] for column in by_turn[: len(one)]) for at, one in enumerate(group)])
+    return found
 
 
 def own_advantages(rewards: Rewards, function: GroupAdvantage, name: str) -> list[float]:
@@ -197,6 +240,58 @@ def _normalized_sum(by_reward: Mapping[str, Rewards], weights: Mapping[str, floa
         sums.append(math.fsum(weights[name] * scaled[name][at] for name in names) if names else None)
         sizes.append(math.fsum(abs(weights[name]) * largest[name] for name in names) if names else None)
     return sums, sizes
+
+
+def _totals(groups: Sequence[Sequence[Sequence[float]]]) -> list[list[float | None]]:
+    """Return the sum of each episode's rewards."""
+    return [[math.fsum(one) if one else None for one in group] for group in groups]
+
+
+def _by_turn(group: Sequence[Sequence[float]], discount: float) -> list[list[float | None]]:
+    """Return for each turn what each episode earned from it on; None for one that did not reach it."""
+    columns: list[list[float | None]] = [[None] * len(group) for _ in range(max(map(len, group), default=0))]
+    for at, rewards in enumerate(group):
+        earned = 0.0
+        for turn in reversed(range(len(rewards))):
+            earned = rewards[turn] + discount * earned
+            columns[turn][at] = earned
+    return columns
+
+
+def _alone(
+    group: Sequence[Sequence[float]], totals: Rewards, reached: Rewards, turn: int, *, without_oneself: bool
+) -> list[float]:
+    """Centre the return of the only episode that reached a turn by the mean of R less what it had earned before."""
+    ((at, value),) = ((at, value) for at, value in enumerate(reached) if value is not None)
+    compared = _given([total for place, total in enumerate(totals) if place != at or not without_oneself])
+    if not compared:
+        return [0.0] * len(reached)
+    mean = mean_of(compared)
+    difference = value - (mean - math.fsum(group[at][:turn]))
+    size = abs(mean) + math.fsum(map(abs, group[at]))
+    found = [0.0] * len(reached)
+    found[at] = 0.0 if abs(difference) <= ROUNDING * size else difference
+    return found
+
+
+def _scales(totals: Sequence[Rewards], kind: AdvantageKind) -> list[float | None]:
+    """Return what advantages of each group's turns are divided by; None: there is nothing to compare."""
+    centred = [
+        value
+        for rewards in totals
+        for value, reward in zip(_scaled(rewards, None), rewards, strict=True)
+        if reward is not None
+    ]
+    flat = [reward for rewards in totals for reward in rewards]
+    of_step: Mapping[str, Rewards] = {"group_mean_batch_std": centred, "group_mean_reward_std": flat}
+    scales = list[float | None]()
+    for rewards in totals:
+        given = _given(of_step.get(kind, rewards))
+        scale: float | None = 1.0
+        if kind not in ("leave_one_out", "none"):
+            scale = None if not given or max(given) == min(given) else _std(given) + STD_EPS
+        scales.append(None if len(_given(rewards)) < 2 else scale)
+    return scales
 
 
 def _given(rewards: Rewards) -> list[float]:

@@ -134,6 +134,7 @@ REASONS: Mapping[str, str] = {
     "environment_failed": "Its environment failed, so it is not known what it is worth and it is not trained on.",
     "reward_failed": "A reward function failed on it, so its rewards are not known and it is not trained on; a failed "
     "grader is no wrong answer.",
+    "environment_failed": "Its environment failed or took too long, so it is not trained on; that is no wrong answer.",
     "truncated": "It was cut at the greatest length, and --mask-truncated leaves such completions out.",
 }
 """Why a completion was dropped, in the words of the page."""

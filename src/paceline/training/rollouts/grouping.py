@@ -7,9 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from paceline.config.objective import AdvantageConfig
+from paceline.config.rules import require
 from paceline.errors import ConfigError
 from paceline.metrics.statistics import mean_and_std
 from paceline.objective.advantages import (
+    CREDITED,
+    ROUNDING,
     AdvantageKind,
     GroupAdvantage,
     advantages,
@@ -18,6 +21,7 @@ from paceline.objective.advantages import (
     overlong_buffer,
     overlong_penalty,
     own_advantages,
+    turn_advantages,
     without_rounding,
 )
 from paceline.rewards.scoring.scores import combine
@@ -40,7 +44,8 @@ class ScoredGroup:
     completions: tuple[Completion, ...]
     rewards: tuple[FunctionRewards, ...]
     failed: tuple[bool, ...]
-    """True for each completion on which a reward function failed: what the others gave is no reward then."""
+    """True for each completion on which a reward function or its environment failed: what others gave is no reward
+    then."""
     notes: tuple[Mapping[str, str], ...]
     """Notes on each completion, by the reward function that made them."""
     left_out: Literal["filtered", "surplus"] | None
@@ -75,11 +80,16 @@ def make_groups(
     weights: Mapping[str, float],
     max_completion_length: int,
     own: GroupAdvantage | None = None,
+    turn_credit: float | None = None,
 ) -> tuple[RolloutGroup, ...]:
     """One group per task, in order; `weights` is by reward function. `own`: what `advantage` names, if a function.
 
+    `turn_credit`: discount per turn of the rewards that turns get, by which each is credited with what came after it;
+    None: all turns of an episode get the advantage of its reward.
+
     Raises:
-        ConfigError: what `own` returns is not one finite number per completion.
+        ConfigError: what `own` returns is not one finite number per completion, or the options of the comparison are
+            none that turns can be credited by.
     """
     all_weights = {**weights, OVERLONG: 1.0}
     rewards = [_with_length(one, options.overlong_share, max_completion_length) for one in scored]
@@ -89,11 +99,56 @@ def make_groups(
         for group, one in zip(rewards, scored, strict=True)
         if one.left_out is None
     ]
-    step_advantages = iter(_advantages(kept, options, all_weights, own))
-    return tuple(
-        _group(one, group, next(step_advantages) if one.left_out is None else None, options, all_weights)
-        for one, group in zip(scored, rewards, strict=True)
-    )
+    sums = _sums(kept, options, all_weights)
+    if own is not None:
+        compared = [own_advantages(totals, own, options.advantage) for totals in sums]
+    else:
+        compared = advantages(sums, kind=cast(AdvantageKind, options.advantage))
+    by_turn: Sequence[Sequence[tuple[float, ...]] | None] = [None] * len(kept)
+    if turn_credit is not None:
+        check_turn_credit(options)
+        completions = [one.completions for one in scored if one.left_out is None]
+        earned = [
+            [turn_rewards(*one, weights=all_weights) for one in zip(*group, strict=True)]
+            for group in zip(completions, kept, sums, strict=True)
+        ]
+        by_turn = turn_advantages(earned, kind=cast(AdvantageKind, options.advantage), discount=turn_credit)
+    found = iter(zip(compared, by_turn, strict=True))
+    groups = list[RolloutGroup]()
+    for one, its in zip(scored, rewards, strict=True):
+        values, credit = next(found) if one.left_out is None else (None, None)
+        groups.append(_group(one, its, values, credit, options, all_weights))
+    return tuple(groups)
+
+
+def check_turn_credit(options: AdvantageConfig) -> None:
+    """Raise ConfigError unless turns can be credited under these options."""
+    for name, value, known in (
+        ("advantage", options.advantage, CREDITED),
+        ("reward_aggregation", options.reward_aggregation, ("sum_then_normalize",)),
+    ):
+        rule = f"be {' or '.join(known)} with --turn-credit"
+        require(value in known, name, value, rule, "leave --turn-credit out to compare whole episodes")
+
+
+def turn_rewards(
+    completion: Completion, rewards: FunctionRewards, total: float | None, *, weights: Mapping[str, float]
+) -> tuple[float, ...]:
+    """Return the reward of each turn; together they are `total`, and what no turn was given counts at the last one.
+
+    Empty for a completion without a reward. What an environment gave for turns weighs as its reward does.
+    """
+    if total is None:
+        return ()
+    episode = completion.episode
+    if episode is None or not episode.turns:
+        return (total,)
+    counts = rewards.get(episode.environment) is not None
+    weight = weights[episode.environment] if counts else 0.0
+    given = [0.0 if turn.reward is None else weight * turn.reward for turn in episode.turns]
+    rest = total - math.fsum(given)
+    size = abs(total) + math.fsum(map(abs, given))
+    return (*given[:-1], given[-1] + (0.0 if abs(rest) <= ROUNDING * size else rest))
 
 
 def as_changed(sampled: Sequence[RolloutGroup], groups: Sequence[RolloutGroup]) -> tuple[RolloutGroup, ...]:
@@ -117,16 +172,11 @@ def as_changed(sampled: Sequence[RolloutGroup], groups: Sequence[RolloutGroup]) 
         if one.task is not group.task:
             break
         changed.pop(_completions_of(group))
-        given = [rollout.advantage for rollout in one.rollouts]
-        if not all(isinstance(advantage, int | float) and math.isfinite(advantage) for advantage in given):
-            raise ConfigError(
-                f"every advantage must be a finite number, got {given} for task {one.task.task_id}; give 0.0 to a "
-                "rollout that is not to be trained on"
-            )
+        one = _recredited(one, group)
         reason = one.dropped
         if reason is None or reason == "zero_deviation":
-            trained = [rollout.advantage for rollout in one.rollouts if rollout.dropped is None]
-            reason = None if carries_signal(trained) else "zero_deviation"
+            trained = [_rollout_advantages(rollout) for rollout in one.rollouts if rollout.dropped is None]
+            reason = None if any(map(carries_signal, trained)) else "zero_deviation"
         elif reason not in OUT_OF_THE_STEP and reason != group.dropped:
             reason = "filtered"  # left out by the program, whatever it calls its reason
         found.append(replace(one, dropped=reason))
@@ -139,67 +189,103 @@ def as_changed(sampled: Sequence[RolloutGroup], groups: Sequence[RolloutGroup]) 
     return tuple(found)
 
 
+def _rollout_advantages(rollout: Rollout) -> tuple[float, ...]:
+    """Return the advantages of a completion's turns, or the one that all have."""
+    return (rollout.advantage,) if rollout.turn_advantages is None else rollout.turn_advantages
+
+
+def _recredited(changed: RolloutGroup, sampled: RolloutGroup) -> RolloutGroup:
+    """Check the advantages of a group; one of a whole completion takes the place of its turns', if those are as before.
+
+    Raises:
+        ConfigError: an advantage is not a finite number, or there is not one for each turn.
+    """
+    rollouts = list[Rollout]()
+    for one, before in zip(changed.rollouts, sampled.rollouts, strict=True):
+        of_turns, episode = one.turn_advantages, one.completion.episode
+        if of_turns is not None and of_turns == before.turn_advantages and one.advantage != before.advantage:
+            of_turns = None
+        turns = 0 if episode is None else len(episode.turns)
+        if of_turns is not None and len(of_turns) != turns:
+            raise ConfigError(
+                f"turn_advantages must have one number for each of the {turns} turns of an episode, got {of_turns} for "
+                f"task {changed.task.task_id}; give None to credit all turns with the advantage"
+            )
+        rollouts.append(replace(one, turn_advantages=of_turns))
+    given = [value for rollout in rollouts for value in _rollout_advantages(rollout)]
+    if not all(isinstance(advantage, int | float) and math.isfinite(advantage) for advantage in given):
+        raise ConfigError(
+            f"every advantage must be a finite number, got {given} for task {changed.task.task_id}; give 0.0 to a "
+            "rollout that is not to be trained on"
+        )
+    return replace(changed, rollouts=tuple(rollouts))
+
+
 def _completions_of(group: RolloutGroup) -> tuple[int, ...]:
     return tuple(id(rollout.completion) for rollout in group.rollouts)
 
 
 def _with_length(scored: ScoredGroup, share: float, max_length: int) -> list[FunctionRewards]:
-    """Add the length penalty to rewards that are there: alone it would reward a broken grader."""
+    """Add the length penalty to rewards that are there: alone it would reward a broken grader.
+
+    The length is of sampled tokens: what an environment wrote costs a completion nothing.
+    """
     buffer = overlong_buffer(share, max_length=max_length) if share else 0
     found = list(scored.rewards)
     for at, (rewards, completion) in enumerate(zip(scored.rewards, scored.completions, strict=True)):
         if buffer and any(reward is not None for reward in rewards.values()):
-            penalty = overlong_penalty(len(completion.token_ids), max_length=max_length, buffer=buffer)
+            penalty = overlong_penalty(completion.num_sampled, max_length=max_length, buffer=buffer)
             found[at] = {**rewards, OVERLONG: penalty}
     return found
 
 
-def _advantages(
-    groups: Sequence[Sequence[FunctionRewards]],
-    options: AdvantageConfig,
-    weights: Mapping[str, float],
-    own: GroupAdvantage | None,
-) -> list[list[float]]:
+def _sums(
+    groups: Sequence[Sequence[FunctionRewards]], options: AdvantageConfig, weights: Mapping[str, float]
+) -> list[list[float | None]]:
+    """Combine each completion's rewards into the number that is compared."""
     if options.reward_aggregation == "sum_then_normalize":
         sizes = {name: abs(weight) for name, weight in weights.items()}
         unsigned = [
             [{name: None if value is None else abs(value) for name, value in one.items()} for one in group]
             for group in groups
         ]
-        sums = without_rounding(
+        return without_rounding(
             [[combine(rewards, weights) for rewards in group] for group in groups],
             [[combine(rewards, sizes) for rewards in group] for group in unsigned],
         )
-    else:
-        names = {name: None for group in groups for one in group for name in one}
-        by_name = [{name: [one.get(name) for one in group] for name in names} for group in groups]
-        sums = normalized_sums(by_name, weights)
-    if own is not None:
-        return [own_advantages(rewards, own, options.advantage) for rewards in sums]
-    return advantages(sums, kind=cast(AdvantageKind, options.advantage))
+    names = {name: None for group in groups for one in group for name in one}
+    by_name = [{name: [one.get(name) for one in group] for name in names} for group in groups]
+    return normalized_sums(by_name, weights)
 
 
 def _group(
     scored: ScoredGroup,
     rewards: Sequence[FunctionRewards],
     group_advantages: Sequence[float] | None,
+    by_turn: Sequence[tuple[float, ...]] | None,
     options: AdvantageConfig,
     weights: Mapping[str, float],
 ) -> RolloutGroup:
     rollouts = []
     for at, (one, advantage) in enumerate(zip(rewards, group_advantages or [0.0] * len(rewards), strict=True)):
+        completion, of_turns = scored.completions[at], None if by_turn is None else by_turn[at]
+        episode = completion.episode
         reward = None if scored.failed[at] else combine(one, weights)
         dropped = "no_reward" if reward is None else None
         if scored.failed[at]:
-            dropped = "reward_failed"
-        elif options.mask_truncated and scored.completions[at].finish_reason == "length":
+            broken = episode is not None and episode.failure is not None
+            dropped = "environment_failed" if broken else "reward_failed"
+        elif options.mask_truncated and completion.finish_reason == "length":
             dropped = "truncated"  # also without a reward: averages over all count an ungraded one with its tokens
+        if of_turns and not (episode and episode.turns):
+            (advantage,), of_turns = of_turns, None  # it is all of its turns
         rollouts.append(
             Rollout(
-                completion=scored.completions[at],
+                completion=completion,
                 rewards=one,
                 reward=reward,
                 advantage=0.0 if dropped else advantage,
+                turn_advantages=None if dropped else of_turns,
                 dropped=dropped,
                 notes=scored.notes[at],
             )
@@ -210,6 +296,6 @@ def _group(
         reason = scored.left_out
     elif all(rollout.reward is None for rollout in rollouts):
         reason = "no_reward"
-    elif not carries_signal(group_advantages):
+    elif not any(map(carries_signal, [group_advantages] if by_turn is None else by_turn)):
         reason = "zero_deviation"
     return RolloutGroup(task=scored.task, rollouts=tuple(rollouts), dropped=reason)

@@ -62,6 +62,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
         "rollouts_masked": sum(rollout.dropped == "truncated" for rollout in rollouts),
         "tokens_generated": sum(lengths),
         **_of_episodes([one.completion.episode for one in rollouts if one.completion.episode is not None]),
+        **({"turns_without_sibling": alone} if (alone := _turns_without_sibling(batch.groups)) is not None else {}),
     }
 
 
@@ -85,6 +86,19 @@ def _of_episodes(episodes: Sequence[Episode]) -> dict[str, object]:
 def calls_of(turn: Turn) -> Sequence[Mapping[str, Any]]:
     """Return the tool calls that a turn asked for."""
     return cast(Sequence[Mapping[str, Any]], turn.message.get("tool_calls", ()))
+
+
+def _turns_without_sibling(groups: Sequence[RolloutGroup]) -> int | None:
+    """Count the turns that one episode of its group alone reached; None where turns are not credited."""
+    if all(rollout.turn_advantages is None for group in groups for rollout in group.rollouts):
+        return None
+    alone = 0
+    for group in groups:
+        compared = [one for one in group.rollouts if one.reward is not None and group.dropped not in OUT_OF_THE_STEP]
+        turns = [1 if one.completion.episode is None else len(one.completion.episode.turns) for one in compared]
+        second, most = sorted([0, 0, *turns])[-2:]
+        alone += most - second
+    return alone
 
 
 def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:

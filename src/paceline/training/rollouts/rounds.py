@@ -83,7 +83,8 @@ class EngineSampler(RoundSampler):
 
     def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> ScoredGroup:
         places = range(len(group))
-        failed = tuple(any(at in rows for rows in scores.failed.values()) for at in places)
+        environments = [one.episode is not None and one.episode.failure is not None for one in group]
+        failed = tuple(environments[at] or any(at in rows for rows in scores.failed.values()) for at in places)
         notes = ({name: said[at] for name, said in scores.notes.items()} for at in places)
         return ScoredGroup(
             task=task,
