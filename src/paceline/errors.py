@@ -127,7 +127,7 @@ class ProcessLost(TrainingError):
 
 
 class EnvironmentFailure(PacelineError):
-    """Failure of an environment or tool that is none of the model's doing: nothing is known of what its episode is worth.
+    """Failure of an environment or tool that is none of the model's doing: what its episode is worth is not known.
 
     A tool of one's own may raise it too.
     """

@@ -14,6 +14,15 @@ from paceline.types import RowCheck, Task
 SHORTEN = "set --long-prompts to drop or truncate_left"
 
 
+ToolsOf = Callable[[Mapping[str, object]], Sequence[Mapping[str, object]]]
+"""From the columns of a row to the JSON schemas of its tools; raises DataError for a name that there is not."""
+
+
+def no_tools(columns: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    """Return none, a `ToolsOf` where completions have one turn."""
+    return ()
+
+
 class LeftOut(DataError):
     """Row of a large dataset that the options leave out: found when it is taken, and passed over."""
 
@@ -30,13 +39,20 @@ class Making:
     """Check of a row by reward functions."""
     columns: tuple[str, ...]
     """Columns of all rows: reward functions ask for columns by name, even if no row of a batch has one."""
-    tools: ToolFormat | None
-    """How prompts show the tools of conversations; None: there are none."""
+    tools_of: ToolsOf
+    """Tools of a row's conversation, which its prompt shows."""
 
     def tasks(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Task]:
         """Render and tokenise the prompts of rows, however long they are."""
         prompts = [
-            render(asked.prompt, self.tokenizer, self.data, system=self.system, row_id=row.row_id, tools=self.tools)
+            render(
+                asked.prompt,
+                self.tokenizer,
+                self.data,
+                system=self.system,
+                row_id=row.row_id,
+                tools=self._shown(row.columns),
+            )
             for row, asked in zip(rows, problems, strict=True)
         ]
         tasks = []
@@ -56,6 +72,10 @@ class Making:
             )
             tasks.append(task)
         return tasks
+
+    def _shown(self, columns: Mapping[str, object]) -> ToolFormat | None:
+        tools = self.tools_of(columns)
+        return tool_format(self.tokenizer, tools, self.data.enable_thinking) if tools else None
 
     def one(self, row: Row) -> Task:
         """Make the task of one row, within the limit; raise as `LargeTasks.at`."""
@@ -77,7 +97,7 @@ class Making:
     def truncated(self, task: Task) -> Task:
         """Cut a prompt that is too long to the limit; raise as `LargeTasks.at` if it cannot be cut."""
         try:
-            return truncate(task, self.tokenizer, self.data, self.tools)
+            return truncate(task, self.tokenizer, self.data, self._shown(task.columns))
         except DataError as error:
             raise self.refusal(error) from error
 
@@ -178,10 +198,10 @@ def build_tasks(
     system: str | None,
     check: RowCheck | None = None,
     whole: bool = False,
-    tools: Sequence[Mapping[str, object]] = (),
+    tools_of: ToolsOf = no_tools,
 ) -> TaskSet:
     """Build tokenised tasks from rows; `system` is the result of `system_prompt`, `check` that of reward functions,
-    `tools` the JSON schemas that prompts show.
+    `tools_of` gives the JSON schemas that a row's prompt shows.
 
     Of more than `WHOLE` rows, unless all are needed at once (`whole`), a sample is made to look at them.
 
@@ -195,8 +215,7 @@ def build_tasks(
     _check_names(seen)
     screened = screen(seen, data, check)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
-    shown = tool_format(tokenizer, tools, data.enable_thinking)
-    making = Making(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools=shown)
+    making = Making(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of)
     tasks = making.tasks(screened.rows, screened.problems)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
     num_long = sum(length > data.max_prompt_length for length in lengths)

@@ -123,6 +123,7 @@ def _numbers(trainer: Trainer, config: Config, step: int, batch: RolloutBatch) -
         config.advantage,
         weights=config.rewards.weights,
         max_completion_length=config.sampling.max_completion_length,
+        turn_credit=config.environment.turn_credit,
     )
     stats, _ = trainer.update(step, made.groups)
     return {**rollout_metrics(made), **{name: getattr(stats, name) for name in UpdateStats.__slots__}}
@@ -190,7 +191,12 @@ def _joined(rows: Sequence[TokenValues]) -> TokenValues:
 
 
 def regrouped(
-    batch: RolloutBatch, options: AdvantageConfig, *, weights: Mapping[str, float], max_completion_length: int
+    batch: RolloutBatch,
+    options: AdvantageConfig,
+    *,
+    weights: Mapping[str, float],
+    max_completion_length: int,
+    turn_credit: float | None = None,
 ) -> RolloutBatch:
     """Compare the same scores again as the sampler would under these options; `weights` are by reward function.
 
@@ -199,7 +205,12 @@ def regrouped(
     wanted = batch.missing + sum(group.dropped not in OUT_OF_THE_STEP for group in batch.groups)
     scored = without_surplus([_scored(group, options) for group in batch.groups], wanted)
     groups = make_groups(
-        scored, options, weights=weights, max_completion_length=max_completion_length, own=own_advantage(options)
+        scored,
+        options,
+        weights=weights,
+        max_completion_length=max_completion_length,
+        own=own_advantage(options),
+        turn_credit=turn_credit,
     )
     return replace(batch, groups=groups, missing=max(0, wanted - sum(one.left_out is None for one in scored)))
 

@@ -31,9 +31,7 @@ def ids_of(text: str) -> tuple[int, ...]:
 
 def task(name: str = "t", **columns: Any) -> Task:
     prompt = TOKENIZER.apply_chat_template(list(QUESTION), tokenize=False, add_generation_prompt=True)
-    return Task(
-        task_id=name, prompt=prompt, prompt_ids=ids_of(prompt), messages=QUESTION, answer="3", columns=columns
-    )
+    return Task(task_id=name, prompt=prompt, prompt_ids=ids_of(prompt), messages=QUESTION, answer="3", columns=columns)
 
 
 @dataclass
@@ -126,9 +124,7 @@ def conversations(*specs: EnvironmentSpec, **limits: Any) -> Conversations:
 
 
 def counting(*, instant: bool = True, **options: Any) -> EnvironmentSpec:
-    return EnvironmentSpec(
-        name="counting", make=lambda: Counting(**options), is_instant=instant, has_reward=True
-    )
+    return EnvironmentSpec(name="counting", make=lambda: Counting(**options), is_instant=instant, has_reward=True)
 
 
 def held(engine: DictatedEngine, held_by: Conversations, *tasks: Task) -> list[tuple[Task, tuple[Completion, ...]]]:
@@ -177,7 +173,10 @@ def test_the_order_of_answers_changes_no_episode(instant, further, backwards):
     def without_seconds(results):
         return [
             [
-                replace(one, episode=replace(one.episode, turns=tuple(replace(turn, seconds=0.0) for turn in one.episode.turns)))
+                replace(
+                    one,
+                    episode=replace(one.episode, turns=tuple(replace(turn, seconds=0.0) for turn in one.episode.turns)),
+                )
                 for one in group
             ]
             for _, group in results

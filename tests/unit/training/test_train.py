@@ -13,8 +13,7 @@ from paceline.config.building import build_config
 from paceline.config.sections import LoopConfig, ModelConfig
 from paceline.engines import Request, Sampling
 from paceline.models.loading import load_model
-from paceline.models.pretrained import load_tokenizer
-from paceline.models.pretrained import end_token_ids
+from paceline.models.pretrained import end_token_ids, load_tokenizer
 from paceline.training.assembly import make_engine
 from paceline.training.backend import one_process
 from paceline.training.observing import Timetable

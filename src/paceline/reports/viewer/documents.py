@@ -131,7 +131,6 @@ REASONS: Mapping[str, str] = {
     "filtered": "The mean of its group lies outside --filter-range: the group is no part of the step.",
     "surplus": "Its group was sampled in excess (--oversampling), and the step was full without it.",
     "no_reward": "No reward function gave it a number, so it is not trained on.",
-    "environment_failed": "Its environment failed, so it is not known what it is worth and it is not trained on.",
     "reward_failed": "A reward function failed on it, so its rewards are not known and it is not trained on; a failed "
     "grader is no wrong answer.",
     "environment_failed": "Its environment failed or took too long, so it is not trained on; that is no wrong answer.",

@@ -19,10 +19,15 @@ def samples_of(groups: Sequence[RolloutGroup], *, over: Literal["kept", "all"] =
     """Every row of a completion that counts in the step's averages, in order; of groups that are left out none does.
 
     kept  those with a reward that are not masked
-    all   also those without a reward, at advantage 0 with all their tokens, and masked ones, without any: TRL's
+    all   also those without a reward, at advantage 0 with all their tokens, and masked ones, without any: TRL's; but
+          no episode whose environment failed, which may have no token
     """
     chosen = [
-        [rollout for rollout in group.rollouts if over == "all" or rollout.dropped is None]
+        [
+            rollout
+            for rollout in group.rollouts
+            if rollout.dropped is None or (over == "all" and rollout.dropped != "environment_failed")
+        ]
         if group.dropped not in OUT_OF_THE_STEP
         else []
         for group in groups

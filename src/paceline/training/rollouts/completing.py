@@ -45,7 +45,7 @@ def complete(
         TrainingError: an environment's answer was lost.
     """
     tasks, samples = [task for task, _ in drawn], range(draws.num_generations)
-    if conversations is None or not any(conversations.spec_of(task) for task in tasks):
+    if conversations is None or not any(conversations.spec_of(task.columns) for task in tasks):
         requests = [
             Request(prompt_ids=task.prompt_ids, keys=tuple(draws.key(task, occurrence, sample) for sample in samples))
             for task, occurrence in drawn
@@ -88,7 +88,7 @@ class EpisodeBatch(FurtherRequests):
         """Groups that wait until others have ended: an environment may hold a process."""
         self._groups = [RunningGroup(number, *one) for number, one in enumerate(drawn)]
         for group in self._groups:
-            spec = conversations.spec_of(group.task)
+            spec = conversations.spec_of(group.task.columns)
             group.episodes = [RunningEpisode(group, sample, spec) for sample in range(draws.num_generations)]
             self._open += len(group.episodes)
             if spec is None:

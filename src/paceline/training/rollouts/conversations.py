@@ -9,6 +9,7 @@ from paceline.engines import sample_key
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import Hosts
 from paceline.environments.tokens import TurnTokens
+from paceline.errors import DataError
 from paceline.types import Task
 
 ENVIRONMENT = "environment"
@@ -48,12 +49,28 @@ class Conversations:
     hosts: Hosts
     limits: EpisodeLimits
 
-    def spec_of(self, task: Task) -> EnvironmentSpec | None:
-        """Return the environment of a task; None: it has one turn."""
+    def spec_of(self, columns: Mapping[str, object]) -> EnvironmentSpec | None:
+        """Return the environment of a row; None: it has one turn.
+
+        Raises:
+            DataError: the row names an environment that the run has not.
+        """
         if len(self.specs) == 1:
             return next(iter(self.specs.values()))
-        name = task.columns.get(ENVIRONMENT)
-        return None if name is None else self.specs[str(name)]
+        name = columns.get(ENVIRONMENT)
+        if name is None:
+            return None
+        if name not in self.specs:
+            raise DataError(
+                f"column {ENVIRONMENT!r} must name an environment of --environment ({', '.join(self.specs)}), got "
+                f"{name!r}; correct the row, or leave the cell empty (null) for a completion of one turn"
+            )
+        return self.specs[str(name)]
+
+    def tools_of(self, columns: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+        """Return the JSON schemas of a row's tools; raises as `spec_of` does."""
+        spec = self.spec_of(columns)
+        return () if spec is None else spec.tools
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

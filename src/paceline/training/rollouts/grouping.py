@@ -91,7 +91,9 @@ def make_groups(
         ConfigError: what `own` returns is not one finite number per completion, or the options of the comparison are
             none that turns can be credited by.
     """
-    all_weights = {**weights, OVERLONG: 1.0}
+    # what an environment gives weighs as much as it says
+    own_rewards = {name: 1.0 for one in scored for given in one.rewards for name in given if name not in weights}
+    all_weights = {**own_rewards, **weights, OVERLONG: 1.0}
     rewards = [_with_length(one, options.overlong_share, max_completion_length) for one in scored]
     # none of a completion on which a function failed count, or its zero would be the others' sum
     kept = [

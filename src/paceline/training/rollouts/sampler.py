@@ -42,6 +42,8 @@ class Sampler:
     max_failure_rate: float
     own_advantage: GroupAdvantage | None = None
     """The function that `advantage` names, if it is one of the user's own."""
+    turn_credit: float | None = None
+    """Discount per turn, where turns are credited with rewards of their own."""
     needs_reward: bool = True
     """Raise where no completion of a step has any reward."""
 
@@ -72,6 +74,7 @@ class Sampler:
             weights=self.weights,
             max_completion_length=self.max_completion_length,
             own=self.own_advantage,
+            turn_credit=self.turn_credit,
         )
         return RolloutBatch(
             groups=groups,

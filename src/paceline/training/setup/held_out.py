@@ -9,7 +9,7 @@ from paceline.config.sections import Config
 from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE
 from paceline.data.sources import has_split, load_rows
-from paceline.data.tasks import TaskSet, build_tasks
+from paceline.data.tasks import TaskSet, build_tasks, no_tools
 from paceline.engines import Sampling
 from paceline.errors import ConfigError
 from paceline.models.places import check_completion_fits
@@ -79,7 +79,15 @@ def _evaluator(
         files=checked.files,
     )
     check = row_check(function)
-    built = build_tasks(rows, cast(Tokenizer, tokenizer), data, system=checked.system, check=check, whole=True)
+    built = build_tasks(
+        rows,
+        cast(Tokenizer, tokenizer),
+        data,
+        system=checked.system,
+        check=check,
+        whole=True,
+        tools_of=no_tools if conversations is None else conversations.tools_of,
+    )
     tasks = built.looked_at
     check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
     self_test(

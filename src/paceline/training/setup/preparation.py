@@ -15,7 +15,7 @@ from paceline.config.rules import require
 from paceline.config.sections import Config
 from paceline.data.prompts import Tokenizer
 from paceline.data.sources import has_split, load_rows
-from paceline.data.tasks import build_tasks
+from paceline.data.tasks import build_tasks, no_tools
 from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
@@ -78,7 +78,14 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         rows = load_rows(
             data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
         )
-        tasks = build_tasks(rows, cast(Tokenizer, tokenizer), data, system=checked.system, check=check)
+        tasks = build_tasks(
+            rows,
+            cast(Tokenizer, tokenizer),
+            data,
+            system=checked.system,
+            check=check,
+            tools_of=no_tools if conversations is None else conversations.tools_of,
+        )
     tasks.hold_to(partial(_check_tasks, config, overrides, limit))
     for some in (overrides.held_out or {}).values():
         check_prompts_fit(some, limit=limit, completion=completion)

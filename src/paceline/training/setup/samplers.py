@@ -57,6 +57,7 @@ def training_sampler(
         max_completion_length=config.sampling.max_completion_length,
         max_failure_rate=config.rewards.max_reward_failure_rate,
         own_advantage=own_advantage,
+        turn_credit=config.environment.turn_credit,
         needs_reward=needs_reward,
     )
 
