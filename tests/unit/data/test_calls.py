@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from paceline.data.extraction.call_arguments import cast_by_schema, schema_problem
+from paceline.data.extraction.call_arguments import cast_by_schema
 from paceline.data.extraction.call_records import CallFormat, MalformedCall, calls_of
 from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, call_format_of, parse_calls
 from tests.call_cases import F_CALL, G_CALL, MALFORMED, READ, F, deep, tags, xml
@@ -117,48 +117,12 @@ WEATHER = tool(
     city={"type": "string"},
     days={"type": "integer"},
     share={"type": "number", "nullable": True},
-    unit={"type": "string", "enum": ["C", "F"]},
+    anything=True,
     hourly={"anyOf": [{"type": "boolean"}, {"type": "null"}]},
     tags={"type": ["array", "null"]},
     place={"$ref": "#/$defs/Place"},
 )
 SCHEMAS = [WEATHER, tool("now")]
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "line"),
-    [
-        ("weather", {"city": "Oslo"}, None),
-        ("weather", {"city": "Oslo", "days": 3, "share": 1, "unit": "C", "hourly": None, "tags": [1]}, None),
-        ("weather", {"city": "Oslo", "share": None, "tags": None, "hourly": True, "place": {"x": 1}}, None),
-        ("wether", {}, 'there is no tool "wether"; the tools are weather, now'),
-        ("a\nb", {}, r'there is no tool "a\nb"; the tools are weather, now'),
-        ("weather", {"days": 3}, 'weather needs the argument "city"'),
-        ("weather", {"city": "Oslo", "dayz": 3},
-         'weather has no argument "dayz"; its arguments are city, days, share, unit, hourly, tags, place'),
-        ("now", {"x": 1}, 'now has no argument "x"; it has none'),
-        ("weather", {"city": 5}, 'weather needs "city" to be of type string, got 5'),
-        ("weather", {"city": None}, 'weather needs "city" to be of type string, got null'),
-        ("weather", {"city": "Oslo", "days": "3"}, 'weather needs "days" to be of type integer, got "3"'),
-        ("weather", {"city": "Oslo", "days": 3.5}, 'weather needs "days" to be of type integer, got 3.5'),
-        ("weather", {"city": "Oslo", "days": True}, 'weather needs "days" to be of type integer, got true'),
-        ("weather", {"city": "Oslo", "share": "1"}, 'weather needs "share" to be of type number or null, got "1"'),
-        ("weather", {"city": "Oslo", "hourly": 1}, 'weather needs "hourly" to be of type boolean or null, got 1'),
-        ("weather", {"city": "Oslo", "tags": {}}, 'weather needs "tags" to be of type array or null, got {}'),
-        ("weather", {"city": "Oslo", "unit": "K"}, 'weather needs "unit" to be one of "C", "F", got "K"'),
-        ("weather", {"city": ["é" * 99]}, f'weather needs "city" to be of type string, got ["{"é" * 58}'),
-    ],
-)  # fmt: skip
-def test_a_call_that_does_not_fit_its_tool_gets_the_documented_line(name, arguments, line):
-    assert schema_problem((name, arguments), SCHEMAS) == line
-
-
-def test_a_schema_that_allows_more_arguments_refuses_none():
-    anything = tool("f")
-    anything["function"]["parameters"]["additionalProperties"] = True
-    assert schema_problem(("f", {"x": 1}), [anything]) is None
-    assert schema_problem(("f", {}), [{"name": "f", "parameters": None}]) is None
-    assert schema_problem(("f", {"x": 1}), [tool("f", x=True)]) is None
 
 
 @pytest.mark.parametrize(
@@ -177,6 +141,7 @@ def test_a_schema_that_allows_more_arguments_refuses_none():
         ("tags", '["a"]', ["a"]),
         ("place", '{"x": 1}', {"x": 1}),
         ("place", "1", "1"),
+        ("anything", "[1]", [1]),
         ("unknown", "1", "1"),
     ],
 )

@@ -6,5 +6,5 @@ thinking.py        what is thought and what is said
 answers.py         `<answer>...</answer>`, boxes, `####`, and the first of these that a text has
 calls.py           tool calls, in the form of each family of models
 call_records.py    tool calls in JSON
-call_arguments.py  arguments against the schemas of tools
+call_arguments.py  types of arguments, by the schemas of tools
 """

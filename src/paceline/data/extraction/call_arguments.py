@@ -1,31 +1,11 @@
-"""Arguments of tool calls against the JSON schemas of the tools.
+"""Types of the arguments of tool calls, by the JSON schemas of the tools."""
 
-| a call                                         | line for the model                                                  |
-|------------------------------------------------|---------------------------------------------------------------------|
-| of a tool that there is not                    | `there is no tool "f"; the tools are a, b`                          |
-| without an argument that the tool needs        | `f needs the argument "x"`                                          |
-| with an argument that the tool does not have   | `f has no argument "y"; its arguments are x, z`                     |
-| with an argument of another type               | `f needs "x" to be of type integer, got "3"`                        |
-| with an argument that is none of the choices   | `f needs "x" to be one of "a", "b", got "c"`                        |
-
-The text `"3"` is no integer: the reward `tool_call` says so too. In a format that writes everything as text, the schema
-decides what `3` is (`cast_by_schema`).
-
-A schema is that of chat templates, `{"type": "function", "function": {"name": ..., "parameters": {...}}}`. Only
-its first level is checked: `properties`, `required`, `additionalProperties`, and of each property `type`, `anyOf`,
-`nullable` and `enum`. Anything else that it demands is the tool's to check.
-"""
-
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.data.extraction.call_records import TEXT_ARGUMENT, Call, CallFormat, MalformedCall, named, strict_json
+from paceline.data.extraction.call_records import TEXT_ARGUMENT, CallFormat, MalformedCall, ParsedCall, strict_json
 
-SHOWN_VALUE = 60
-"""Characters of a value that a line repeats, at most."""
-
-Schema = Mapping[str, Any]
+_Schema = Mapping[str, Any]
 
 _IS_OF_TYPE: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
@@ -40,35 +20,7 @@ _PYTHON_NAMES = {"True": True, "False": False, "None": None}
 """What models of the format `xml` often write for `true`, `false` and `null`."""
 
 
-def schema_problem(call: Call, schemas: Sequence[Schema]) -> str | None:
-    """Return the line that says why a call cannot be carried out, as the table above; None: it can.
-
-    >>> weather = {"name": "weather", "parameters": {"properties": {"city": {"type": "string"}}, "required": ["city"]}}
-    >>> schema_problem(("weather", {}), [weather])
-    'weather needs the argument "city"'
-    """
-    name, arguments = call
-    parameters = _parameters(schemas)
-    if name not in parameters:
-        return f"there is no tool {named(name)}; the tools are {', '.join(parameters)}"
-    properties, known = parameters[name].get("properties", {}), parameters[name].get("additionalProperties", False)
-    for required in parameters[name].get("required", ()):
-        if required not in arguments:
-            return f"{name} needs the argument {named(required)}"
-    for argument, value in arguments.items():
-        if argument not in properties and known is False:
-            listed = f"its arguments are {', '.join(properties)}" if properties else "it has none"
-            return f"{name} has no argument {named(argument)}; {listed}"
-        schema = properties.get(argument, {})
-        if not _is_one_of(value, types := _types(schema)):
-            return f"{name} needs {named(argument)} to be of type {' or '.join(types)}, got {_shown(value)}"
-        if isinstance(schema, Mapping) and "enum" in schema and value not in schema["enum"]:
-            choices = ", ".join(map(_shown, schema["enum"]))
-            return f"{name} needs {named(argument)} to be one of {choices}, got {_shown(value)}"
-    return None
-
-
-def cast_by_schema(call: Call, schemas: Sequence[Schema], call_format: CallFormat) -> Call:
+def cast_by_schema(call: ParsedCall, schemas: Sequence[_Schema], call_format: CallFormat) -> ParsedCall:
     """Return the call with its arguments as the schema of its tool has them, where nothing is lost.
 
     | argument                                                      | becomes                          |
@@ -78,7 +30,9 @@ def cast_by_schema(call: Call, schemas: Sequence[Schema], call_format: CallForma
     | `True`, `False`, `None` of `xml`, likewise                    | `true`, `false`, `null`          |
     | plain text of `react`, the tool has one argument              | that argument, then as for `xml` |
 
-    Anything else stays as it is, and `schema_problem` says what is wrong with it.
+    Anything else stays as it is: the text `"3"` is no integer where a format has types, and the reward `tool_call` says
+    so too. Schemas are those of chat templates, `{"type": "function", "function": {"name": ..., "parameters": ...}}`;
+    `type`, `anyOf`, `oneOf` and `nullable` of each property are looked at.
 
     >>> square = {"name": "square", "parameters": {"properties": {"x": {"type": "integer"}}}}
     >>> [cast_by_schema(("square", {"x": "3"}), [square], call_format) for call_format in ("xml", "hermes")]
@@ -117,12 +71,12 @@ def untyped(text: str) -> Any:
         return text
 
 
-def _parameters(schemas: Sequence[Schema]) -> Mapping[str, Schema]:
+def _parameters(schemas: Sequence[_Schema]) -> Mapping[str, _Schema]:
     functions = [schema.get("function", schema) for schema in schemas]
     return {function["name"]: function.get("parameters") or {} for function in functions}
 
 
-def _types(schema: Schema | bool) -> tuple[str, ...]:
+def _types(schema: _Schema | bool) -> tuple[str, ...]:
     """Types that a schema allows; empty: it names none that is known here."""
     if isinstance(schema, bool):
         return ()
@@ -140,7 +94,3 @@ def _types(schema: Schema | bool) -> tuple[str, ...]:
 
 def _is_one_of(value: Any, types: Sequence[str]) -> bool:
     return not types or any(_IS_OF_TYPE[one](value) for one in types)
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)[:SHOWN_VALUE]

@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn
 CallFormat = Literal["hermes", "llama", "mistral", "openai", "react", "xml"]
 """How a model writes its calls; see `calls`."""
 
-Call = tuple[str, dict[str, Any]]
+ParsedCall = tuple[str, dict[str, Any]]
 """Name of the tool, and the arguments by name."""
 
 TEXT_ARGUMENT = "input"
@@ -95,7 +95,7 @@ def named(name: str) -> str:
     return json.dumps(name[:LONGEST_NAME], ensure_ascii=_SURROGATE.search(name) is not None)
 
 
-def calls_of(value: object) -> list[Call]:
+def calls_of(value: object) -> list[ParsedCall]:
     """Return the calls of a record: one, a list of them, or `{"tool_calls": [...]}`.
 
     Raises:
@@ -111,7 +111,7 @@ def _inner(value: object) -> object:
     return value["function"] if isinstance(value, Mapping) and isinstance(value.get("function"), Mapping) else value
 
 
-def call_of(value: object) -> Call:
+def call_of(value: object) -> ParsedCall:
     """Return the call of one record; see `calls_of`."""
     value = _inner(value)
     # Tables fill the keys that other rows have with None.

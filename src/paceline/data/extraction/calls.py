@@ -43,9 +43,9 @@ from paceline.data.extraction.call_arguments import cast_by_schema
 from paceline.data.extraction.call_records import (
     TEXT_AFTER,
     TEXT_ARGUMENT,
-    Call,
     CallFormat,
     MalformedCall,
+    ParsedCall,
     call_of,
     calls_of,
     first_json,
@@ -54,6 +54,7 @@ from paceline.data.extraction.call_records import (
     strict_json,
 )
 from paceline.data.extraction.thinking import ThoughtReader, visible_text
+from paceline.data.tools import call_id
 
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
 
@@ -64,7 +65,7 @@ class ParsedTurn:
 
     content: str
     """Text without thinking and without calls, stripped; a call that is malformed stays in it."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ParsedCall, ...] = ()
     """Calls in the order of the text; empty where one is malformed."""
     malformed: str | None = None
     """What is wrong with a call, in one line for the model; None: nothing."""
@@ -125,11 +126,6 @@ def call_format_in(visible: str) -> CallFormat:
     return "openai" if visible.lstrip()[:1] in ("{", "[") else "react"
 
 
-def call_id(index: int) -> str:
-    """Return the id of a turn's call in messages: nine letters and digits, as templates of Mistral demand."""
-    return f"call{index:05d}"
-
-
 def assistant_message(parsed: ParsedTurn) -> dict[str, object]:
     """Return a turn as chat templates and reward functions read it, in the form of OpenAI's messages.
 
@@ -139,7 +135,7 @@ def assistant_message(parsed: ParsedTurn) -> dict[str, object]:
     message: dict[str, object] = {"role": "assistant", "content": parsed.content}
     if parsed.calls:
         message["tool_calls"] = [
-            {"type": "function", "id": call_id(index), "function": {"name": name, "arguments": arguments}}
+            {"type": "function", "id": call_id(None, index), "function": {"name": name, "arguments": arguments}}
             for index, (name, arguments) in enumerate(parsed.calls)
         ]
     return message
@@ -193,7 +189,7 @@ def _refuse_stray_tags(content: str, call_format: CallFormat) -> None:
         raise MalformedCall(f"<function=NAME> stands alone: write {OPEN_CALL} before it, {CLOSE_CALL} after it")
 
 
-def _hermes(body: str) -> list[Call]:
+def _hermes(body: str) -> list[ParsedCall]:
     return [call_of(strict_json(body))]
 
 
@@ -201,7 +197,7 @@ _FUNCTION = re.compile(r"<function=([^<>\n]+)>\s*(.*)</function>", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^<>\n]+)>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
 
 
-def _xml(body: str) -> list[Call]:
+def _xml(body: str) -> list[ParsedCall]:
     function = _FUNCTION.fullmatch(body.strip())
     if function is None:
         raise MalformedCall("a call is no <function=NAME>...</function>, with one <parameter=NAME>...</parameter> each")
@@ -221,7 +217,7 @@ def _xml(body: str) -> list[Call]:
 _NAMED_CALL = re.compile(r"\s*([^\s\[\]{}]+)(?:\[CALL_ID\][^\s\[\]{}]*)?(?:\[ARGS\])?\s*(?=\{)")
 
 
-def _mistral(body: str) -> Iterator[Call]:
+def _mistral(body: str) -> Iterator[ParsedCall]:
     for part in body.split("[TOOL_CALLS]")[1:]:
         call = _NAMED_CALL.match(part)
         if call is None:
@@ -234,7 +230,7 @@ _MEANT = re.compile(r'[\s\[{]*"(?:name|type|id|function|tool_calls)"\s*:')
 _BETWEEN = re.compile(r"\s*;?\s*")
 
 
-def _bare(body: str) -> list[Call]:
+def _bare(body: str) -> list[ParsedCall]:
     """Calls where the text is JSON values alone, several with `;` or space between; none where it is another text."""
     text = body.removeprefix(_PYTHON_TAG)
     is_meant, values, at = text != body or bool(_MEANT.match(text)), list[Any](), 0
@@ -269,7 +265,7 @@ def labelled(text: str) -> list[tuple[str, str]]:
     return [(label, piece.strip()) for label, piece in zip(pieces[1::2], pieces[2::2], strict=True)]
 
 
-def _react(visible: str) -> tuple[str, list[Call]]:
+def _react(visible: str) -> tuple[str, list[ParsedCall]]:
     """The text around the last action, and its call."""
     starts = [*(one.start() for one in _LABEL.finditer(visible)), len(visible)]
     pairs = labelled(visible)

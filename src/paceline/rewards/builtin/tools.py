@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from paceline.data.extraction.answers import stand_once_in_order
 from paceline.data.extraction.call_arguments import untyped
-from paceline.data.extraction.call_records import Call, MalformedCall, calls_of, strict_json
+from paceline.data.extraction.call_records import MalformedCall, ParsedCall, calls_of, strict_json
 from paceline.data.extraction.calls import CLOSE_CALL, OPEN_CALL, call_format_in, labelled, parse_calls
 from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
 from paceline.errors import DataError, RewardError
@@ -18,7 +18,7 @@ from paceline.rewards.function import BuiltIn, RewardContext
 from paceline.types import Message, Task
 
 
-def gold_calls(answer: str | None, tool_calls: object) -> list[Call] | None:
+def gold_calls(answer: str | None, tool_calls: object) -> list[ParsedCall] | None:
     """The calls that a row asks for: its column `tool_calls`, else its answer; None where neither speaks of calls.
 
     Both may be text in one of the forms that `call_format_in` tells apart, or records, as `calls_of` reads them.
@@ -50,7 +50,7 @@ def speaks_of_calls(text: str | None) -> bool:
     return text is not None and (OPEN_CALL in text or "Action:" in text or text.lstrip()[:1] in ("{", "["))
 
 
-def spelled(calls: Sequence[Call], *, is_untyped: bool = False) -> list[tuple[str, str]]:
+def spelled(calls: Sequence[ParsedCall], *, is_untyped: bool = False) -> list[tuple[str, str]]:
     """Each call's name and arguments in one spelling, sorted: keys in order, whole numbers without a point.
 
     `is_untyped`: compared with arguments of a form without types, in which `3` and `"3"` are the same.
@@ -174,7 +174,7 @@ def _stated_calls(prompt: str, completion: str) -> str | None:
     return "\n".join(f"{name} {arguments}" for name, arguments in spelled(calls)) or None
 
 
-def _called(prompt: str, completion: str, messages: Sequence[Message]) -> tuple[list[Call], bool]:
+def _called(prompt: str, completion: str, messages: Sequence[Message]) -> tuple[list[ParsedCall], bool]:
     """The calls of a completion, and whether their arguments have no types; of a conversation those that were read."""
     recorded = [message["tool_calls"] for message in messages if "tool_calls" in message]
     if recorded:
