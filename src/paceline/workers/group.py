@@ -15,7 +15,8 @@ from paceline.engines import Engine, FurtherRequests, OnFinished, Request, Sampl
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.activity import ACTIVITY
-from paceline.training.rollouts.rounds import Drawn, Round, RoundSampler, merge_rounds
+from paceline.training.rollouts.conversations import Drawn
+from paceline.training.rollouts.rounds import Round, RoundSampler, merge_rounds
 from paceline.types import Completion
 
 MOST_LOSSES = 3

@@ -13,7 +13,8 @@ from paceline.models.loaded import Loaded
 from paceline.models.pretrained import end_token_ids, load_tokenizer
 from paceline.training.assembly import make_engine
 from paceline.training.records import engine_sentences
-from paceline.training.rollouts.rounds import Drawn, Round
+from paceline.training.rollouts.conversations import Drawn
+from paceline.training.rollouts.rounds import Round
 from paceline.training.setup.checks import resolve_functions
 from paceline.training.setup.run_inputs import Overrides
 from paceline.training.setup.samplers import make_conversations, training_rounds, with_reward_models

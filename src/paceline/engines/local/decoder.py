@@ -43,11 +43,11 @@ class Decoder(Protocol):
 
     def park(self, rows: Sequence[int]) -> list[Context]:
         """Copy what is cached of these rows' prompts and own tokens, so that others may take their places."""
-        raise NotImplementedError(f"{type(self).__name__} parks no rows")
+        raise TypeError(f"{type(self).__name__} parks no rows")
 
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
         """Let each of these free rows go on from a context with its next token."""
-        raise NotImplementedError(f"{type(self).__name__} parks no rows")
+        raise TypeError(f"{type(self).__name__} parks no rows")
 
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
         """Keep these rows, in this order; the first `alive` of them have a living completion.

@@ -333,8 +333,7 @@ class EpisodeBatch(FurtherRequests):
         self._asked -= 1
         episode.seconds += outcome.seconds
         if outcome.failure is not None:
-            turn = len(episode.turns)
-            self._fail(episode, f"failed in turn {turn}: {outcome.failure}", timed_out=outcome.timed_out)
+            self._fail(episode, f"failed in turn {len(episode.turns)}: {outcome.failure}", timed_out=outcome.timed_out)
             return
         observation: Observation = outcome.value
         turn = replace(

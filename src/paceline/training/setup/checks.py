@@ -76,7 +76,7 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
             "no reward of its own, got none; give one, for example --reward-funcs accuracy"
         )
     # an environment's own reward says what is right where there is no function, or where it is named
-    is_own = measure in environments or (not config.rewards.names and measure == EvalConfig.eval_reward_func)
+    is_own = measure in environments or (not config.rewards.names and measure == EvalConfig().eval_reward_func)
     return Checked(
         functions=resolve_functions(config, wanted, own.functions),
         measure={} if is_own else resolve_functions(config, [measure], own.functions),

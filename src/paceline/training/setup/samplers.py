@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -9,6 +10,7 @@ from paceline.config.sections import Config
 from paceline.data.extraction.calls import call_format_of
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
+from paceline.environments.harmless import ChatTokenizer
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
 from paceline.environments.tokens import TurnTokens
 from paceline.objective.advantages import GroupAdvantage
@@ -79,7 +81,7 @@ def make_conversations(
     step_seconds, episode_seconds = options.environment_timeout
     tokens = {
         name: TurnTokens(
-            tokenizer,
+            cast(ChatTokenizer, tokenizer),
             tools=spec.tools,
             enable_thinking=config.data.enable_thinking,
             stop_ids=end_tokens,
