@@ -45,7 +45,10 @@ PURE = {"types", "errors", "config", "metrics", "objective"}
 OUTSIDE_WORLD = {"os", "pathlib", "time", "socket", "subprocess", "threading", "random", "tempfile", "shutil"}
 """What pure packages may not know: files, clocks, networks, processes, global random state."""
 
-WITHOUT_TORCH = ("types", "errors", "config", "metrics", "sandbox", "models/places", "models/weight_headers")
+WITHOUT_TORCH = (
+    *("types", "errors", "config", "metrics", "sandbox", "environments/hosting"),
+    *("models/places", "models/weight_headers"),
+)
 TORCH = {"torch", "transformers", "jaxtyping"}
 
 FRAGMENTS = {"That", "Of", "Whether", "Which", "Whose"}

@@ -28,16 +28,13 @@ from paceline.environments import AgentTurn, Environment, ToolCall
 from paceline.environments.hosting.results import HostFailure, Method, attempt, checked, described
 from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.channel import PREFIX, BrokenChannelError, receive_bytes
+from paceline.sandbox.inside.monitor import TerminationError
 from paceline.sandbox.inside.scratch import hold_new, make_empty, remove_left
 from paceline.sandbox.inside.serving import end_children, own_children
 
 MOST_ORDER = 1 << 16  # Bytes of one message between the trainer and the zygote
 OWN_FILE = "paceline_own_environment"
 BROKEN = 70  # Exit status of an episode's process that cannot answer
-
-
-class TerminationError(Exception):
-    """Request of the trainer to end and clean up."""
 
 
 def main(setup: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ DEFAULTS = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 many episodes do not fight for the processors."""
 
 
-class Zygote:
+class EnvironmentZygote:
     """The process that has loaded a module or file of environments, and forks one for each episode."""
 
     def __init__(self, where: str) -> None:
@@ -182,7 +182,7 @@ class Child:
 
     def __init__(
         self,
-        zygote: Zygote,
+        zygote: EnvironmentZygote,
         number: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -241,7 +241,7 @@ class Processes:
         """Processes killed at a deadline."""
         self._most, self._wait = most, wait
         self._free = asyncio.Semaphore(most)
-        self._zygotes: dict[str, list[Zygote]] = {}
+        self._zygotes: dict[str, list[EnvironmentZygote]] = {}
 
     async def fork(self, where: str) -> Child:
         """Wait for a free place and fork a process that has loaded this module or file; raises HostFailure."""
@@ -263,10 +263,10 @@ class Processes:
         finally:
             self._free.release()
 
-    def _zygote(self, where: str) -> Zygote:
+    def _zygote(self, where: str) -> EnvironmentZygote:
         known = self._zygotes.setdefault(where, [])
         if not known or known[-1].is_lost:
-            known.append(Zygote(where))
+            known.append(EnvironmentZygote(where))
         return known[-1]
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ def _settle(future: "asyncio.Future[Result]", result: Result) -> None:
         future.set_result(result)
 
 
-class Workers:
+class WorkerThreads:
     """Daemon threads, each of which runs one call at a time; as many as are needed up to a limit."""
 
     def __init__(self, most: int) -> None:
@@ -259,7 +259,7 @@ class Threads:
     def __init__(self, most: int, wait: float) -> None:
         self.wait = wait
         """Seconds that a call waits for a free thread."""
-        self.workers = Workers(most)
+        self.workers = WorkerThreads(most)
         self._loops: list[SharedLoop] = []
 
     def loop(self) -> SharedLoop:
