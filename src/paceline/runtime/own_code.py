@@ -25,16 +25,7 @@ def own_function(name: str, *, flag: str, error: type[PacelineError] = RewardErr
         error: no such file, module or function, or one that cannot be loaded.
     """
     where, _, attribute = name.rpartition(":")
-    if where.endswith(".py"):
-        module = _load_file(f"{flag} {name}", Path(where).expanduser(), error)
-    else:
-        try:
-            module = importlib.import_module(where)
-        except _LOADING_ERRORS as cause:
-            raise error(
-                f"{flag} {name}: the module cannot be imported ({_describe(cause)}); "
-                "check PYTHONPATH, or name the file as path/to/file.py:function"
-            ) from cause
+    module = own_module(where, label=f"{flag} {name}", error=error)
     if not hasattr(module, attribute):
         functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
         raise error(
@@ -45,6 +36,23 @@ def own_function(name: str, *, flag: str, error: type[PacelineError] = RewardErr
     if not callable(function):
         raise error(f"{flag} {name}: {attribute!r} is of type {type(function).__name__}, but must be a function")
     return cast(Callable[..., Any], function)
+
+
+def own_module(where: str, *, label: str, error: type[PacelineError]) -> ModuleType:
+    """The module of this name, or the file of this path as one; the sentence of an error begins with `label`.
+
+    Raises:
+        error: no such file or module, or one that cannot be loaded.
+    """
+    if where.endswith(".py"):
+        return _load_file(label, Path(where).expanduser(), error)
+    try:
+        return importlib.import_module(where)
+    except _LOADING_ERRORS as cause:
+        raise error(
+            f"{label}: the module cannot be imported ({_describe(cause)}); "
+            "check PYTHONPATH, or name the file as path/to/file.py:function"
+        ) from cause
 
 
 def own_name(function: Callable[..., object]) -> str:

@@ -507,8 +507,8 @@ def test_an_environment_is_loaded_from_a_file(hosts, tmp_path):
     ("text", "failure"),
     [
         ("class Mine: pass", "Missing is not in the module that is to make it"),
-        ("raise SystemExit(1)", "{file} cannot be loaded (SystemExit: 1)"),
-        ("import no_such_one", "{file} cannot be loaded (ModuleNotFoundError: No module named 'no_such_one')"),
+        ("raise SystemExit(1)", "{file}: the file cannot be loaded (SystemExit: 1); correct it first"),
+        ("1 / 0", "{file}: the file cannot be loaded (ZeroDivisionError: division by zero); correct it first"),
     ],
 )
 def test_a_module_that_cannot_be_loaded_is_told(hosts, tmp_path, text, failure):

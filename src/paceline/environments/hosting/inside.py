@@ -9,8 +9,6 @@ import asyncio
 import contextlib
 import functools
 import gc
-import importlib
-import importlib.util
 import inspect
 import json
 import os
@@ -20,12 +18,13 @@ import signal
 import socket
 import sys
 import tempfile
-from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from paceline.environments import AgentTurn, Environment, ToolCall
 from paceline.environments.hosting.results import HostFailure, Method, attempt, checked, described
+from paceline.errors import ConfigError
+from paceline.runtime.own_code import own_module
 from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.channel import PREFIX, BrokenChannelError, receive_bytes
 from paceline.sandbox.inside.monitor import TerminationError
@@ -33,7 +32,6 @@ from paceline.sandbox.inside.scratch import hold_new, make_empty, remove_left
 from paceline.sandbox.inside.serving import end_children, own_children
 
 MOST_ORDER = 1 << 16  # Bytes of one message between the trainer and the zygote
-OWN_FILE = "paceline_own_environment"
 BROKEN = 70  # Exit status of an episode's process that cannot answer
 
 
@@ -107,17 +105,6 @@ def _send(control: socket.socket, message: dict[str, Any]) -> None:
     control.send(json.dumps(message).encode())
 
 
-def _load(where: str) -> ModuleType:
-    if not where.endswith(".py"):
-        return importlib.import_module(where)
-    spec = importlib.util.spec_from_file_location(OWN_FILE, Path(where).expanduser())
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{where} is not a file of Python")
-    module = sys.modules[OWN_FILE] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 class _Zygote:
     """The process that has loaded the environment's module, for all episodes to fork from."""
 
@@ -130,9 +117,10 @@ class _Zygote:
     def serve(self) -> None:
         """Fork and kill at the trainer's orders until it has closed the other end."""
         kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        module, failure = attempt(functools.partial(_load, self._setup["where"]))
+        where = self._setup["where"]
+        module, failure = attempt(functools.partial(own_module, where, label=where, error=ConfigError))
         if failure is not None:
-            _send(self._control, {"failed": f"{self._setup['where']} cannot be loaded ({failure})"})
+            _send(self._control, {"failed": failure})
             return
         loaded = own_children()  # processes that the module has started, for all episodes
         gc.collect()

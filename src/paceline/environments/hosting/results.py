@@ -10,6 +10,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from paceline.environments import Observation
+from paceline.errors import PacelineError
 
 Method = Literal["begin", "answer", "close"]
 Result = tuple[Any, str | None]
@@ -143,7 +144,7 @@ def attempt(function: Callable[[], Any]) -> Result:
     """Call code of an environment: its result and None, or None and a sentence of what it raised."""
     try:
         return function(), None
-    except (WrongResult, HostFailure) as error:
+    except (WrongResult, HostFailure, PacelineError) as error:
         return None, str(error)
     except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
         return None, described(error)
@@ -153,7 +154,7 @@ async def attempt_async(awaitable: Awaitable[Any], check: Callable[[Any], Any]) 
     """Await what code of an environment returned and check the result; returns what `attempt` does."""
     try:
         return check(await awaitable), None
-    except WrongResult as error:
+    except (WrongResult, HostFailure, PacelineError) as error:
         return None, str(error)
     except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
         return None, described(error)
