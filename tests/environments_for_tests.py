@@ -241,3 +241,18 @@ class Slow(Silent):
         self.count += 1
         time.sleep(float(turn.text))
         return said(f"answer {self.count}")
+
+
+class Shared:
+    """Makes environments that tell what was prepared for all of them: its size, and the process that did it."""
+
+    def prepare(self, size):
+        self.prepared = f"{size} {os.getpid()}"
+
+    def __call__(self, size):
+        made = Silent()
+        made.answer = lambda turn: said(self.prepared)
+        return made
+
+
+shared = Shared()

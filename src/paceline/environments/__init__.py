@@ -85,7 +85,8 @@ class EnvironmentSpec:
     make: Callable[[], Environment]
     """Makes the environment of one episode, in this process."""
     address: str = ""
-    """Where another process finds the function that makes it: `module:attribute` or `file.py:attribute`."""
+    """Where another process finds the function that makes it: `module:attribute` or `file.py:attribute`. An object may
+    have a method `prepare` beside, which is called before with the same arguments, once for all episodes."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of that function by name, such as JSON can hold."""
     tools: tuple[Mapping[str, Any], ...] = ()

@@ -489,7 +489,7 @@ def test_nothing_that_an_environment_changes_is_changed_outside(hosts, capfd):
 def test_a_column_that_json_cannot_hold_is_named(hosts):
     outcome = ask(hosts.open(spec_of(scripted.Silent, "own process")), "begin", {"text": "", "image": b"png"}, 0)
     assert outcome.failure == (
-        "the column 'image' cannot be written as JSON for its process (it holds a value of type bytes); "
+        "'image' among what it is given cannot be written as JSON for its process (it holds a value of type bytes); "
         "remove it, or make it text"
     )
 
@@ -506,9 +506,9 @@ def test_an_environment_is_loaded_from_a_file(hosts, tmp_path):
 @pytest.mark.parametrize(
     ("text", "failure"),
     [
-        ("class Mine: pass", "Missing is not in the module that is to make it"),
-        ("raise SystemExit(1)", "{file}: the file cannot be loaded (SystemExit: 1); correct it first"),
-        ("1 / 0", "{file}: the file cannot be loaded (ZeroDivisionError: division by zero); correct it first"),
+        ("class Mine: pass", "{file}:Missing: there is no 'Missing' in it"),
+        ("raise SystemExit(1)", "{file}:Missing: the file cannot be loaded (SystemExit: 1); correct it first"),
+        ("1 / 0", "{file}:Missing: the file cannot be loaded (ZeroDivisionError: division by zero); correct it first"),
     ],
 )
 def test_a_module_that_cannot_be_loaded_is_told(hosts, tmp_path, text, failure):
@@ -532,6 +532,16 @@ def test_a_lost_zygote_is_replaced_and_its_files_are_removed(fresh, temporary):
     assert len(list(temporary.iterdir())) == 1
     fresh.close()
     assert not list(temporary.iterdir())
+
+
+def test_what_all_episodes_share_is_prepared_once(hosts):
+    spec = EnvironmentSpec(
+        name="shared", make=scripted.Silent, address=f"{MODULE}:shared", arguments={"size": 3}, own_process=True
+    )
+    first, second = (content(answer(begun(hosts, spec))) for _ in range(2))
+    assert first == second
+    assert first.split()[0] == "3"
+    assert int(first.split()[1]) != os.getpid()
 
 
 def test_no_episode_pays_for_heavy_libraries(hosts):

@@ -18,11 +18,12 @@ import signal
 import socket
 import sys
 import tempfile
-from types import FrameType, ModuleType
+from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 from paceline.environments import AgentTurn, Environment, ToolCall
-from paceline.environments.hosting.results import HostFailure, Method, attempt, checked, described
+from paceline.environments.hosting.results import Method, attempt, checked, described
 from paceline.errors import ConfigError
 from paceline.runtime.own_code import own_module
 from paceline.sandbox.inside import kernel
@@ -39,7 +40,7 @@ def main(setup: dict[str, Any]) -> None:
     """Run as the monitor: fork the zygote, and end it with the trainer or at its wish.
 
     `setup`: `control` (a descriptor), `parent` (the trainer's process number), `directory` (for temporary files),
-    `where` (the module or file of environments).
+    and the environment's `name`, `address` and `arguments`.
     """
     signal.signal(signal.SIGTERM, _terminate)
     control = socket.socket(fileno=setup["control"])
@@ -105,6 +106,19 @@ def _send(control: socket.socket, message: dict[str, Any]) -> None:
     control.send(json.dumps(message).encode())
 
 
+def _loaded(address: str, arguments: dict[str, Any]) -> Callable[[], Environment]:
+    """Return what makes the environment, and let it prepare what all episodes share."""
+    where, _, attribute = address.rpartition(":")
+    module = own_module(where, label=address, error=ConfigError)
+    try:
+        factory: Any = functools.reduce(getattr, attribute.split("."), module)
+    except AttributeError as error:
+        raise ConfigError(f"{address}: there is no {attribute!r} in it") from error
+    if not isinstance(factory, type) and hasattr(factory, "prepare"):  # of a class it would be a method of its objects
+        factory.prepare(**arguments)
+    return functools.partial(factory, **arguments)
+
+
 class _Zygote:
     """The process that has loaded the environment's module, for all episodes to fork from."""
 
@@ -117,12 +131,11 @@ class _Zygote:
     def serve(self) -> None:
         """Fork and kill at the trainer's orders until it has closed the other end."""
         kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)
-        where = self._setup["where"]
-        module, failure = attempt(functools.partial(own_module, where, label=where, error=ConfigError))
+        make, failure = attempt(functools.partial(_loaded, self._setup["address"], self._setup["arguments"]))
         if failure is not None:
             _send(self._control, {"failed": failure})
             return
-        loaded = own_children()  # processes that the module has started, for all episodes
+        loaded = own_children()  # processes that serve all episodes
         gc.collect()
         gc.freeze()  # forks share what has been loaded
         self._events.register(self._control, select.POLLIN)
@@ -138,12 +151,12 @@ class _Zygote:
                         return
                     order = json.loads(data)
                     if "fork" in order:
-                        self._fork(order["fork"], channels[0], module)
+                        self._fork(order["fork"], channels[0], make)
                     for number, pid in self._children.values():
                         if order.get("kill") == number:
                             _kill(pid)
 
-    def _fork(self, number: int, channel: int, module: ModuleType) -> None:
+    def _fork(self, number: int, channel: int, make: Callable[[], Environment]) -> None:
         try:
             pid = os.fork()
         except OSError as error:
@@ -154,7 +167,8 @@ class _Zygote:
             self._control.close()
             for one in self._children:
                 os.close(one)
-            _live(socket.socket(fileno=channel), module, f"{self._scratch}/{number}")
+            episode = _Episode(self._setup["name"], make)
+            _live(socket.socket(fileno=channel), episode, f"{self._scratch}/{number}")
         os.close(channel)
         descriptor = os.pidfd_open(pid)
         self._children[descriptor] = (number, pid)
@@ -179,7 +193,7 @@ def _kill(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _live(channel: socket.socket, module: ModuleType, scratch: str) -> NoReturn:
+def _live(channel: socket.socket, episode: "_Episode", scratch: str) -> NoReturn:
     """Answer for one episode until its end."""
     own = os.getpid()
     try:
@@ -191,7 +205,6 @@ def _live(channel: socket.socket, module: ModuleType, scratch: str) -> NoReturn:
             os._exit(BROKEN)
         os.mkdir(scratch, 0o700)
         os.environ["TMPDIR"], tempfile.tempdir = scratch, None
-        episode = _Episode(module)
         while True:
             (length,) = PREFIX.unpack(receive_bytes(channel, PREFIX.size))
             request = json.loads(receive_bytes(channel, length))
@@ -211,22 +224,15 @@ def _live(channel: socket.socket, module: ModuleType, scratch: str) -> NoReturn:
 class _Episode:
     """An environment and the event loop of its async methods."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self._module, self._runner = module, asyncio.Runner()
-        self._name = ""
+    def __init__(self, name: str, make: Callable[[], Environment]) -> None:
+        self._name, self._make, self._runner = name, make, asyncio.Runner()
         self._environment: Environment | None = None
 
     def carry_out(self, method: Method, given: list[Any]) -> Any:
-        """Call a method, and return what it returned as plain values. `begin` is given what makes the environment too:
-        its name, the attribute of its module, and arguments."""
+        """Call a method, and return what it returned as plain values."""
         if method == "begin":
-            self._name, attribute, arguments, *given = given
             _seed(given[1])
-            try:
-                factory: Any = functools.reduce(getattr, attribute.split("."), self._module)
-            except AttributeError as error:
-                raise HostFailure(f"{attribute} is not in the module that is to make it") from error
-            self._environment = factory(**arguments)
+            self._environment = self._make()
             _seed(given[1])  # of what has been imported by now
         elif method == "answer":
             calls = tuple(ToolCall(**one) for one in given[0].pop("calls"))

@@ -1,4 +1,4 @@
-"""Environments in processes of their own, as the trainer sees them: a zygote for each module, a fork per episode.
+"""Environments in processes of their own, as the trainer sees them: a zygote for each environment, a fork per episode.
 
 Everything here is called from the loop of `Hosts`. A reply belongs to the request with its number; after a late one the
 process is killed and its socket closed, so no reply can be taken for another's.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -32,8 +33,8 @@ from paceline.environments.hosting.results import (
 )
 from paceline.sandbox.inside.channel import PREFIX
 
-START_SECONDS = 60.0
-"""Seconds in which a zygote must have loaded its environment's module."""
+START_SECONDS = 300.0
+"""Seconds in which a zygote must have loaded its environment: libraries, an index of documents."""
 ORDER_SECONDS = 10.0
 """Seconds in which a zygote must have forked or killed a process; later ones count as stuck."""
 END_SECONDS = 10.0
@@ -48,10 +49,10 @@ many episodes do not fight for the processors."""
 
 
 class EnvironmentZygote:
-    """The process that has loaded a module or file of environments, and forks one for each episode."""
+    """The process that has loaded an environment, and forks one for each episode."""
 
-    def __init__(self, where: str) -> None:
-        """Start it.
+    def __init__(self, identity: str) -> None:
+        """Start it, for the environment with this name, address and arguments, as JSON.
 
         Raises:
             HostFailure: it cannot be started.
@@ -66,12 +67,15 @@ class EnvironmentZygote:
         self._count = 0
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
+        name, address, arguments = json.loads(identity)
         setup = {
             "control": theirs.fileno(),
             "parent": os.getpid(),
             "path": [os.path.abspath(one) for one in sys.path],
             "directory": tempfile.gettempdir(),
-            "where": where,
+            "name": name,
+            "address": address,
+            "arguments": arguments,
         }
         try:
             with theirs, tempfile.TemporaryFile() as file:
@@ -95,14 +99,14 @@ class EnvironmentZygote:
         """Fork a process for an episode.
 
         Raises:
-            HostFailure: the module cannot be loaded, or no process can be started.
+            HostFailure: the environment cannot be loaded, or no process can be started.
         """
         try:
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.shield(self._ready)
         except TimeoutError:
             self.end()
-            raise HostFailure(f"its module was not loaded within {START_SECONDS:g} seconds") from None
+            raise HostFailure(f"it was not loaded within {START_SECONDS:g} seconds") from None
         self._count += 1
         number, ours, theirs = self._count, *socket.socketpair()
         ended = self._children[number] = self._loop.create_future()
@@ -243,15 +247,15 @@ class Processes:
         self._free = asyncio.Semaphore(most)
         self._zygotes: dict[str, list[EnvironmentZygote]] = {}
 
-    async def fork(self, where: str) -> Child:
-        """Wait for a free place and fork a process that has loaded this module or file; raises HostFailure."""
+    async def fork(self, identity: str) -> Child:
+        """Wait for a free place and fork a process for an episode; raises HostFailure."""
         try:
             async with asyncio.timeout(self._wait):
                 await self._free.acquire()
         except TimeoutError:
             raise HostFailure(f"none of {self._most} processes was free for it within {self._wait:g} seconds") from None
         try:
-            return await self._zygote(where).fork()
+            return await self._zygote(identity).fork()
         except BaseException:
             self._free.release()
             raise
@@ -263,10 +267,10 @@ class Processes:
         finally:
             self._free.release()
 
-    def _zygote(self, where: str) -> EnvironmentZygote:
-        known = self._zygotes.setdefault(where, [])
+    def _zygote(self, identity: str) -> EnvironmentZygote:
+        known = self._zygotes.setdefault(identity, [])
         if not known or known[-1].is_lost:
-            known.append(EnvironmentZygote(where))
+            known.append(EnvironmentZygote(identity))
         return known[-1]
 
     def close(self) -> None:
@@ -289,12 +293,10 @@ class ProcessHost:
 
     async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
         """Call a method in its process, which `begin` forks; see `Host`."""
+        data = _request(given)
         if method == "begin":
-            where, _, attribute = self._spec.address.rpartition(":")
-            data = _request(given, self._spec.name, attribute, self._spec.arguments)
-            self._child = await self._processes.fork(where)
-        else:
-            data = _request(given)
+            identity = _request((self._spec.name, self._spec.address, self._spec.arguments))
+            self._child = await self._processes.fork(identity)
         assert self._child is not None  # the keeper asks nothing of one that is gone
         self.started = time.perf_counter()
         try:
@@ -320,18 +322,21 @@ class ProcessHost:
             await self._processes.end(child)
 
 
-def _request(given: tuple[Any, ...], *made_of: Any) -> str:
+def _request(given: tuple[Any, ...]) -> str:
     try:
-        return json.dumps([*made_of, *given], default=_record)
+        return json.dumps(given, default=_record)
     except (TypeError, ValueError, RecursionError) as error:
-        parts = {"its arguments": made_of} | (
-            {f"the column {name!r}": value for name, value in given[0].items()} if made_of else {}
-        )
-        bad = [name for name, value in parts.items() if attempt(partial(json.dumps, value, default=_record))[1]]
+        columns = [
+            name for one in given if isinstance(one, Mapping) for name, value in one.items() if not _is_json(value)
+        ]
+        what = f"{columns[0]!r} among what it is given" if columns else "what it is given"
         raise HostFailure(
-            f"{(bad or ['a tool call'])[0]} cannot be written as JSON for its process ({error}); "
-            "remove it, or make it text"
+            f"{what} cannot be written as JSON for its process ({error}); remove it, or make it text"
         ) from error
+
+
+def _is_json(value: Any) -> bool:
+    return attempt(partial(json.dumps, value, default=_record))[1] is None
 
 
 def _record(value: Any) -> Any:
