@@ -15,19 +15,15 @@ from paceline.types import Message
 CALL_ID_LENGTH = 9
 """Characters of a call's id: Mistral's templates take letters and digits of this number, all others take anything."""
 
-_DESCRIPTION = """# Tools
-
-You can call functions. Their JSON schemas, one a line:
+_DESCRIPTION = """You can call tools. Their JSON schemas are:
 <tools>
 {schemas}
 </tools>
-
-To call one, write its name and its arguments as a JSON object between tags; write one such block for each call:
+To call one, write its name and arguments as JSON, each call in tags of its own:
 <tool_call>
-{{"name": "the function", "arguments": {{"the argument": "its value"}}}}
+{{"name": "NAME", "arguments": {{"ARGUMENT": "VALUE"}}}}
 </tool_call>
-
-What a call returns is then shown between <tool_response> and </tool_response>."""
+What it returns follows in <tool_response> tags."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

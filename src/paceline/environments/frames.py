@@ -7,7 +7,7 @@ starts. It has places for what an environment says. Nine obligations make append
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from paceline.data.tools import CALL_ID_LENGTH
@@ -41,6 +41,7 @@ PROBE = ' \t"q\\u é<&>\n'
 WRITERS: tuple[Callable[[str], str], ...] = (
     str,
     str.strip,
+    str.rstrip,
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
     lambda text: json.dumps(text.strip(), ensure_ascii=False)[1:-1],
 )
@@ -62,15 +63,15 @@ class Frame:
     pieces: tuple[str, ...]
     places: tuple[tuple[str, int], ...]
     """Field (`content`, `name` or `tool_call_id`) and index of the message whose text is between two pieces."""
-    write: Callable[[str], str]
-    """How the template writes content."""
+    writers: tuple[Callable[[str], str], ...]
+    """How the template writes the content of each message."""
 
     def filled(self, answer: Sequence[Message]) -> str:
         """Return the text with what an environment says."""
         parts = [self.pieces[0]]
         for (field, index), piece in zip(self.places, self.pieces[1:], strict=True):
             text = str(answer[index][field])
-            parts += [self.write(text) if field == "content" else text, piece]
+            parts += [self.writers[index](text) if field == "content" else text, piece]
         return "".join(parts)
 
 
@@ -160,13 +161,21 @@ def frame_of(render: Render, roles: Roles, stops: Sequence[str], *, has_system: 
     contents = [index for field, index in places if field == "content"]
     if contents != list(range(len(roles))):
         raise ModelError(failed(3, "the chat template does not show each message once"))
-    probes = said(roles, [PROBE for _ in roles])
-    probed = _tails(render, stops, SAMPLED[0], starts[0], probes)
-    for write in WRITERS:
-        frame = Frame(pieces=tuple(pieces[::2]), places=places, write=write)
-        if frame.filled(probes) in probed:
-            return frame
-    raise ModelError(failed(3, "the chat template writes content neither as it is, nor trimmed, nor as JSON"))
+    # one message at a time: what is trimmed as a whole is trimmed at the ends of its parts
+    frame = Frame(pieces=tuple(pieces[::2]), places=places, writers=(str,) * len(roles))
+    for index in range(len(roles)):
+        probed = said(roles, [PROBE if at == index else "x" for at in range(len(roles))])
+        wanted = _tails(render, stops, SAMPLED[0], starts[0], probed)
+        frames = [_written(frame, index, writer) for writer in WRITERS]
+        right = [one for one in frames if one.filled(probed) in wanted]
+        if not right:
+            raise ModelError(failed(3, "the chat template writes content neither as it is, nor trimmed, nor as JSON"))
+        frame = right[0]
+    return frame
+
+
+def _written(frame: Frame, index: int, writer: Callable[[str], str]) -> Frame:
+    return replace(frame, writers=(*frame.writers[:index], writer, *frame.writers[index + 1 :]))
 
 
 def _tails(

@@ -65,8 +65,9 @@ class PlainText:
         plain, made_plain = self._harmless(seen)
         if made_plain:
             notes.append(f"control tokens in an answer made plain text: {', '.join(made_plain)}")
-        kept = plain if most is None else self._within(plain, most, len(readable) - len(seen))
-        if was_cut := kept is not plain:
+        unseen = len(readable) - len(seen)
+        kept = plain if most is None else self._within(plain, most, unseen)
+        if was_cut := kept != plain or unseen > 0:
             notes.append(f"an answer of {len(readable)} characters cut at {most} tokens")
         return kept, tuple(notes), was_cut
 

@@ -77,7 +77,9 @@ class TurnTokens:
                 "a conversation needs a chat template, and the model's tokenizer has none; use one that has"
             )
         self._tokenizer, self._enable_thinking, self._history = tokenizer, enable_thinking, history
-        self._tools, self._plain = tool_format(tokenizer, tools, enable_thinking), PlainText(tokenizer)
+        self._tools = tool_format(tokenizer, tools, enable_thinking)
+        self.plain = PlainText(tokenizer)
+        """Reads what an environment says: `observed` does so, and what stands in a prompt is to be read so too."""
         self._names = {str(schema["function"]["name"]) for schema in tools}
         self.stop_ids = frozenset(stop_ids)
         added = tokenizer.added_tokens_decoder
@@ -112,7 +114,7 @@ class TurnTokens:
             for (roles, _), proof in self._proofs.items()
             if proof.frame is not None
         ]
-        self.least = min((len(self._plain.encode(text)) - 1 for text in empty), default=1)
+        self.least = min((len(self.plain.encode(text)) - 1 for text in empty), default=1)
         """Tokens between two turns, at least, behind a turn that has ended with its end token."""
 
     def observed(
@@ -138,7 +140,7 @@ class TurnTokens:
         """
         messages, notes, was_cut = list[Message](), list[str](), False
         for one in _in_order(message, answer):
-            content, its, is_cut = self._plain.read(one["content"], most)
+            content, its, is_cut = self.plain.read(one["content"], most)
             messages.append({**one, "content": content} | self._name_of(one))
             notes += its
             was_cut |= is_cut
@@ -147,11 +149,11 @@ class TurnTokens:
         if proof.frame is None and self._history == "append":
             raise ConfigError(f"--history append is not possible: {proof.problem}; use --history auto")
         if proof.frame is not None:
-            ids = self._plain.encode(proof.frame.filled(messages))
-            if self._plain.controls(ids) != self._controls[key]:
+            ids = self.plain.encode(proof.frame.filled(messages))
+            if self.plain.controls(ids) != self._controls[key]:
                 messages = [{**one, "content": LEFT_OUT} for one in messages]
                 notes.append("an answer left out: it made up a control token together with the chat template")
-                ids = self._plain.encode(proof.frame.filled(messages))
+                ids = self.plain.encode(proof.frame.filled(messages))
             ids = ids[1:] if sampled and sampled[-1] in self.stop_ids else ids
         return Observed(ids=ids, messages=tuple(messages), notes=tuple(notes), was_cut=was_cut)
 
@@ -173,7 +175,7 @@ class TurnTokens:
             text = self.text(messages)
         except ModelError:
             return None  # the template has no rendering of its own, of two calls in one turn, say
-        return None if self.raw_text([*held, *given]) == text else self._plain.encode(text)
+        return None if self.raw_text([*held, *given]) == text else self.plain.encode(text)
 
     def text(self, messages: Sequence[Message]) -> str:
         """Render a conversation up to the start of the next turn, as prompts with these tools are rendered.
@@ -185,7 +187,7 @@ class TurnTokens:
 
     def whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of `text`."""
-        return self._plain.encode(self.text(messages))
+        return self.plain.encode(self.text(messages))
 
     def raw_text(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special tokens kept and nothing tidied."""
@@ -204,7 +206,7 @@ class TurnTokens:
 
     def _check_tokenizer(self) -> None:
         """Hold template and tokenizer to what no other way of rendering can make up for."""
-        encode, first = self._plain.encode, self.text([QUESTION])
+        encode, first = self.plain.encode, self.text([QUESTION])
         if not any(len(encode(stop)) == 1 for stop in self._stops):
             ids = ", ".join(map(str, sorted(self.stop_ids))) or "none"
             raise ModelError(failed(4, f"none of the engine's end tokens ({ids}) is an added token of the tokenizer"))
@@ -213,7 +215,7 @@ class TurnTokens:
             raise ModelError(failed(5, "the chat template and the tokenizer each write a start token"))
         if self.text([QUESTION]) != first:
             raise ModelError(failed(7, "the chat template renders one conversation in two ways"))
-        if self._plain.controls(encode(LEFT_OUT)):
+        if self.plain.controls(encode(LEFT_OUT)):
             raise ModelError(failed(8, "plain words are control tokens of the tokenizer"))
 
     def _check_shown(self, roles: Roles, *, has_system: bool) -> None:
@@ -236,14 +238,14 @@ class TurnTokens:
             return known
         try:
             frame = frame_of(self.text, roles, self._stops, has_system=has_system)
-            ids = self._plain.encode(frame.filled(said(roles, ["x" for _ in roles])))
+            ids = self.plain.encode(frame.filled(said(roles, ["x" for _ in roles])))
             if ids[0] not in self.stop_ids:
                 raise ModelError(failed(2, "what follows the model's turn does not begin with an end token"))
             other = prove_equal(
-                self.text, frame, self._plain.encode, roles, self._thoughts(roles), has_system=has_system
+                self.text, frame, self.plain.encode, roles, self._thoughts(roles), has_system=has_system
             )
             problem = None if other is None else failed(6, f"the chat template {other}")
-            self._controls[roles, has_system] = self._plain.controls(ids)
+            self._controls[roles, has_system] = self.plain.controls(ids)
         except ModelError as error:
             frame, problem = None, error.message
         if problem is not None:
