@@ -29,6 +29,8 @@ HEAVY = {
     "triton": "kernels/cuda",
     "ray": "workers/ray",
     "peft": "models",
+    "mcp": "environments/builtin",
+    "mcp_types": "environments/builtin",
     "datasets": "data",
     "math_verify": "rewards",
     "wandb": "reports/trackers",

@@ -18,6 +18,7 @@ EXTRAS = {
     "bitsandbytes": "--optimizer adamw_8bit",
     "peft": "adapters (--lora-rank)",
     "reasoning-gym": "datasets reasoning_gym:NAME",
+    "mcp": "--environment mcp:COMMAND",
     "tensorboard": "--report-to tensorboard",
     "wandb": "--report-to wandb",
     "trackio": "--report-to trackio",

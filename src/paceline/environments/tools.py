@@ -81,7 +81,7 @@ class Functions:
     """`Toolset` of plain functions, which share nothing."""
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
-        self.tools = [tool(function) for function in functions]
+        self.tools: Sequence[Tool] = [tool(function) for function in functions]
 
     def begin(self, seed: int) -> None:
         """Do nothing."""

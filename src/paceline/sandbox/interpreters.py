@@ -154,7 +154,7 @@ class LocalInterpreter:
         """Return True if no more is to come, or more than there can be."""
         if len(answer) < HEADER.size:
             return False
-        length = HEADER.unpack(answer[: HEADER.size])[0]
+        length: int = HEADER.unpack(answer[: HEADER.size])[0]
         return length > self._most_bytes or len(answer) - HEADER.size >= length
 
     def _ended(self, told: dict[str, Any], *, is_asleep: bool) -> CodeResult:

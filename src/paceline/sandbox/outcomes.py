@@ -67,7 +67,7 @@ def _status(job: Job, reply: Reply) -> tuple[ExecutionStatus, str]:
 def signal_name(number: int) -> str:
     """Return the name of a signal, or words with its number.
 
-    >>> signal_name(11), signal_name(34)
-    ('SIGSEGV', 'signal 34')
+    >>> signal_name(11), signal_name(40)
+    ('SIGSEGV', 'signal 40')
     """
     return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"

@@ -220,10 +220,12 @@ def _divided(left: Number, right: Number) -> Number:
 
 
 def _raised(base: Number, exponent: Number) -> Number:
+    if base == 0 and exponent < 0:
+        raise ZeroDivisionError
     if isinstance(base, float) or not isinstance(exponent, int):
         if base < 0 and not float(exponent).is_integer():
             raise ExpressionError("a power of a negative number has no real value")
-        return float(base) ** float(exponent)
+        return math.pow(base, exponent)
     exact = Fraction(base)
     bits = max(abs(exact.numerator), exact.denominator).bit_length()
     if bits > 1 and bits * abs(exponent) > 2 * MOST_BITS:  # the exact bound is `_bounded`'s
@@ -247,7 +249,7 @@ def _rounded(value: Number, digits: Number = 0) -> Number:
     places = _whole(digits)
     if abs(places) > MOST_BITS // 4:
         raise ExpressionError(TOO_LARGE)
-    return round(value, places)
+    return round(value, places) if isinstance(value, float) else round(Fraction(value), places)
 
 
 _OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {

@@ -23,15 +23,16 @@ def run_interpreter(channel: int, seed: int, shown_bytes: int) -> NoReturn:
     names = module.__dict__
     del names["__file__"]
     os.unlink(PROGRAM_FILE)
-    sys.stderr = sys.__stderr__ = sys.stdout  # so that both are written in the order of the code
+    for name in ("stderr", "__stderr__"):
+        setattr(sys, name, sys.stdout)  # so that both are written in the order of the code
     random.seed(seed)
-    streams = {sys.stdout, sys.__stdout__}
+    own: Any = sys.stdout
     number = 0
     try:
         while (source := _received(channel)) is not None:
             number += 1
             failed = _run(source, f"<call {number}>", names)
-            for stream in (*streams, sys.stdout, sys.stderr):
+            for stream in (own, sys.stdout, sys.stderr):
                 with contextlib.suppress(BaseException):  # the code has closed it, or put something else in its place
                     stream.flush()
             written = _written(shown_bytes)
@@ -49,9 +50,11 @@ def _run(source: str, file: str, names: dict[str, Any]) -> bool:
         traceback.print_exception(type(error), error, None, file=sys.stdout)
         return True
     try:
-        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        last = tree.body[-1] if tree.body else None
+        if isinstance(last, ast.Expr):
+            tree.body.pop()
         exec(compile(tree, file, "exec", dont_inherit=True), names)
-        if last is not None:
+        if isinstance(last, ast.Expr):
             value = eval(compile(ast.Expression(last.value), file, "eval", dont_inherit=True), names)  # noqa: S307
             if value is not None:
                 print(repr(value))
