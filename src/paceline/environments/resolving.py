@@ -53,6 +53,8 @@ class _Part:
     """Loads what all episodes of a process share."""
     is_instant: bool = False
     own_process: bool = False
+    is_whole: bool = False
+    """True if the address itself makes the environment, in any process."""
     has_reward: bool = False
     decides: tuple[str | bytes, ...] = ()
     """What decides its answers, beside the address."""
@@ -164,6 +166,12 @@ def _spec(name: str, parts: Sequence[_Part], sandbox: str) -> EnvironmentSpec:
     schemas = tuple(schema for part in parts for schema in part.schemas())
     _check_names(name, schemas)
     own_process = any(part.own_process for part in parts)
+    address, arguments = "", dict[str, Any]()
+    if own_process and parts[0].is_whole:
+        address = parts[0].address
+    elif own_process:
+        address = f"{__name__}:environment"
+        arguments = {"addresses": [part.address for part in parts], "sandbox": sandbox}
     decides = [one for part in parts for one in (part.address, *part.decides)]
     settings = {key: value for part in parts for key, value in part.settings.items()}
     if schemas:
@@ -171,8 +179,8 @@ def _spec(name: str, parts: Sequence[_Part], sandbox: str) -> EnvironmentSpec:
     return EnvironmentSpec(
         name=name,
         make=functools.partial(_made, parts),
-        address=f"{__name__}:environment" if own_process else "",
-        arguments={"addresses": [part.address for part in parts], "sandbox": sandbox} if own_process else {},
+        address=address,
+        arguments=arguments,
         tools=schemas,
         is_instant=all(part.is_instant for part in parts),
         own_process=own_process,
@@ -369,7 +377,8 @@ def _of_class(kind: type, make: Callable[[], Any], *, address: str, own_process:
             remedies=[f"name a function without arguments that makes it: def make() -> {kind.__name__}"],
         )
     missing = [name for name in ("begin", "answer", "close") if not hasattr(kind, name)]
-    if not missing:
+    is_whole = not missing
+    if is_whole:
         environment, tools = make, getattr(kind, "tools", ())
         has_reward = bool(getattr(kind, "has_reward", True))
     elif hasattr(kind, "reset"):
@@ -389,6 +398,7 @@ def _of_class(kind: type, make: Callable[[], Any], *, address: str, own_process:
         environment=environment,
         schemas=lambda: [one if isinstance(one, Mapping) else tool_schema(one) for one in tools],
         own_process=own_process,
+        is_whole=is_whole,
         has_reward=has_reward,
         decides=_source(address) if own_process else (),
     )

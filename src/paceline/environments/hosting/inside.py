@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from paceline.environments import AgentTurn, Environment, ToolCall
-from paceline.environments.hosting.results import Method, attempt, checked, described
+from paceline.environments.hosting.results import FIELDS, Method, attempt, checked, described
 from paceline.errors import ConfigError
 from paceline.runtime.own_code import own_module
 from paceline.sandbox.inside import kernel
@@ -242,7 +242,7 @@ class _Episode:
             value = self._runner.run(_awaited(value))
         value = checked(self._name, method, value)
         if method == "answer":
-            return {"messages": value.messages, "reward": value.reward, "done": value.done}
+            return {name: getattr(value, name) for name in FIELDS}
         return value
 
 

@@ -1,6 +1,7 @@
 """What the methods of an environment may return, and what is said of what they raise."""
 
 import copy
+import dataclasses
 import inspect
 import json
 import math
@@ -19,6 +20,8 @@ Result = tuple[Any, str | None]
 MOST_BYTES = 1 << 20
 """Bytes of an answer, at most: its messages as JSON."""
 MOST_SAID = 500  # Characters of an exception's message, at most
+FIELDS = {one.name: one.default for one in dataclasses.fields(Observation)}
+"""Fields of an answer with their defaults."""
 NEEDS_OBSERVATION = (
     "but must return an Observation (messages, reward, done) or a dict with its fields; "
     'wrap a text: Observation(messages=({"role": "user", "content": text},))'
@@ -70,20 +73,27 @@ def checked(name: str, method: Method, value: Any) -> Any:
 
 def _observation(said: str, value: Any) -> Observation:
     if isinstance(value, Observation):
-        messages, reward, done = value.messages, value.reward, value.done
+        value = {name: getattr(value, name) for name in FIELDS}
     elif isinstance(value, Mapping):
-        fields = {"messages": (), "reward": None, "done": False}
-        if unknown := [str(one) for one in value if one not in fields]:
+        if unknown := [str(one) for one in value if one not in FIELDS]:
             raise WrongResult(f"{said} a dict with the unknown field {unknown[0]!r}, {NEEDS_OBSERVATION}")
-        messages, reward, done = ({**fields, **value}[one] for one in fields)
     else:
         raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OBSERVATION}")
+    messages, reward, done, calls, failed_calls = ({**FIELDS, **value}[name] for name in FIELDS)
     if done not in (True, False):
         raise WrongResult(f"{said} {done!r:.50} as `done`, but it must be True or False")
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise WrongResult(f"{said} `messages` of type {type(messages).__name__}, {NEEDS_OBSERVATION}")
-    reward = None if reward is None else _number(said, reward)
-    return Observation(messages=_messages(said, messages), reward=reward, done=bool(done))
+    for count in (calls, failed_calls):
+        if not isinstance(count, int) or count < 0:
+            raise WrongResult(f"{said} {count!r:.50} as a number of calls, but it must be a whole number from 0 on")
+    return Observation(
+        messages=_messages(said, messages),
+        reward=None if reward is None else _number(said, reward),
+        done=bool(done),
+        calls=calls,
+        failed_calls=failed_calls,
+    )
 
 
 def _messages(said: str, messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
