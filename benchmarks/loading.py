@@ -23,5 +23,7 @@ def make_engine(given: Given, policy: Loaded) -> LocalEngine:
         tokenizer,
         concurrent_sequences=workload.completions,
         compute_dtype=policy.compute_dtype,
-        eos_token_ids=end_token_ids(tokenizer, policy.model.generation_config, policy.model.config) if workload.lengths == "natural" else frozenset(),
+        eos_token_ids=end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
+        if workload.lengths == "natural"
+        else frozenset(),
     )

@@ -137,7 +137,9 @@ class LocalEngine(TrainedEngine):
                 parked=Parked(0 if further is None else self._most_parked()),
             )
             sampled = scheduler.run()
-        refuse_not_finite(np.concatenate([logprobs for _, logprobs, _ in sampled] or [np.zeros(0)]), self.policy_version)
+        refuse_not_finite(
+            np.concatenate([logprobs for _, logprobs, _ in sampled] or [np.zeros(0)]), self.policy_version
+        )
         lists = [(tokens.tolist(), logprobs.tolist(), versions) for tokens, logprobs, versions in sampled]
         completions = iter(completions_of(self._tokenizer, stopping, lists, call.limits))
         return [tuple(next(completions) for _ in request.keys) for request in call.requests]
