@@ -83,12 +83,19 @@ def test_each_turn_has_its_own_advantage_where_turns_are_credited():
 
 
 def test_an_episode_without_a_sampled_token_counts_as_a_completion_without_tokens():
-    nothing = replace(rollout(conversation()), dropped="environment_failed", reward=None, advantage=0.0)
-    rows = samples_of([group(nothing, rollout(conversation(("ab", ""))))], over="all")
+    nothing = replace(rollout(conversation()), dropped="no_reward", reward=None, advantage=0.0)
+    groups = [group(nothing, rollout(conversation(("ab", ""))))]
+    rows = samples_of(groups, over="all")
     assert [row.masked for row in rows] == [True, False]
-    # one completion of two that has tokens, and no average is taken over it alone
+    # one of two completions has tokens, and no average is taken over it alone
     assert token_weights(rows, average="sequence", max_completion_length=9) == [0.0, 1 / 4]
-    assert len(samples_of([group(nothing, rollout(conversation(("ab", ""))))])) == 1
+    assert len(samples_of(groups)) == 1
+
+
+def test_an_episode_whose_environment_failed_counts_in_no_average():
+    failed = replace(rollout(conversation(("ab", ""))), dropped="environment_failed", reward=None, advantage=0.0)
+    groups = [group(failed, rollout(conversation(("cd", ""))))]
+    assert [shown(row)[1] for row in samples_of(groups, over="all")] == ["cd"]
 
 
 @pytest.mark.parametrize("average", ["token", "sequence", "constant", "prompt", "sequence_sum"])
