@@ -73,8 +73,8 @@ def test_every_number_is_a_secret_of_some_seed():
 @pytest.mark.parametrize(
     ("content", "begun"),
     [
-        ("Play.", "\nGuess my number from 1 to 20. I answer higher or lower."),
-        ("", "Guess my number from 1 to 20. I answer higher or lower."),
+        ("Play.", "\nGuess a number from 1 to 20."),
+        ("", "Guess a number from 1 to 20."),
     ],
 )
 def test_the_rules_stand_on_a_line_of_their_own_behind_a_prompt(content, begun):

@@ -184,10 +184,10 @@ def test_several_tools_are_put_together(tmp_path):
 @pytest.mark.parametrize(
     ("address", "name", "opening"),
     [
-        ("guess", "guess", "Guess my number from 1 to 20. I answer higher or lower."),
-        ("guess:5", "guess", "Guess my number from 1 to 5. I answer higher or lower."),
-        ("game=guess:5", "game", "Guess my number from 1 to 5. I answer higher or lower."),
-        ("nim:5", "nim", "5 stones. We take 1 to 3 in turn; who takes the last wins. How many do you take?"),
+        ("guess", "guess", "Guess a number from 1 to 20."),
+        ("guess:5", "guess", "Guess a number from 1 to 5."),
+        ("game=guess:5", "game", "Guess a number from 1 to 5."),
+        ("nim:5", "nim", "5 stones. Take 1 to 3; the last one wins."),
     ],
 )
 def test_a_game_is_an_environment_with_a_reward(address, name, opening):

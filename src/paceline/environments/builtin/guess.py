@@ -31,7 +31,7 @@ class Guess:
     def begin(self, task: Mapping[str, Any], seed: int) -> str:
         """Start a game; returns its rules."""
         self._secret = random.Random(seed).randint(1, self._most)
-        return behind_prompt(task, f"Guess my number from 1 to {self._most}. I answer higher or lower.")
+        return behind_prompt(task, f"Guess a number from 1 to {self._most}.")
 
     def answer(self, turn: AgentTurn) -> Observation:
         """Answer a guess as the table at the top of this file says."""

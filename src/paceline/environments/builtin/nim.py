@@ -40,10 +40,7 @@ class Nim:
         self._chance = random.Random(seed)
         heaps = [heap for heap in range(LEAST, self._most + 1) if heap % (MOST_TAKEN + 1)]
         self._left = self._chance.choice(heaps)
-        rules = (
-            f"{self._left} stones. We take 1 to {MOST_TAKEN} in turn; who takes the last wins. How many do you take?"
-        )
-        return behind_prompt(task, rules)
+        return behind_prompt(task, f"{self._left} stones. Take 1 to {MOST_TAKEN}; the last one wins.")
 
     def answer(self, turn: AgentTurn) -> Observation:
         """Answer a move as the table at the top of this file says."""
