@@ -308,9 +308,6 @@ def test_a_class_or_what_makes_one_is_an_environment(own, address, name, opening
     spec = only(address)
     assert (spec.name, names(spec), spec.has_reward, spec.own_process) == (name, tools, has_reward, True)
     assert begun(spec.make()) == opening
-    if not spec.arguments:
-        assert spec.address == f"own.py:{address.rpartition(':')[2]}"
-        return
     assert begun(EnvironmentMaker()(**spec.arguments)) == opening
 
 

@@ -82,7 +82,9 @@ class PythonTool:
 
 def python_tool(level: str) -> PythonTool:
     """Make the tool in the sandbox of this level, which is opened for the process at its first use."""
-    return PythonTool(lambda seed: LocalInterpreter(_sandbox(level), seed=seed, limits=LIMITS, shown_bytes=SHOWN_BYTES))
+    return PythonTool(
+        lambda seed: LocalInterpreter(sandbox_of(level), seed=seed, limits=LIMITS, shown_bytes=SHOWN_BYTES)
+    )
 
 
 def check_level(level: str, *, address: str) -> None:
@@ -107,8 +109,14 @@ _SANDBOXES = dict[str, LocalSandbox]()
 _OPENING = threading.Lock()
 
 
-def _sandbox(level: str) -> LocalSandbox:
-    """One for all episodes of the process; it closes when the process ends."""
+def sandbox_of(level: str) -> LocalSandbox:
+    """Return the sandbox for all episodes of the process, which is tested when it is first asked for.
+
+    A fork has the same one, with processes of its own. It closes when the process ends.
+
+    Raises:
+        SandboxError: the level cannot be had here.
+    """
     with _OPENING:
         if level not in _SANDBOXES:
             sandbox = open_sandbox(cast(Level, level))

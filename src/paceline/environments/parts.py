@@ -1,0 +1,257 @@
+"""What one address of `--environment` leads to: a built-in name, or code of the user's own.
+
+Nothing here imports torch, but for schemas of the user's own tools, which come last.
+"""
+
+import functools
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from paceline.config.reading import is_code
+from paceline.environments import Environment
+from paceline.environments.builtin import calculator, guess, nim, search
+from paceline.environments.builtin import mcp as servers
+from paceline.environments.builtin import python as interpreters
+from paceline.environments.objects import ObjectEnvironment, tool_methods
+from paceline.environments.schemas import check_tool, tool_schema
+from paceline.environments.tools import Functions, Toolset
+from paceline.errors import ConfigError
+from paceline.runtime.own_code import file_of_code, nearest, own_function
+
+FLAG = "--environment"
+MOST_NUMBER = 1_000_000  # Largest N of a game
+
+Schemas = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """One address: a tool, or several that belong together, or an environment."""
+
+    address: str
+    """The address, such as another process takes it."""
+    name: str
+    """Name of the environment where it is the only part."""
+    toolset: Callable[[], Toolset] | None = None
+    """Makes the tools of one episode; None: it is an environment."""
+    environment: Callable[[], Environment] | None = None
+    """Makes the environment of one episode; None: it is a tool."""
+    schemas: Callable[[], Schemas] = tuple
+    prepare: Callable[[], object] = tuple
+    """Loads what all episodes of a process share."""
+    is_instant: bool = False
+    own_process: bool = False
+    has_reward: bool = False
+    decides: tuple[str | bytes, ...] = ()
+    """What decides its answers, beside the address."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+# --- built-in names
+
+
+def part_of(address: str, sandbox: str) -> Part:
+    """Return what an address leads to.
+
+    Raises:
+        ConfigError: nothing, or what it takes is wrong.
+    """
+    base, colon, argument = address.partition(":")
+    if base in BUILT_IN:
+        return BUILT_IN[base](address, argument if colon else None, sandbox)
+    if is_code(address):
+        return _own(address)
+    remedies = [f"choose from {', '.join(BUILT_IN)}", "give your own as file.py:NAME or module:NAME"]
+    raise ConfigError(f"{FLAG} {address}: there is no such environment{nearest(base, BUILT_IN)}", remedies=remedies)
+
+
+def _calculator(address: str, argument: str | None, sandbox: str) -> Part:
+    _refuse_argument(address, argument)
+    return Part(
+        address=address,
+        name=address,
+        toolset=lambda: Functions([calculator.calculator]),
+        schemas=lambda: [calculator.SCHEMA],
+        is_instant=True,
+    )
+
+
+def _python(address: str, argument: str | None, sandbox: str) -> Part:
+    level = sandbox if argument is None else argument
+    interpreters.check_level(level, address="python")
+    limits, version = interpreters.LIMITS, f"{sys.version_info.major}.{sys.version_info.minor}"
+    each = f"{limits.seconds:g} s of processor time per call, {limits.memory_mb} MiB"
+    return Part(
+        address=f"python:{level}",
+        name="python",
+        toolset=functools.partial(interpreters.python_tool, level),
+        schemas=lambda: [interpreters.SCHEMA],
+        prepare=functools.partial(interpreters.sandbox_of, level),
+        decides=(version, each),
+        settings={"python": f"Python {version}, sandbox {level}, {each}"},
+    )
+
+
+def _search(address: str, argument: str | None, sandbox: str) -> Part:
+    folder = Path(_needed(address, argument, "a folder of documents: search:FOLDER")).expanduser()
+    count = len(search.documents(folder))
+    return Part(
+        address=address,
+        name="search",
+        toolset=functools.partial(search.SearchTool, str(folder)),
+        schemas=lambda: [search.SCHEMA],
+        prepare=functools.partial(search.index_of, folder),
+        decides=(search.digest_of(folder),),
+        settings={"search": f"{count} document{'s' * (count != 1)} in {folder}"},
+    )
+
+
+def _guess(address: str, argument: str | None, sandbox: str) -> Part:
+    most = _number(address, argument, default=guess.DEFAULT_MOST, least=2)
+    make = functools.partial(guess.Guess, most)
+    return Part(address=f"guess:{most}", name="guess", environment=make, is_instant=True, has_reward=True)
+
+
+def _nim(address: str, argument: str | None, sandbox: str) -> Part:
+    most = _number(address, argument, default=nim.DEFAULT_MOST, least=nim.LEAST)
+    make = functools.partial(nim.Nim, most)
+    return Part(address=f"nim:{most}", name="nim", environment=make, is_instant=True, has_reward=True)
+
+
+def _mcp(address: str, argument: str | None, sandbox: str) -> Part:
+    command = _needed(address, argument, "the command of a server: mcp:COMMAND")
+    servers.check_command(command)
+    known = list[Schemas]()
+
+    def schemas() -> Schemas:
+        if not known:
+            known.append(servers.listed_tools(command))
+        return known[0]
+
+    return Part(
+        address=address,
+        name="mcp",
+        toolset=lambda: servers.McpTools(servers.by_command(command), command, *known),
+        schemas=schemas,
+    )
+
+
+BUILT_IN: Mapping[str, Callable[[str, str | None, str], Part]] = {
+    "calculator": _calculator,
+    "python": _python,
+    "search": _search,
+    "guess": _guess,
+    "nim": _nim,
+    "mcp": _mcp,
+}
+"""Makers of parts by the first word of an address; called with the address, what follows its colon, and the sandbox."""
+
+
+def _refuse_argument(address: str, argument: str | None) -> None:
+    if argument is not None:
+        base = address.partition(":")[0]
+        raise ConfigError(f"{FLAG} {address}: {base} takes nothing behind a colon", remedies=[f"write {base}"])
+
+
+def _needed(address: str, argument: str | None, what: str) -> str:
+    if not argument:
+        raise ConfigError(f"{FLAG} {address}: it needs {what}")
+    return argument
+
+
+def _number(address: str, argument: str | None, *, default: int, least: int) -> int:
+    if argument is None:
+        return default
+    if not re.fullmatch(r"\d{1,7}", argument) or not least <= int(argument) <= MOST_NUMBER:
+        base = address.partition(":")[0]
+        raise ConfigError(
+            f"{FLAG} {address}: the number must lie in [{least}, {MOST_NUMBER}]", remedies=[f"write {base}:{default}"]
+        )
+    return int(argument)
+
+
+# --- code of the user's own
+
+
+def _own(address: str) -> Part:
+    found = own_function(address, flag=FLAG, error=ConfigError)
+    kind = _kind(found)
+    if kind is not None:
+        return part_of_class(kind, found, address=address, own_process=True)
+    check_tool(found)
+    return Part(
+        address=address,
+        name=found.__name__,
+        toolset=functools.partial(Functions, [found]),
+        schemas=lambda: [tool_schema(found)],
+        own_process=True,
+        decides=_source(address),
+    )
+
+
+def _kind(found: Callable[..., Any]) -> type | None:
+    """Return the class of the environments that this makes; None: it is a function, and so a tool.
+
+    A function that makes environments says so by its return type.
+    """
+    if isinstance(found, type):
+        return found
+    if isinstance(found, functools.partial):
+        return _kind(found.func)
+    try:
+        returned = typing.get_type_hints(found).get("return")
+    except (NameError, TypeError):
+        return None
+    is_made = isinstance(returned, type) and (hasattr(returned, "begin") or hasattr(returned, "reset"))
+    return cast(type, returned) if is_made else None
+
+
+def part_of_class(kind: type, make: Callable[[], Any], *, address: str, own_process: bool = False) -> Part:
+    """Return the part of a class of environments: with `begin`, `answer` and `close`, or with `reset`."""
+    needed = [
+        one.name
+        for one in inspect.signature(make).parameters.values()
+        if one.default is inspect.Parameter.empty
+        and one.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ConfigError(
+            f"{FLAG} {address}: it cannot be made without {', '.join(needed)}",
+            remedies=[f"name a function without arguments that makes it: def make() -> {kind.__name__}"],
+        )
+    missing = [name for name in ("begin", "answer", "close") if not hasattr(kind, name)]
+    if not missing:
+        environment, tools = make, getattr(kind, "tools", ())
+        has_reward = bool(getattr(kind, "has_reward", True))
+    elif hasattr(kind, "reset"):
+        environment, tools = (lambda: ObjectEnvironment(make())), tool_methods(kind)
+        has_reward = hasattr(kind, "get_reward")
+    else:
+        raise ConfigError(
+            f"{FLAG} {address}: the class {kind.__name__} has no {', '.join(missing)}",
+            remedies=["an environment has begin, answer and close", "by TRL's contract it has reset"],
+        )
+    for one in tools:
+        if not isinstance(one, Mapping):
+            check_tool(one)
+    return Part(
+        address=address,
+        name=kind.__name__ if isinstance(make, type) else address.rpartition(":")[2],
+        environment=environment,
+        schemas=lambda: [one if isinstance(one, Mapping) else tool_schema(one) for one in tools],
+        own_process=own_process,
+        has_reward=has_reward,
+        decides=_source(address) if own_process else (),
+    )
+
+
+def _source(address: str) -> tuple[bytes, ...]:
+    """Return the file that code comes from, as far as it is one."""
+    file = file_of_code(address)
+    return () if file is None or not file.is_file() else (file.read_bytes(),)
