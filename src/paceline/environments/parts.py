@@ -31,7 +31,7 @@ Schemas = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class AddressPart:
     """One address: a tool, or several that belong together, or an environment."""
 
     address: str
@@ -56,7 +56,7 @@ class Part:
 # --- built-in names
 
 
-def part_of(address: str, sandbox: str) -> Part:
+def part_of(address: str, sandbox: str) -> AddressPart:
     """Return what an address leads to.
 
     Raises:
@@ -71,9 +71,9 @@ def part_of(address: str, sandbox: str) -> Part:
     raise ConfigError(f"{FLAG} {address}: there is no such environment{nearest(base, BUILT_IN)}", remedies=remedies)
 
 
-def _calculator(address: str, argument: str | None, sandbox: str) -> Part:
+def _calculator(address: str, argument: str | None, sandbox: str) -> AddressPart:
     _refuse_argument(address, argument)
-    return Part(
+    return AddressPart(
         address=address,
         name=address,
         toolset=lambda: Functions([calculator.calculator]),
@@ -82,12 +82,12 @@ def _calculator(address: str, argument: str | None, sandbox: str) -> Part:
     )
 
 
-def _python(address: str, argument: str | None, sandbox: str) -> Part:
+def _python(address: str, argument: str | None, sandbox: str) -> AddressPart:
     level = sandbox if argument is None else argument
     interpreters.check_level(level, address="python")
     limits, version = interpreters.LIMITS, f"{sys.version_info.major}.{sys.version_info.minor}"
     each = f"{limits.seconds:g} s of processor time per call, {limits.memory_mb} MiB"
-    return Part(
+    return AddressPart(
         address=f"python:{level}",
         name="python",
         toolset=functools.partial(interpreters.python_tool, level),
@@ -98,10 +98,10 @@ def _python(address: str, argument: str | None, sandbox: str) -> Part:
     )
 
 
-def _search(address: str, argument: str | None, sandbox: str) -> Part:
+def _search(address: str, argument: str | None, sandbox: str) -> AddressPart:
     folder = Path(_needed(address, argument, "a folder of documents: search:FOLDER")).expanduser()
     count = len(search.documents(folder))
-    return Part(
+    return AddressPart(
         address=address,
         name="search",
         toolset=functools.partial(search.SearchTool, str(folder)),
@@ -112,19 +112,19 @@ def _search(address: str, argument: str | None, sandbox: str) -> Part:
     )
 
 
-def _guess(address: str, argument: str | None, sandbox: str) -> Part:
+def _guess(address: str, argument: str | None, sandbox: str) -> AddressPart:
     most = _number(address, argument, default=guess.DEFAULT_MOST, least=2)
     make = functools.partial(guess.Guess, most)
-    return Part(address=f"guess:{most}", name="guess", environment=make, is_instant=True, has_reward=True)
+    return AddressPart(address=f"guess:{most}", name="guess", environment=make, is_instant=True, has_reward=True)
 
 
-def _nim(address: str, argument: str | None, sandbox: str) -> Part:
+def _nim(address: str, argument: str | None, sandbox: str) -> AddressPart:
     most = _number(address, argument, default=nim.DEFAULT_MOST, least=nim.LEAST)
     make = functools.partial(nim.Nim, most)
-    return Part(address=f"nim:{most}", name="nim", environment=make, is_instant=True, has_reward=True)
+    return AddressPart(address=f"nim:{most}", name="nim", environment=make, is_instant=True, has_reward=True)
 
 
-def _mcp(address: str, argument: str | None, sandbox: str) -> Part:
+def _mcp(address: str, argument: str | None, sandbox: str) -> AddressPart:
     command = _needed(address, argument, "the command of a server: mcp:COMMAND")
     servers.check_command(command)
     known = list[Schemas]()
@@ -134,7 +134,7 @@ def _mcp(address: str, argument: str | None, sandbox: str) -> Part:
             known.append(servers.listed_tools(command))
         return known[0]
 
-    return Part(
+    return AddressPart(
         address=address,
         name="mcp",
         toolset=lambda: servers.McpTools(servers.by_command(command), command, *known),
@@ -142,7 +142,7 @@ def _mcp(address: str, argument: str | None, sandbox: str) -> Part:
     )
 
 
-BUILT_IN: Mapping[str, Callable[[str, str | None, str], Part]] = {
+BUILT_IN: Mapping[str, Callable[[str, str | None, str], AddressPart]] = {
     "calculator": _calculator,
     "python": _python,
     "search": _search,
@@ -179,13 +179,13 @@ def _number(address: str, argument: str | None, *, default: int, least: int) -> 
 # --- code of the user's own
 
 
-def _own(address: str) -> Part:
+def _own(address: str) -> AddressPart:
     found = own_function(address, flag=FLAG, error=ConfigError)
     kind = _kind(found)
     if kind is not None:
         return part_of_class(kind, found, address=address, own_process=True)
     check_tool(found)
-    return Part(
+    return AddressPart(
         address=address,
         name=found.__name__,
         toolset=functools.partial(Functions, [found]),
@@ -212,7 +212,7 @@ def _kind(found: Callable[..., Any]) -> type | None:
     return cast(type, returned) if is_made else None
 
 
-def part_of_class(kind: type, make: Callable[[], Any], *, address: str, own_process: bool = False) -> Part:
+def part_of_class(kind: type, make: Callable[[], Any], *, address: str, own_process: bool = False) -> AddressPart:
     """Return the part of a class of environments: with `begin`, `answer` and `close`, or with `reset`."""
     needed = [
         one.name
@@ -240,7 +240,7 @@ def part_of_class(kind: type, make: Callable[[], Any], *, address: str, own_proc
     for one in tools:
         if not isinstance(one, Mapping):
             check_tool(one)
-    return Part(
+    return AddressPart(
         address=address,
         name=kind.__name__ if isinstance(make, type) else address.rpartition(":")[2],
         environment=environment,

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from paceline.environments import Environment, EnvironmentSpec
-from paceline.environments.parts import FLAG, Part, Schemas, part_of, part_of_class
+from paceline.environments.parts import FLAG, AddressPart, Schemas, part_of, part_of_class
 from paceline.environments.schemas import check_tool, tool_schema
 from paceline.environments.tools import Functions, ToolEnvironment
 from paceline.errors import ConfigError
@@ -29,7 +29,7 @@ def specs(addresses: Sequence[str], *, sandbox: str = "auto") -> Mapping[str, En
     Raises:
         ConfigError: an address leads nowhere, two environments or tools have one name, or a tool says too little.
     """
-    grouped: dict[str, list[Part]] = {}
+    grouped: dict[str, list[AddressPart]] = {}
     for name, parts in _groups(addresses, sandbox):
         if name in grouped:
             raise ConfigError(f"{FLAG}: two environments are called {name!r}", remedies=[SEVERAL])
@@ -41,7 +41,7 @@ class EnvironmentMaker:
     """Makes an environment in another process: by the addresses of its tools, or by its own."""
 
     def __init__(self) -> None:
-        self._parts: dict[tuple[str, ...], list[Part]] = {}
+        self._parts: dict[tuple[str, ...], list[AddressPart]] = {}
 
     def prepare(self, addresses: Sequence[str], sandbox: str) -> None:
         """Load what all episodes share: code of the user's own, as it is now, and indexes of documents."""
@@ -52,7 +52,7 @@ class EnvironmentMaker:
         """Make the environment of one episode."""
         return _made(self._resolved(addresses, sandbox))
 
-    def _resolved(self, addresses: Sequence[str], sandbox: str) -> list[Part]:
+    def _resolved(self, addresses: Sequence[str], sandbox: str) -> list[AddressPart]:
         key = (sandbox, *addresses)
         if key not in self._parts:
             self._parts[key] = [part_of(address, sandbox) for address in addresses]
@@ -95,10 +95,10 @@ def spec_of_environment(factory: Callable[[], Any], name: str = "") -> Environme
     return _spec(name or kind.__name__, [part], "")
 
 
-def _groups(addresses: Sequence[str], sandbox: str) -> Iterable[tuple[str, list[Part]]]:
+def _groups(addresses: Sequence[str], sandbox: str) -> Iterable[tuple[str, list[AddressPart]]]:
     """Yield name and parts of each environment: several parts are tools."""
-    named: dict[str, list[Part]] = {}
-    unnamed = list[Part]()
+    named: dict[str, list[AddressPart]] = {}
+    unnamed = list[AddressPart]()
     for given in addresses:
         match = re.match(r"([A-Za-z_][\w-]*)=(.*)", given, re.DOTALL)
         part = part_of(match[2] if match else given, sandbox)
@@ -116,13 +116,13 @@ def _groups(addresses: Sequence[str], sandbox: str) -> Iterable[tuple[str, list[
         yield name, parts
 
 
-def _made(parts: Sequence[Part]) -> Environment:
+def _made(parts: Sequence[AddressPart]) -> Environment:
     if parts[0].environment is not None:
         return parts[0].environment()
     return ToolEnvironment([part.toolset() for part in parts if part.toolset is not None])
 
 
-def _spec(name: str, parts: Sequence[Part], sandbox: str) -> EnvironmentSpec:
+def _spec(name: str, parts: Sequence[AddressPart], sandbox: str) -> EnvironmentSpec:
     schemas = tuple(schema for part in parts for schema in part.schemas())
     _check_names(name, schemas)
     own_process = any(part.own_process for part in parts)
