@@ -25,9 +25,7 @@ from paceline.config.sections import DataConfig
 from paceline.data.extraction.answers import closing_hashes, last_boxed
 from paceline.data.rows import Row
 from paceline.errors import DataError
-from paceline.types import RowCheck
-
-Message = dict[str, object]
+from paceline.types import Message, RowCheck
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 ANSWER_COLUMNS = ("gt_answer", "answer", "solution", "ground_truth")

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from paceline.config.sections import DataConfig
-from paceline.data.formats import Message
 from paceline.data.tools import ToolFormat
 from paceline.errors import ConfigError, DataError, ModelError
-from paceline.types import Message as AnyMessage
-from paceline.types import Task
+from paceline.types import Message, Task
 
 TEXT_FILES = (".txt", ".md", ".jinja")
 MARK = "paceline-cuts-here-6b1f"
@@ -64,7 +62,7 @@ class Tokenizer(Protocol):
         """Return the token ids of each text under `input_ids`."""
 
     def apply_chat_template(
-        self, conversation: list[Message], *, tokenize: bool, add_generation_prompt: bool, **given: object
+        self, conversation: Sequence[Message], *, tokenize: bool, add_generation_prompt: bool, **given: object
     ) -> str:
         """Render the conversation as the model reads it; `given` has tools, another template, and its switches."""
 
@@ -145,7 +143,7 @@ def token_ids(rendered: Sequence[Rendered], tokenizer: Tokenizer) -> list[tuple[
 
 def apply_template(
     tokenizer: Tokenizer,
-    messages: Sequence[AnyMessage],
+    messages: Sequence[Message],
     enable_thinking: bool | None,
     row_id: str,
     tools: ToolFormat | None = None,
@@ -165,7 +163,7 @@ def apply_template(
 
 
 def chat_text(
-    tokenizer: Tokenizer, messages: Sequence[AnyMessage], enable_thinking: bool | None, tools: ToolFormat | None = None
+    tokenizer: Tokenizer, messages: Sequence[Message], enable_thinking: bool | None, tools: ToolFormat | None = None
 ) -> str:
     """Render messages with the chat template, up to the start of the answer, at the date of `pinned_date`.
 
@@ -176,7 +174,7 @@ def chat_text(
     from jinja2 import TemplateError
 
     written = [dict(message) for message in messages] if tools is None else tools.written(messages)
-    given = dict[str, object]() if enable_thinking is None else {"enable_thinking": enable_thinking}
+    given: dict[str, object] = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
     if tools is not None and tools.shows_tools:  # an empty list is not the same as none to every template
         given["tools"] = [dict(schema) for schema in tools.schemas]
     if pinned_date(tokenizer) is not None:

@@ -1,7 +1,7 @@
 """Tokenised tasks from rows, including the treatment of prompts that are too long."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import Problem, screen, usable
@@ -41,6 +41,8 @@ class Making:
     """Columns of all rows: reward functions ask for columns by name, even if no row of a batch has one."""
     tools_of: ToolsOf
     """Tools of a row's conversation, which its prompt shows."""
+    formats: dict[str, ToolFormat | None] = field(default_factory=dict)
+    """How prompts show tools, by the schemas as text: the chat template is asked once for each set."""
 
     def tasks(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Task]:
         """Render and tokenise the prompts of rows, however long they are."""
@@ -75,7 +77,9 @@ class Making:
 
     def _shown(self, columns: Mapping[str, object]) -> ToolFormat | None:
         tools = self.tools_of(columns)
-        return tool_format(self.tokenizer, tools, self.data.enable_thinking) if tools else None
+        if tools and (known := repr(tools)) not in self.formats:
+            self.formats[known] = tool_format(self.tokenizer, tools, self.data.enable_thinking)
+        return self.formats[repr(tools)] if tools else None
 
     def one(self, row: Row) -> Task:
         """Make the task of one row, within the limit; raise as `LargeTasks.at`."""

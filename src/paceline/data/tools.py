@@ -103,9 +103,9 @@ def with_call_ids(messages: Iterable[Message]) -> list[dict[str, object]]:
         if message["role"] == "tool":
             named = [place for place, call in enumerate(calls) if call.get("id") == message.get("tool_call_id")]
             place = named[0] if named and message.get("tool_call_id") is not None else results
-            call = calls[place] if place < len(calls) else {"id": message.get("tool_call_id")}
-            complete["tool_call_id"] = call_id(call.get("id"), place)
-            complete["name"] = message.get("name") or call.get("function", {}).get("name", "tool")
+            call: Mapping[str, Any] | None = calls[place] if place < len(calls) else None
+            complete["tool_call_id"] = call_id(message.get("tool_call_id") if call is None else call.get("id"), place)
+            complete["name"] = message.get("name") or ("tool" if call is None else call["function"]["name"])
             results += 1
         elif isinstance(given, Sequence):
             calls, results = list(given), 0

@@ -25,7 +25,7 @@ said cannot make a control token; (9) a context only grows."""
 Render = Callable[[Sequence[Message]], str]
 """Renders messages up to the start of the next answer; raises ModelError where the template refuses them."""
 Encode = Callable[[str], tuple[int, ...]]
-Roles = tuple[str, ...]
+AnswerRoles = tuple[str, ...]
 
 SAMPLED = ("paceline-sampled-here-4c7e", "Zwölf Boxkämpfer; 12 x 3")
 """Unlike contents of the model's turn, which no template has."""
@@ -84,10 +84,10 @@ class Proof:
     keeps_history: bool
     """True: appending gives the template's own rendering wherever the model wrote its turn as the template does."""
     problem: str | None
-    """Which obligation fails, and why; None: all hold."""
+    """Obligation that fails, and why; None: all hold."""
 
 
-def said(roles: Roles, contents: Sequence[str], *, name: str = "lookup{}") -> list[Message]:
+def said(roles: AnswerRoles, contents: Sequence[str], *, name: str = "lookup{}") -> list[Message]:
     """Return an answer of these roles, with the ids that `calling` gives."""
     return [
         {"role": role, "content": content}
@@ -96,7 +96,7 @@ def said(roles: Roles, contents: Sequence[str], *, name: str = "lookup{}") -> li
     ]
 
 
-def described(roles: Roles) -> str:
+def described(roles: AnswerRoles) -> str:
     """Return words for an answer of these roles.
 
     >>> described(("user",)), described(("tool", "tool")), described(("tool", "user"))
@@ -113,7 +113,7 @@ def _id(index: int) -> str:
     return f"pcl{index:0{CALL_ID_LENGTH - 3}d}"
 
 
-def calling(roles: Roles, argument: str, content: str, calls: int) -> Message:
+def calling(roles: AnswerRoles, argument: str, content: str, calls: int) -> Message:
     """Return a turn of the model that calls as many tools as there are results."""
     places = [index for index, role in enumerate(roles) if role == "tool"][:calls]
     made = [
@@ -123,7 +123,7 @@ def calling(roles: Roles, argument: str, content: str, calls: int) -> Message:
     return {"role": "assistant", "content": content, "tool_calls": made}
 
 
-def _turns(roles: Roles, sampled: str) -> Iterator[list[Message]]:
+def _turns(roles: AnswerRoles, sampled: str) -> Iterator[list[Message]]:
     """Turns of the model before an answer of these roles, by preference: some templates take one call alone."""
     if "tool" not in roles:
         yield [{"role": "assistant", "content": sampled}]
@@ -139,7 +139,7 @@ def bases(*, has_system: bool) -> list[list[Message]]:
     return [[*system, *talk] for system in systems for talk in ((QUESTION,), TALK)]
 
 
-def frame_of(render: Render, roles: Roles, stops: Sequence[str], *, has_system: bool) -> Frame:
+def frame_of(render: Render, roles: AnswerRoles, stops: Sequence[str], *, has_system: bool) -> Frame:
     """Cut the frame of an answer of these roles out of the template's renderings.
 
     `stops` are the texts of end tokens.
@@ -202,7 +202,7 @@ def _tails(
 
 
 def prove_equal(
-    render: Render, frame: Frame, encode: Encode, roles: Roles, thoughts: Sequence[str], *, has_system: bool
+    render: Render, frame: Frame, encode: Encode, roles: AnswerRoles, thoughts: Sequence[str], *, has_system: bool
 ) -> str | None:
     """Hold appending to the template's own rendering over two turns; return how that differs, None if it does not.
 

@@ -16,8 +16,8 @@ from paceline.data.tools import with_call_ids
 from paceline.environments.frames import (
     QUESTION,
     SAMPLED,
+    AnswerRoles,
     Proof,
-    Roles,
     bases,
     calling,
     described,
@@ -30,8 +30,8 @@ from paceline.environments.harmless import LEFT_OUT, ChatTokenizer, PlainText
 from paceline.errors import ConfigError, ModelError
 from paceline.types import Message
 
-ANSWERS: tuple[Roles, ...] = (("user",), ("tool",), ("tool", "tool"))
-"""Roles of the messages of usual answers: proven at the start, others when they first occur."""
+ANSWERS: tuple[AnswerRoles, ...] = (("user",), ("tool",), ("tool", "tool"))
+"""AnswerRoles of the messages of usual answers: proven at the start, others when they first occur."""
 THOUGHT = f"Is it four?\n{CLOSE_THINK}\n\n"
 
 _PLAIN_NAME = re.compile(r"[\w.-]{1,64}")
@@ -84,8 +84,8 @@ class TurnTokens:
         self.stop_ids = frozenset(stop_ids)
         added = tokenizer.added_tokens_decoder
         self._stops = [str(added[number].content) for number in sorted(self.stop_ids & added.keys())]
-        self._proofs = dict[tuple[Roles, bool], Proof]()
-        self._controls = dict[tuple[Roles, bool], Counter[int]]()
+        self._proofs = dict[tuple[AnswerRoles, bool], Proof]()
+        self._controls = dict[tuple[AnswerRoles, bool], Counter[int]]()
         self.shows_tools = self._tools is not None and self._tools.shows_tools
         """True: the template shows tools, calls and results; False: they are plain text within other messages."""
         self.pinned: Mapping[str, str] = {} if (date := pinned_date(tokenizer)) is None else {"date": date}
@@ -218,7 +218,7 @@ class TurnTokens:
         if self.plain.controls(encode(LEFT_OUT)):
             raise ModelError(failed(8, "plain words are control tokens of the tokenizer"))
 
-    def _check_shown(self, roles: Roles, *, has_system: bool) -> None:
+    def _check_shown(self, roles: AnswerRoles, *, has_system: bool) -> None:
         """Refuse a template that cannot show a turn and its answer in any way."""
         if (proof := self._proof(roles, has_system=has_system)).frame is not None:
             return
@@ -233,7 +233,7 @@ class TurnTokens:
         if not is_shown:
             raise ModelError(f"{proof.problem}; no conversation can be held with this chat template")
 
-    def _proof(self, roles: Roles, *, has_system: bool) -> Proof:
+    def _proof(self, roles: AnswerRoles, *, has_system: bool) -> Proof:
         if (known := self._proofs.get((roles, has_system))) is not None:
             return known
         try:
@@ -254,7 +254,7 @@ class TurnTokens:
         self._proofs[roles, has_system] = proof
         return proof
 
-    def _thoughts(self, roles: Roles) -> list[str]:
+    def _thoughts(self, roles: AnswerRoles) -> list[str]:
         """Return beginnings of turns, without and with thinking, that a template may treat unlike one another."""
         if prefill(self.text([QUESTION])):
             return [THOUGHT]

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from paceline.kernels.cuda.decoding import CudaDecodingKernels, Turn, kernels_problem
+from paceline.kernels.cuda.decoding import CudaDecodingKernels, RotaryTurn, kernels_problem
 from paceline.kernels.cuda.triton_check import next_power, triton_problem
 from paceline.kernels.flash_attention import merged
 
@@ -59,7 +59,7 @@ def test_queries_and_keys_are_turned_and_keys_and_values_stored(dtype, limit, qu
     scale = draw(heads, width, seed=1, dtype=dtype)
     angles = draw(9, width // 2, seed=2).repeat(1, 2)
     sign = torch.cat([-torch.ones(width // 2), torch.ones(width // 2)]).to(HERE)
-    turn = Turn(
+    turn = RotaryTurn(
         cosine=angles.cos().to(dtype),
         sine=(angles.sin() * sign).to(dtype),
         positions=torch.tensor([8, 0, 5], device=HERE),

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from paceline.engines.local.attention import Context, Rotation, SharedAttention, causal_attention, rotated
 from paceline.kernels.cpu.decoding import Heads
-from paceline.kernels.cuda.decoding import CudaDecodingKernels, Turn
+from paceline.kernels.cuda.decoding import CudaDecodingKernels, RotaryTurn
 from paceline.kernels.flash_attention import AttentionKernel, Spans, merged
 
 LARGEST_SHARE = 0.5
@@ -89,7 +89,7 @@ class StaticAttention(SharedAttention):
         self._slot_of, self._alive = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=bool)
         self._prompt_length = np.zeros(0, dtype=np.int64)
         self._own_length = torch.zeros(num_rows, dtype=torch.int64, device=self._like.device)
-        self._new: tuple[Turn, Spans] | None = None
+        self._new: tuple[RotaryTurn, Spans] | None = None
         """Where a step's new tokens go, and what they see of their rows: the same for all layers."""
 
     def _storage(self, places: int) -> list[Tensor]:
@@ -212,7 +212,7 @@ class StaticAttention(SharedAttention):
     def begin_step(self) -> None:
         # Rows without a completion may grow older than any completion: they stay at the last column.
         tables, column = self._tables, self._own_length.clamp(max=self._columns - 1)
-        turn = Turn(
+        turn = RotaryTurn(
             cosine=self._rotation.cosine,
             sine=self._rotation.sine,
             positions=(tables.prompt_length[tables.slot_of] + column).clamp(max=self._columns - 1),

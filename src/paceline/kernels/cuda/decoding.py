@@ -59,7 +59,7 @@ class CudaDecodingKernels:
         self,
         qkv: Float[Tensor, "N (H+2K)*D"],
         norm: tuple[Tensor, float] | None,
-        turn: "Turn",
+        turn: "RotaryTurn",
         cache: tuple[Float[Tensor, "C K D"], Float[Tensor, "C K D"]],
     ) -> tuple[Float[Tensor, "N H D"], Float[Tensor, "N H D"]]:
         """Turned queries, by row and by place among the rows of all prompts; turned keys and values go to the cache.
@@ -113,7 +113,7 @@ class CudaDecodingKernels:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
+class RotaryTurn:
     """Positions of a step's new tokens, the same for all layers."""
 
     cosine: Float[Tensor, "L D"]

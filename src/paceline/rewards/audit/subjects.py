@@ -8,11 +8,11 @@ from fractions import Fraction
 
 from paceline.config.sections import DataConfig
 from paceline.data.extraction.thinking import OPEN_THINK
-from paceline.data.formats import Message, Screened
+from paceline.data.formats import Screened
 from paceline.data.prompts import system_prompt
 from paceline.errors import DataError
 from paceline.rewards.programs.cases import Cases, has_cases, parse_cases
-from paceline.types import Task
+from paceline.types import Message, Task
 
 WRAPPINGS: Mapping[str, str] = {
     "bare": "{}",

@@ -66,6 +66,10 @@ def _telling(on_finished: Callable[[int, tuple[int, ...], str], None]) -> OnFini
     return tell
 
 
+def _work_on(then: Callable[[RunningEpisode, Outcome], None], episode: RunningEpisode, outcome: Outcome) -> None:
+    then(episode, outcome)
+
+
 class EpisodeBatch(FurtherRequests):
     """All episodes of one call: answers come in from any thread, and are worked on in the engine's."""
 
@@ -112,13 +116,13 @@ class EpisodeBatch(FurtherRequests):
                     if episode.end is None and episode.hosted is not None:  # the engine has failed
                         episode.hosted.call("close", then=lambda outcome: None)
         while self._closing:
-            self._work_on(self._next_outcome())
+            _work_on(*self._next_outcome())
 
     def _run_in_rounds(self, engine: Engine) -> None:
         self._continues = False
         while True:
             while self._asked:  # lock-step: the round waits for all that were asked
-                self._work_on(self._next_outcome())
+                _work_on(*self._next_outcome())
             requests = self.take(wait=True)
             if requests is None:
                 return
@@ -141,7 +145,7 @@ class EpisodeBatch(FurtherRequests):
     def take(self, *, wait: bool) -> Sequence[Request] | None:
         while True:
             while not self._outcomes.empty():
-                self._work_on(self._outcomes.get())
+                _work_on(*self._outcomes.get())
             if self._ready:
                 ready, self._ready = self._ready, []
                 for _, episodes in ready:
@@ -154,7 +158,7 @@ class EpisodeBatch(FurtherRequests):
                 return None
             if not wait:
                 return ()
-            self._work_on(self._next_outcome())
+            _work_on(*self._next_outcome())
 
     def results(self) -> list[tuple[Task, tuple[Completion, ...]]]:
         """Each task as it was begun, with its completions."""
@@ -187,11 +191,6 @@ class EpisodeBatch(FurtherRequests):
                 f"{len(waiting)} environments ({', '.join(sorted(set(waiting)))}), and none came, not even a failure",
                 remedies=["resume the run"],
             ) from None
-
-    @staticmethod
-    def _work_on(arrived: tuple[Callable[[RunningEpisode, Outcome], None], RunningEpisode, Outcome]) -> None:
-        then, episode, outcome = arrived
-        then(episode, outcome)
 
     def _begin_more(self) -> None:
         """Begin as many groups as there may be processes; at least one at a time."""
@@ -297,7 +296,7 @@ class EpisodeBatch(FurtherRequests):
         turn = Turn(
             sampled=len(one.token_ids),
             finish_reason=one.finish_reason,
-            prompt_ids=self._own_prompt(episode),
+            prompt_ids=episode.own_context(),
             message=message,
             malformed=malformed,
         )
@@ -321,13 +320,6 @@ class EpisodeBatch(FurtherRequests):
         )
         self._call(episode, "answer", asked, then=partial(self._answered, are_used_up=are_used_up))
         return episode.end is None
-
-    def _own_prompt(self, episode: RunningEpisode) -> tuple[int, ...] | None:
-        """Context of the turn that was just sampled, where it is not what the tokens before it are."""
-        context = tuple(episode.held[: len(episode.held) - len(episode.sampled[-1])])
-        if not episode.turns:
-            return None if episode.prompt_ids == episode.group.task.prompt_ids else context
-        return context if episode.observed[-1] == () else None
 
     def _answered(self, episode: RunningEpisode, outcome: Outcome, *, are_used_up: bool) -> None:
         self._asked -= 1

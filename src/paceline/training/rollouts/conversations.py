@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.data.extraction.calls import CallFormat
+from paceline.data.extraction.call_records import CallFormat
 from paceline.engines import sample_key
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import Hosts

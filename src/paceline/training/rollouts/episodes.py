@@ -42,6 +42,13 @@ class RunningEpisode:
         assert self.spec is not None
         return self.spec.name
 
+    def own_context(self) -> tuple[int, ...] | None:
+        """Context of the turn that was just sampled, where it is not the prompt and the tokens before it."""
+        context = tuple(self.held[: len(self.held) - len(self.sampled[-1])])
+        if not self.turns:
+            return None if self.prompt_ids == self.group.task.prompt_ids else context
+        return context if self.observed[-1] == () else None
+
 
 class RunningGroup:
     """A task with its episodes, which begin together: they share a prompt."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from paceline.config.objective import AdvantageConfig
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate
-from paceline.training.rollouts.grouping import make_groups, without_surplus
 from paceline.training.rollouts.conversations import Drawn
+from paceline.training.rollouts.grouping import make_groups, without_surplus
 from paceline.training.rollouts.rounds import Round, RoundSampler, merge_rounds
 from paceline.types import RolloutGroup
 
