@@ -393,14 +393,7 @@ class EpisodeBatch(FurtherRequests):
         if episode.spec is not None and episode.spec.own_process:
             self._living -= 1
             self._begin_more()
-        if episode.failure is not None:
-            return
-        if outcome.failure is not None:
-            episode.failure = f"environment {episode.name!r} failed at its end: {outcome.failure}"
-            episode.end = "timed_out" if outcome.timed_out else "failed"
-            return
-        rewards = [turn.reward for turn in episode.turns if turn.reward is not None]
-        episode.reward = outcome.value if outcome.value is not None else sum(rewards) if rewards else None
+        episode.settle(outcome)
 
     # --- what becomes of them
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline.environments import EnvironmentSpec
-from paceline.environments.hosting import Hosted
+from paceline.environments.hosting import Hosted, Outcome
 from paceline.types import Completion, Episode, EpisodeEnd, Message, Task, Turn, WeightChange
 
 
@@ -48,6 +48,17 @@ class RunningEpisode:
         if not self.turns:
             return None if self.prompt_ids == self.group.task.prompt_ids else context
         return context if self.observed[-1] == () else None
+
+    def settle(self, outcome: Outcome) -> None:
+        """Take what the environment's end gave: the reward of the whole, or a failure."""
+        if self.failure is not None:
+            return
+        if outcome.failure is not None:
+            self.failure = f"environment {self.name!r} failed at its end: {outcome.failure}"
+            self.end = "timed_out" if outcome.timed_out else "failed"
+            return
+        rewards = [turn.reward for turn in self.turns if turn.reward is not None]
+        self.reward = outcome.value if outcome.value is not None else sum(rewards) if rewards else None
 
 
 class RunningGroup:
