@@ -72,6 +72,10 @@ class Turn:
     """What the environment gave for this turn; None: nothing."""
     malformed: str | None = None
     """What is wrong with a tool call that could not be read; None: there is no such call."""
+    calls: int = 0
+    """Tool calls that the environment has dealt with, one that cannot be read included."""
+    failed_calls: int = 0
+    """Those among them that it answered by an error."""
     seconds: float = 0.0
     """Wall seconds that the environment took to answer."""
 

@@ -84,6 +84,8 @@ class EnvironmentSpec:
     """Name in records and metrics, and of its reward."""
     make: Callable[[], Environment]
     """Makes the environment of one episode, in this process."""
+    reserve: Callable[[], Callable[[], Environment]] | None = None
+    """Called for each episode in order, in the sampler's thread; returns the episode's `make`. None: `make` is that."""
     address: str = ""
     """Where another process finds the function that makes it: `module:attribute` or `file.py:attribute`. An object may
     have a method `prepare` beside, which is called before with the same arguments, once for all episodes."""

@@ -25,6 +25,8 @@ class RewardFunction(Protocol):
 
     Of a conversation `completions` and `completion_ids` are what the model wrote, turn after turn, and nothing that an
     environment said; `completion_messages` are all messages behind the prompt, `episode_ids` the tokens of both.
+    `environments` are the environments themselves, ended but alive, for a function to look into (the user's own object
+    where there is one); None of a completion without one, and where environments have processes of their own.
 
     It returns a list (or tuple, array or tensor) with one number per completion, None for a completion that is not
     its task, or a `Grade` where there is something to say beside the number. An `async def` function may be given too:

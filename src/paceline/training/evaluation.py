@@ -68,15 +68,16 @@ class AccuracyEvaluator:
         draws = Draws(seed=self.seed, purpose="eval", num_generations=self.generations)
         early = early_start(self.function, self.tasks)
         completed = complete(engine, drawn, self.sampling, draws, self.conversations, early)
-        repeated = [task for task, _ in completed for _ in range(self.generations)]
-        answers = [one for _, group in completed for one in group]
-        scores = score(self.function, repeated, answers, timeout=self.reward_timeout)
+        asked = [task for one in completed for task in one.tasks]
+        answers = [answer for one in completed for answer in one.completions]
+        environments = [environment for one in completed for environment in one.environments]
+        scores = score(self.function, asked, answers, timeout=self.reward_timeout, environments=environments)
         values: Sequence[float | None] = ()
         notes: Sequence[str | None] = ()
         for name in self.function:
             values, notes = scores.values[name], scores.notes[name]
         if self.conversations is not None:
-            scores = with_environments(scores, self.conversations.specs, answers)
+            scores = with_environments(scores, self.conversations.names, answers)
         if not self.function:
             values = [None if one.episode is None else one.episode.reward for one in answers]
             notes = [None if one.episode is None else one.episode.failure for one in answers]
@@ -85,15 +86,17 @@ class AccuracyEvaluator:
         parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
         outcomes = tuple(
             TaskResult(
-                task=task,
-                completions=tuple(group),
+                task=one.task,
+                completions=one.completions,
                 rewards=tuple(values[part]),
                 notes=tuple(notes[part]),
                 right=right,
-                parsed=tuple(stated_answer(self.function, task, one.text) for one in group),
-                formed=tuple(has_format(self.asking or self.function, task, one.text) for one in group),
+                parsed=tuple(stated_answer(self.function, one.task, answer.text) for answer in one.completions),
+                formed=tuple(
+                    has_format(self.asking or self.function, one.task, answer.text) for answer in one.completions
+                ),
             )
-            for (task, group), part in zip(completed, parts, strict=True)
+            for one, part in zip(completed, parts, strict=True)
         )
         if not any(outcome.graded for outcome in outcomes):
             name = next(iter(self.function), "its environment")

@@ -25,6 +25,9 @@ from paceline.types import Completion, Task
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion
 
+ENVIRONMENTS = "environments"
+"""Argument with living objects, of which a copy would not be the same."""
+
 # Types whose values nobody can change: they are given as they are.
 UNCHANGING = frozenset({str, int, float, complex, bool, bytes, type(None)})
 GRACE_SECONDS = 1.0
@@ -56,7 +59,9 @@ def made_up(text: str, token_ids: tuple[int, ...] = ()) -> Completion:
     return Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
 
 
-def arguments_of(tasks: Sequence[Task], completions: Sequence[Completion]) -> Arguments:
+def arguments_of(
+    tasks: Sequence[Task], completions: Sequence[Completion], environments: Sequence[object] = ()
+) -> Arguments:
     """What every reward function may ask for; a column that not every task has is None where it is missing."""
     columns = dict.fromkeys(name for task in tasks for name in task.columns)
     return {
@@ -68,6 +73,7 @@ def arguments_of(tasks: Sequence[Task], completions: Sequence[Completion]) -> Ar
         "completion_ids": [list(completion.sampled_ids) for completion in completions],
         "completion_messages": [[dict(one) for one in completion.messages] for completion in completions],
         "episode_ids": [list(completion.token_ids) for completion in completions],
+        ENVIRONMENTS: [getattr(one, "inner", one) for one in environments] or [None] * len(completions),
     }
 
 
@@ -137,7 +143,10 @@ def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Cal
     try:
         with limit:
             if not isinstance(function, BuiltIn):
-                arguments = {name: [_own(value) for value in values] for name, values in arguments.items()}
+                arguments = {
+                    name: values.copy() if name == ENVIRONMENTS else [_own(value) for value in values]
+                    for name, values in arguments.items()
+                }
             result: object = function(**arguments)
     except RewardTimeout:
         return CallOutcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)

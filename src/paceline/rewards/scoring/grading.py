@@ -141,12 +141,19 @@ class Graded:
     """A row's, else that of the call on all rows, though its repetition or every row alone may have passed."""
 
 
-def batch_of(name: str, function: RewardFunction, tasks: Sequence[Task], completions: Sequence[Completion]) -> Batch:
+def batch_of(
+    name: str,
+    function: RewardFunction,
+    tasks: Sequence[Task],
+    completions: Sequence[Completion],
+    environments: Sequence[object] = (),
+) -> Batch:
     """The rows that are for a function, and the arguments that its signature names; no episode that failed is."""
     pairs = zip(tasks, completions, strict=True)
     rows = [row for row, (task, one) in enumerate(pairs) if is_for(task, name) and not one.has_failed]
     chosen = [tasks[row] for row in rows]
-    arguments = accepted(name, function, arguments_of(chosen, [completions[row] for row in rows]))
+    living = [environments[row] for row in rows] if environments else ()
+    arguments = accepted(name, function, arguments_of(chosen, [completions[row] for row in rows], living))
     return Batch(name=name, function=function, tasks=chosen, rows=rows, size=len(tasks), arguments=arguments)
 
 

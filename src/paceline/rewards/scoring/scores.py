@@ -55,8 +55,9 @@ def score(
     completions: Sequence[Completion],
     *,
     timeout: float,
+    environments: Sequence[object] = (),
 ) -> Scores:
-    """Grade completions; `tasks[i]` is the task of `completions[i]`.
+    """Grade completions; `tasks[i]` is the task of `completions[i]`, `environments[i]` its environment, if any has one.
 
     A function that raises on the batch is called on it again, and then row by row, so that only the rows that fail are
     lost; not row by row where it needs whole groups. One that takes more than `timeout` seconds has failed on all of
@@ -70,7 +71,8 @@ def score(
     """
     if len(tasks) != len(completions):
         raise ValueError(f"one task per completion is needed, got {len(tasks)} tasks, {len(completions)} completions")
-    batches = [batch_of(name, one, tasks, completions) for name, one in functions.items()] if tasks else []
+    given = (tasks, completions, environments)
+    batches = [batch_of(name, one, *given) for name, one in functions.items()] if tasks else []
     batches = [batch for batch in batches if batch.rows]
     calls = [(batch.function, batch.arguments) for batch in batches]
     results = outcomes(calls, timeout=timeout) if tasks else []

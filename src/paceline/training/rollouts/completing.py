@@ -19,7 +19,7 @@ from paceline.engines import Engine, Finished, FurtherRequests, OnFinished, Requ
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.environments.hosting import Outcome
 from paceline.errors import TrainingError
-from paceline.training.rollouts.conversations import Conversations, Drawn, Draws
+from paceline.training.rollouts.conversations import Completed, Conversations, Drawn, Draws
 from paceline.training.rollouts.episodes import RunningEpisode, RunningGroup, completion_of, opened
 from paceline.types import Completion, EpisodeEnd, Message, Task, Turn
 
@@ -36,8 +36,8 @@ def complete(
     draws: Draws,
     conversations: Conversations | None,
     on_finished: Callable[[int, tuple[int, ...], str], None] | None = None,
-) -> list[tuple[Task, tuple[Completion, ...]]]:
-    """Complete each task `num_generations` times; returns it as its environment began it, with its completions.
+) -> list[Completed]:
+    """Complete each task `num_generations` times.
 
     `on_finished` is told of completions that have one turn, by the index of their task.
 
@@ -52,7 +52,8 @@ def complete(
         ]
         tell = None if on_finished is None else _telling(on_finished)
         completions = engine.generate(requests, sampling, on_finished=tell)
-        return list(zip(tasks, completions, strict=True))
+        pairs = zip(tasks, completions, strict=True)
+        return [Completed(task=task, completions=group) for task, group in pairs]
     batch = EpisodeBatch(drawn, sampling, draws, conversations, on_finished)
     batch.run(engine)
     return batch.results()
@@ -160,9 +161,30 @@ class EpisodeBatch(FurtherRequests):
                 return ()
             _work_on(*self._next_outcome())
 
-    def results(self) -> list[tuple[Task, tuple[Completion, ...]]]:
-        """Each task as it was begun, with its completions."""
-        return [(group.task, tuple(completion_of(episode) for episode in group.episodes)) for group in self._groups]
+    def results(self) -> list[Completed]:
+        """Each task as it was begun, with its completions, and with environments that nothing else refers to."""
+        found = [
+            Completed(
+                task=group.task,
+                completions=tuple(completion_of(episode) for episode in group.episodes),
+                asked=tuple(self._task_of(episode) for episode in group.episodes),
+                environments=tuple(episode.environment for episode in group.episodes),
+            )
+            for group in self._groups
+        ]
+        for group in self._groups:
+            for episode in group.episodes:  # they refer to each other, and would live on
+                episode.hosted = episode.environment = None
+        return found
+
+    def _task_of(self, episode: RunningEpisode) -> Task:
+        """Return the task as an episode began it: siblings may begin in different ways."""
+        group = episode.group
+        opening = group.openings[episode.sample] if episode.sample in group.openings else group.task.messages
+        if opening is None or opening == group.task.messages:
+            return group.task
+        text = self._conversations.tokens[episode.name].text(opening)
+        return replace(group.task, prompt=text, prompt_ids=episode.prompt_ids, messages=opening)
 
     # --- what is asked of environments, and what they answer
 
@@ -210,7 +232,7 @@ class EpisodeBatch(FurtherRequests):
     def _begin(self, episode: RunningEpisode) -> None:
         assert episode.spec is not None
         task, episode.attempts = episode.group.task, episode.attempts + 1
-        episode.hosted = self._conversations.hosts.open(episode.spec)
+        episode.open(self._conversations.hosts)
         row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
         seed = self._draws.environment_seed(task, episode.group.occurrence)
         self._call(episode, "begin", row, seed, then=self._begun)
@@ -332,6 +354,8 @@ class EpisodeBatch(FurtherRequests):
             episode.turns[-1],
             answer=tuple(observation.messages),
             reward=observation.reward,
+            calls=observation.calls,
+            failed_calls=observation.failed_calls,
             seconds=outcome.seconds,
         )
         episode.turns[-1] = turn

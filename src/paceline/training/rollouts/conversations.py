@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from paceline.data.extraction.call_records import CallFormat
 from paceline.engines import sample_key
@@ -10,12 +11,37 @@ from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import Hosts
 from paceline.environments.tokens import TurnTokens
 from paceline.errors import DataError
-from paceline.types import Task
+from paceline.types import Completion, Task
 
 ENVIRONMENT = "environment"
 """Column that chooses among several environments."""
 Drawn = Sequence[tuple[Task, int]]
 """Tasks, each with how often it came before, so that it draws anew."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Completed:
+    """A task as its environment began it, with its completions."""
+
+    task: Task
+    completions: tuple[Completion, ...]
+    asked: tuple[Task, ...] = ()
+    """The task of each completion as reward functions see it, where it began in its own way or has columns of its own;
+    empty: `task`."""
+    environments: tuple[object, ...] = ()
+    """Environment of each completion, ended but alive; None where it had none in this process. Empty: none had one."""
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The task of each completion, as reward functions see it."""
+        return self.asked or (self.task,) * len(self.completions)
+
+
+class Completer(Protocol):
+    """A function of the user's own that completes tasks in the place of the engine."""
+
+    def __call__(self, drawn: Drawn, *, num_generations: int, purpose: str) -> list[Completed]:
+        """Complete each task `num_generations` times, to train on (`train`) or to measure (`eval`)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,13 +67,18 @@ class Conversations:
     """How a run's conversations are held."""
 
     specs: Mapping[str, EnvironmentSpec]
-    """Environments by name."""
+    """Environments by the name that rows call them by."""
     tokens: Mapping[str, TurnTokens]
-    """Tokens between turns, by environment: its tools are in the prompt."""
+    """Tokens between turns, by the environment's own name: its tools are in the prompt."""
     call_format: CallFormat
     """How the model writes tool calls, by its chat template."""
     hosts: Hosts
     limits: EpisodeLimits
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the environments; one that rows call by several names has one of its own."""
+        return tuple(dict.fromkeys(spec.name for spec in self.specs.values()))
 
     def spec_of(self, columns: Mapping[str, object]) -> EnvironmentSpec | None:
         """Return the environment of a row; None: it has one turn.

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline.environments import EnvironmentSpec
-from paceline.environments.hosting import Hosted, Outcome
+from paceline.environments import Environment, EnvironmentSpec
+from paceline.environments.hosting import Hosted, Hosts, Outcome
 from paceline.types import Completion, Episode, EpisodeEnd, Message, Task, Turn, WeightChange
 
 
@@ -14,6 +14,8 @@ class RunningEpisode:
     def __init__(self, group: "RunningGroup", sample: int, spec: EnvironmentSpec | None) -> None:
         self.group, self.sample, self.spec = group, sample, spec
         self.hosted: Hosted | None = None
+        self.environment: Environment | None = None
+        """The environment itself, where it lives in this process."""
         self.attempts = 0
         self.prompt_ids: tuple[int, ...] = group.task.prompt_ids
         self.messages: list[Message] = list(group.task.messages or ())
@@ -35,6 +37,17 @@ class RunningEpisode:
         self.reward: float | None = None
         self.failure: str | None = None
         self.notes: list[str] = []
+
+    def open(self, hosts: Hosts) -> None:
+        """Give the environment to a host, which makes it there."""
+        assert self.spec is not None
+        make = self.spec.make if self.spec.reserve is None else self.spec.reserve()
+
+        def made() -> Environment:
+            self.environment = make()
+            return self.environment
+
+        self.environment, self.hosted = None, hosts.open(replace(self.spec, make=made))
 
     @property
     def name(self) -> str:

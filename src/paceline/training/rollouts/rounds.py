@@ -17,7 +17,7 @@ from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import Scores, merge_scores, part_of, score, with_environments
 from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Conversations, Drawn, Draws
+from paceline.training.rollouts.conversations import Completed, Completer, Conversations, Drawn, Draws
 from paceline.training.rollouts.grouping import ScoredGroup, is_inside
 from paceline.types import Completion, Task
 
@@ -57,22 +57,23 @@ class EngineSampler(RoundSampler):
     """Part of every completion's key, so that training and evaluation do not draw alike."""
     conversations: Conversations | None = None
     """How conversations are held; None: every completion has one turn."""
+    completer: Completer | None = None
+    """What completes tasks in the place of the engine; None: the engine does."""
 
     @override
     def sample(self, drawn: Drawn) -> Round:
         started, size = time.perf_counter(), self.num_generations
-        early = early_start(self.functions, [task for task, _ in drawn])
-        draws = Draws(seed=self.seed, purpose=self.purpose, num_generations=size)
-        completed = complete(self.engine, drawn, self.sampling, draws, self.conversations, early)
+        completed = self._complete(drawn)
         generated = time.perf_counter()
-        repeated = [task for task, _ in completed for _ in range(size)]
-        answers = [one for _, group in completed for one in group]
-        scores = score(self.functions, repeated, answers, timeout=self.reward_timeout)
+        asked = [task for one in completed for task in one.tasks]
+        answers = [answer for one in completed for answer in one.completions]
+        environments = [environment for one in completed for environment in one.environments]
+        scores = score(self.functions, asked, answers, timeout=self.reward_timeout, environments=environments)
         if self.conversations is not None:
-            scores = with_environments(scores, self.conversations.specs, answers)
+            scores = with_environments(scores, self.conversations.names, answers)
         scored = (
-            self._scored(task, group, part_of(scores, index * size, size))
-            for index, (task, group) in enumerate(completed)
+            self._scored(one.task, one.completions, part_of(scores, index * size, size))
+            for index, one in enumerate(completed)
         )
         return Round(
             scored=tuple(scored),
@@ -80,6 +81,13 @@ class EngineSampler(RoundSampler):
             generate_seconds=generated - started,
             reward_seconds=time.perf_counter() - generated,
         )
+
+    def _complete(self, drawn: Drawn) -> list[Completed]:
+        if self.completer is not None:
+            return self.completer(drawn, num_generations=self.num_generations, purpose=self.purpose)
+        early = early_start(self.functions, [task for task, _ in drawn])
+        draws = Draws(seed=self.seed, purpose=self.purpose, num_generations=self.num_generations)
+        return complete(self.engine, drawn, self.sampling, draws, self.conversations, early)
 
     def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> ScoredGroup:
         places = range(len(group))
