@@ -68,7 +68,7 @@ def problem(row: Row, data: DataConfig) -> Problem:
         # The field's convention: text in a column `prompt` is for the model as it stands, a question is to be asked.
         prompt: str | list[Message] = text if column == "prompt" else [{"role": "user", "content": text}]
     else:
-        prompt = _messages(value, row.row_id, column)
+        prompt = _messages(value, row.row_id, column, may_be_empty=row.may_be_empty)
     if (column := data.answer_column) is not None:
         answer = gold_answer(_cell(row, column, "--answer-column"), row_id=row.row_id, column=column)
     else:
@@ -119,7 +119,7 @@ def _text(value: object, row_id: str, place: str) -> str:
     return value
 
 
-def _messages(value: object, row_id: str, column: str) -> list[Message]:
+def _messages(value: object, row_id: str, column: str, *, may_be_empty: bool) -> list[Message]:
     listed = [value] if isinstance(value, Mapping) else value
     if not isinstance(listed, list | tuple) or not listed:
         shown = "an empty list" if isinstance(listed, list | tuple) else type(value).__name__ if value else repr(value)
@@ -137,7 +137,7 @@ def _messages(value: object, row_id: str, column: str) -> list[Message]:
         # Tables fill missing keys with None, which templates would take for a value.
         given = {key: value for key, value in entry.items() if value is not None}
         # An assistant message that calls a tool may say nothing.
-        if "tool_calls" in given:
+        if "tool_calls" in given or (may_be_empty and entry["content"] == ""):
             messages.append({"content": "", **given})
         else:
             messages.append({**given, "content": _text(entry["content"], row_id, f"{place}'s content")})

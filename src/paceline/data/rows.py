@@ -30,6 +30,8 @@ class Row:
     """Column name to value, nothing renamed and nothing removed."""
     passed: Mapping[str, object] | None = None
     """Columns for reward functions instead of `columns`; None: `columns`, with None for those of other rows."""
+    may_be_empty: bool = False
+    """True: a message may have no text, as its environment adds to it."""
     unreadable: str | None = None
     """Reason why the place in the file holds no row, in a sentence, or None. Such a row has no columns."""
 

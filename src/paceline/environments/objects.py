@@ -38,9 +38,9 @@ class ObjectEnvironment:
     def begin(self, task: Mapping[str, Any], seed: int) -> Any:
         """Start an episode; returns the text or the messages that `reset` adds to the prompt."""
         self._calls.begin(task, seed)
-        row = _accepted(self._inner.reset, task, seed)
+        row = row_for(self._inner.reset, task, seed)
         opening = self._inner.reset(**row)
-        return _later(opening, _opening) if inspect.isawaitable(opening) else _opening(opening)
+        return _later(opening, opening_of) if inspect.isawaitable(opening) else opening_of(opening)
 
     def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
         """Carry out the turn's calls, as `ToolEnvironment` does."""
@@ -51,21 +51,22 @@ class ObjectEnvironment:
         if not hasattr(self._inner, "get_reward"):
             return None
         reward = self._inner.get_reward()
-        return _later(reward, _reward) if inspect.isawaitable(reward) else _reward(reward)
+        return _later(reward, reward_of) if inspect.isawaitable(reward) else reward_of(reward)
 
 
 async def _later(value: Awaitable[Any], then: Callable[[Any], Any]) -> Any:
     return then(await value)
 
 
-def _accepted(reset: Callable[..., Any], task: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+def row_for(reset: Callable[..., Any], task: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+    """Return what `reset` gets of a row: all columns if it takes any, and the seed if it names that."""
     parameters = inspect.signature(reset).parameters
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
     seeded = {"seed": seed, **task} if "seed" in parameters else task
     return {name: value for name, value in seeded.items() if takes_any or name in parameters}
 
 
-def _opening(value: object) -> str | Sequence[Message] | None:
+def opening_of(value: object) -> str | Sequence[Message] | None:
     """Return text or messages; parts of one message's content, as TRL takes them, become its text.
 
     Raises:
@@ -83,7 +84,7 @@ def _opening(value: object) -> str | Sequence[Message] | None:
     return "".join(str(part["text"]) for part in parts)
 
 
-def _reward(value: Any) -> float | None:
+def reward_of(value: Any) -> float | None:
     """Return a reward as a number.
 
     Raises:

@@ -20,6 +20,7 @@ from paceline.compat.trl.batches import warmup_field
 from paceline.compat.trl.checkpoints import existing_run
 from paceline.compat.trl.checks import TrainerArguments, check_arguments
 from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.models import fetched, load_quantised
 from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
@@ -116,12 +117,15 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     if config.engine.engine == "vllm":
         check_vllm(None)
     limit = _rows_needed(dataset, config)
-    rows = datasets.read_rows(dataset, "train_dataset", limit=limit)
+    rows = datasets.read_rows(dataset, "train_dataset", limit=limit, may_lack_prompt=_own_data(arguments))
     given = _objects(arguments, config, sources, rows, context)
     inputs = prepare(config, given)
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
     rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
-    notes = (*read, rate, *notes_of_threads(config))
+    turns = ()
+    if args.max_tool_calling_iterations is not None and arguments.environments is None:
+        turns = ("max_tool_calling_iterations changes nothing without tools or an environment_factory",)
+    notes = (*read, rate, *turns, *notes_of_threads(config))
     place = Path(str(args.output_dir))
     refuse_foreign_files(place)
     if not args.resume_from_checkpoint and holds_work(place):
@@ -162,19 +166,35 @@ def _objects(
             f"reward_funcs must be names with train_dataset {rows.address!r}, got a function; give the rows themselves "
             "as train_dataset, or the function as 'file.py:function'"
         )
-    check_parameters(sources, datasets.columns_of(arguments.train_dataset, rows), list(context))
+    environments, own_data = arguments.environments, _own_data(arguments)
+    columns = datasets.columns_of(arguments.train_dataset, rows)
+    check_parameters(sources, columns, [*context, *(["environments"] if own_data else [])])
     processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
-    graders = make_graders(reward_names(sources), sources, processing, context=context, built_in=built_in)
+    names = reward_names(sources)
+    graders = make_graders(
+        names, sources, processing, context=context, built_in=built_in, has_environments=own_data
+    )
     check = row_check(graders.functions or {})
-    tasks = datasets.make_tasks(rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check)
+    tasks = datasets.make_tasks(
+        rows,
+        tokenizer,
+        config.data,
+        name="train_dataset",
+        room=_room(config),
+        check=check,
+        may_lack_prompt=own_data,
+    )
+    if environments is not None:
+        tasks.hold_to(environments.check)
     return replace(
         graders,
+        environments=None if environments is None else environments.specs,
         model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
         tokenizer=tokenizer,
         tasks=tasks,
         held_out={
-            name: held_out_tasks(one, name, tokenizer, config, check=check)
+            name: held_out_tasks(one, name, tokenizer, config, check=check, environments=environments)
             for name, one in datasets.held_out_sets(arguments.eval_dataset).items()
         },
         optimizer=arguments.optimizers[0],
@@ -202,7 +222,7 @@ def _on_ranks(launch: Launch, config: Config, inputs: RunInputs) -> WorkerBacken
 
 
 def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surroundings:
-    model = model_name(arguments.model)
+    model, environments = model_name(arguments.model), arguments.environments
     if isinstance(arguments.model, str):
         limit = context_length(ModelConfig(model=model, trust_remote_code=arguments.args.trust_remote_code))
     else:
@@ -215,6 +235,8 @@ def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surrou
         adapter=arguments.peft_config is not None or hasattr(arguments.model, "peft_config"),
         layout=layout_options(arguments.args, os.environ),
         dataset=getattr(arguments.train_dataset, "address", "train_dataset"),
+        environments=() if environments is None else tuple(environments.specs),
+        environment_rewards=() if environments is None else tuple(environments.kinds),
     )
 
 
@@ -250,14 +272,35 @@ def _rows_needed(dataset: Any, config: Config) -> int | None:
 
 
 def held_out_tasks(
-    dataset: Any, name: str, tokenizer: PreTrainedTokenizerBase, config: Config, *, check: RowCheck | None
+    dataset: Any,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    config: Config,
+    *,
+    check: RowCheck | None,
+    environments: GivenEnvironments | None,
 ) -> tuple[Task, ...]:
     """Tasks of one evaluation dataset, from all of its rows."""
-    title = datasets.eval_name(name)
-    datasets.check_columns(dataset, title)
-    rows = datasets.read_rows(dataset, title, limit=None, whole=True)
-    room = _room(config)
-    return datasets.make_tasks(rows, tokenizer, config.data, name=name, room=room, check=check, whole=True).looked_at
+    title, own_data = datasets.eval_name(name), environments is not None and environments.own_data
+    datasets.check_columns(dataset, title, may_lack_prompt=own_data)
+    rows = datasets.read_rows(dataset, title, limit=None, whole=True, may_lack_prompt=own_data)
+    tasks = datasets.make_tasks(
+        rows,
+        tokenizer,
+        config.data,
+        name=name,
+        room=_room(config),
+        check=check,
+        whole=True,
+        may_lack_prompt=own_data,
+    )
+    if environments is not None:
+        tasks.hold_to(environments.check)
+    return tasks.looked_at
+
+
+def _own_data(arguments: TrainerArguments) -> bool:
+    return arguments.environments is not None and arguments.environments.own_data
 
 
 def _room(config: Config) -> int | None:

@@ -12,7 +12,8 @@ from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import check_columns, eval_name, held_out_sets, settle_loaders
+from paceline.compat.trl.datasets import check_columns, eval_name, held_out_sets, placeholders, settle_loaders
+from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.fields import MEANINGS
 from paceline.compat.trl.history import clip_numbers
 from paceline.compat.trl.models import check_quantization
@@ -24,9 +25,6 @@ from paceline.models.lora import check_adapter_kind
 LOGGER = logging.getLogger(__name__)
 
 NOT_OFFERED: Mapping[str, str] = {
-    "tools": "there are no tools and no turns",
-    "rollout_func": "the built-in engine samples, so that log-probabilities are known exactly",
-    "environment_factory": "there are no environments; grade completions with reward_funcs",
     "data_collator": "prompts are tokenised once, before the first step, and nothing is collated",
     "model_init": "one run trains one model, made once; give model=model_init()",
     "compute_loss_func": "the loss is the objective that args describe; another one needs a new term in the source",
@@ -78,17 +76,30 @@ class TrainerArguments:
     optimizers: tuple[Any, Any]
     peft_config: Any
     quantization_config: Any = None
+    environments: GivenEnvironments | None = None
+    """What tools and environment_factory come to."""
+    rollout_func: Any = None
 
 
 def refuse_what_is_not_offered(**given: object) -> None:
     """Refuse TRL's arguments that have no meaning here, and names of none (ConfigError)."""
     known = [one.name for one in fields(TrainerArguments)]
-    known += ["callbacks", "reward_model", "reward_processing_class"]
+    known += ["callbacks", "reward_model", "reward_processing_class", "tools", "environment_factory"]
     for name, value in given.items():
         if name not in NOT_OFFERED:
             raise ConfigError(f"GRPOTrainer has no argument {name}; {suggest(name, known, otherwise='leave it out')}")
         if value is not None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
+
+
+def own_rows(args: GRPOConfig, environments: GivenEnvironments) -> list[Mapping[str, Any]]:
+    """Rows of a trainer whose environment owns the data; ConfigError without a length, or for several environments."""
+    if environments.are_chosen:
+        raise ConfigError(
+            "a dict environment_factory requires a `train_dataset` with a column `environment`, which chooses one for "
+            "each row, got None; give the rows, or a single environment"
+        )
+    return placeholders(args)
 
 
 def one_of(**given: Any) -> Any:
@@ -139,17 +150,19 @@ def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
     args, held_out = arguments.args, arguments.eval_dataset
     if not isinstance(args, GRPOConfig):
         raise ConfigError(f"args must be a GRPOConfig of paceline, got a {type(args).__module__}.{type(args).__name__}")
-    sources = as_list(arguments.reward_funcs)
-    check_columns(arguments.train_dataset, "train_dataset")
+    environments = arguments.environments
+    sources = as_list(arguments.reward_funcs, may_be_empty=environments is not None and bool(environments.kinds))
+    may_lack_prompt = environments is not None and environments.own_data
+    check_columns(arguments.train_dataset, "train_dataset", may_lack_prompt=may_lack_prompt)
     for name, dataset in held_out_sets(held_out).items():
-        check_columns(dataset, eval_name(name))
+        check_columns(dataset, eval_name(name), may_lack_prompt=may_lack_prompt)
     settle_loaders(args, arguments.train_dataset, held_out)
     if not held_out_sets(held_out) and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
         raise ConfigError(
             f"eval_strategy must be 'no' without eval_dataset, got {IntervalStrategy(args.eval_strategy).value!r}; "
             "give eval_dataset"
         )
-    _check_best_metric(args, held_out, sources)
+    _check_best_metric(args, held_out, sources, () if environments is None else tuple(environments.kinds))
     _check_optimizers(arguments.optimizers, arguments.model, adapted=arguments.peft_config is not None)
     _check_adapter(arguments.peft_config, arguments.model)
     adapted = arguments.peft_config is not None
@@ -157,10 +170,12 @@ def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
     return sources
 
 
-def _check_best_metric(args: GRPOConfig, eval_dataset: Any, sources: Sequence[RewardSource]) -> None:
+def _check_best_metric(
+    args: GRPOConfig, eval_dataset: Any, sources: Sequence[RewardSource], own: Sequence[str]
+) -> None:
     """Refuse a `metric_for_best_model` that no evaluation reports (ConfigError, with the nearest right names).
 
-    Names that reward functions log by `log_metric` are unknown before they run. If one takes `log_metric`, any name is
+    `own`: names of rewards that environments give. Those that reward functions log by `log_metric` are unknown before they run. If one takes `log_metric`, any name is
     accepted that is not close to one of evaluation's own.
     """
     name = args.metric_for_best_model
@@ -171,7 +186,7 @@ def _check_best_metric(args: GRPOConfig, eval_dataset: Any, sources: Sequence[Re
     # several sets have a prefix each, and a mean of their rewards
     names = [
         *EVALUATION_NAMES,
-        *(f"rewards/{reward}/{key}" for reward in reward_names(sources) for key in ("mean", "std")),
+        *(f"rewards/{reward}/{key}" for reward in (*reward_names(sources), *own) for key in ("mean", "std")),
     ]
     offered = [f"eval_{one}" for one in names]
     if isinstance(eval_dataset, Mapping):

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
@@ -31,8 +32,29 @@ ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
 DatasetRows = Sequence[Mapping[str, Any]]
 
 
-def check_columns(dataset: Any, name: str) -> None:
-    """Refuse what is visibly no dataset of prompts, without reading a row (ConfigError, DataError)."""
+EMPTY_PROMPT = ({"role": "user", "content": ""},)
+"""Prompt of a row without one: its environment writes it."""
+
+
+def placeholders(args: GRPOConfig) -> list[Mapping[str, Any]]:
+    """Rows of a trainer without a dataset, as many as one batch of rollouts takes: the environment owns the data.
+
+    Raises:
+        ConfigError: nothing says how long to train.
+    """
+    if args.max_steps <= 0:
+        raise ConfigError(
+            f"max_steps must be above 0 without train_dataset, got {args.max_steps}: the environment writes the prompts, "
+            "and nothing else says how long to train"
+        )
+    return [{"prompt": [dict(EMPTY_PROMPT[0])]} for _ in range(batches_of(args).prompts_per_step)]
+
+
+def check_columns(dataset: Any, name: str, *, may_lack_prompt: bool = False) -> None:
+    """Refuse what is visibly no dataset of prompts, without reading a row (ConfigError, DataError).
+
+    `may_lack_prompt`: an environment may write the prompts.
+    """
     if dataset is None:
         raise ConfigError(f"`{name}` is required: give a dataset with a column `prompt`, got None")
     if type(dataset).__module__.split(".")[0] == "pandas":
@@ -50,7 +72,7 @@ def check_columns(dataset: Any, name: str) -> None:
         )
     columns = getattr(dataset, "column_names", None)
     if columns is not None:
-        _check_names(tuple(columns), name)
+        _check_names(tuple(columns), name, may_lack_prompt=may_lack_prompt)
 
 
 class AddressedRows(Sequence[Mapping[str, Any]]):
@@ -73,7 +95,9 @@ def size_of(dataset: Any) -> int | None:
     return len(dataset) if hasattr(dataset, "__len__") else None
 
 
-def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False) -> DatasetRows:
+def read_rows(
+    dataset: Any, name: str, *, limit: int | None, whole: bool = False, may_lack_prompt: bool = False
+) -> DatasetRows:
     """Rows of a dataset; of one without a length the first `limit` (None: all). DataError without rows or prompts.
 
     Large datasets, of more than `WHOLE` rows, are not read at once unless `whole`: indexable ones stay where they are,
@@ -93,7 +117,7 @@ def read_rows(dataset: Any, name: str, *, limit: int | None, whole: bool = False
         raise DataError(f"{name} has no rows; give one with at least one prompt")
     for place in spread_places(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
         _mapping(rows[place], row_id(name, place + 1))
-    _check_names(tuple(rows[0]), name)
+    _check_names(tuple(rows[0]), name, may_lack_prompt=may_lack_prompt)
     return rows
 
 
@@ -128,6 +152,7 @@ def make_tasks(
     room: int | None = None,
     check: RowCheck | None = None,
     whole: bool = False,
+    may_lack_prompt: bool = False,
 ) -> TaskSet:
     """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
@@ -138,7 +163,7 @@ def make_tasks(
     unlimited = data.long_prompts == "error"
     limit = NO_LIMIT if unlimited else data.max_prompt_length
     options = replace(data, prompt_column="prompt", max_prompt_length=limit)
-    named: Sequence[Row] = TrainerRows(rows, name)
+    named: Sequence[Row] = TrainerRows(rows, name, may_lack_prompt=may_lack_prompt)
     if isinstance(rows, AddressedRows):
         options, named = replace(data, max_prompt_length=limit), rows.rows
     seen = named if len(rows) > WHOLE and not whole else [*named]
@@ -163,9 +188,9 @@ def make_tasks(
 class TrainerRows(RowsOnDemand):
     """Rows of a trainer's dataset: a task has the prompt and the answer, functions get the whole row."""
 
-    def __init__(self, rows: DatasetRows, name: str) -> None:
-        """`name`: the trainer's argument that they come from."""
-        self._rows, self._name = rows, name
+    def __init__(self, rows: DatasetRows, name: str, *, may_lack_prompt: bool) -> None:
+        """`name`: the trainer's argument that they come from; `may_lack_prompt`: an environment may write prompts."""
+        self._rows, self._name, self._may_lack_prompt = rows, name, may_lack_prompt
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -174,10 +199,11 @@ class TrainerRows(RowsOnDemand):
         """Read one row: the prompt, and text answers for built-in reward functions; DataError without a prompt."""
         name = row_id(self._name, place + 1)
         row = _mapping(self._rows[place], name)
-        if "prompt" not in row:
+        if "prompt" not in row and not self._may_lack_prompt:
             raise DataError(f"row {name} has no `prompt`; mend or remove the row")
+        prompt = row["prompt"] if "prompt" in row else [*EMPTY_PROMPT]
         answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
-        return Row(row_id=name, columns={"prompt": row["prompt"], **answers}, passed={**row, ROW: row})
+        return Row(row_id=name, columns={"prompt": prompt, **answers}, passed={**row, ROW: row}, may_be_empty=self._may_lack_prompt)
 
 
 def _mapping(row: Any, name: str) -> Mapping[str, Any]:
@@ -206,8 +232,8 @@ def _split(splits: Mapping[str, Any], wanted: str) -> str:
     return wanted if wanted in splits or not splits else (others or [str(name) for name in splits])[-1]
 
 
-def _check_names(columns: Sequence[str], name: str) -> None:
-    if "prompt" not in columns:
+def _check_names(columns: Sequence[str], name: str, *, may_lack_prompt: bool) -> None:
+    if "prompt" not in columns and not may_lack_prompt:
         raise DataError(
             f"{name} has no column `prompt`, its columns: {', '.join(columns) or '(none)'}; "
             f"rename the one with the prompts: dataset.rename_column(..., 'prompt')"

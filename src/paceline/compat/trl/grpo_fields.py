@@ -115,6 +115,16 @@ class GRPOFields:
     """Seconds without any sign of progress, after which the run ends."""
     sandbox: str = becomes("auto", "sandbox")
     """Isolation of what `code` runs: auto, a level by name, or a judge service's address."""
+    max_turn_length: int | None = becomes(None, "max_turn_length")
+    """Tokens that the model may sample in one turn of a conversation; None: what is left of max_completion_length."""
+    max_observation_length: int | None = becomes(None, "max_observation_length")
+    """Tokens of one result of a tool; a longer one is cut with a mark. None: one that does not fit ends it."""
+    environment_timeout: list[float] = becomes([60.0, 600.0], "environment_timeout", convert=tuple)
+    """Seconds that tools and environments may take for one turn, and for all of a conversation; then it has failed."""
+    turn_credit: float | None = becomes(None, "turn_credit")
+    """Discount per turn of rewards that environments give for turns; None: all turns share one advantage."""
+    history: str = becomes("auto", "history", choices=("auto", "append", "branch"))
+    """Context of later turns where the template rewrites earlier ones: append, branch, or auto."""
 
     # the model and its reference
     model_init_kwargs: TypedKeywords = decides(
@@ -324,7 +334,8 @@ class GRPOFields:
         None, "correction_bounds rollout_correction", switch=MAY_CORRECT
     )
     """Older name of vllm_importance_sampling_clip_max."""
-    max_tool_calling_iterations: int | None = idle(None, "there are no tools and no turns")
+    max_tool_calling_iterations: int | None = decides(None, "max_turns", "max_turns: one turn more")
+    """Turns that call tools, at most; None: as many as max_completion_length has room for."""
 
     # what is written down
     log_completions: bool = kept(False, ROLLOUTS)

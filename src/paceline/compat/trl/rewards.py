@@ -1,7 +1,8 @@
 """Adapter between two signatures: reward functions of TRL's kind, and ours.
 
 TRL calls `f(prompts=, completions=, completion_ids=, COLUMN=, ..., trainer_state=, log_extra=, log_metric=)` and gives
-message lists for conversational prompts. Paceline gives rendered text, and the messages in addition.
+message lists for conversational prompts, with `environments=` where there are some. Paceline gives rendered text, and
+the messages in addition.
 """
 
 import functools
@@ -67,11 +68,19 @@ class RewardLog:
         return taken
 
 
-def as_list(given: RewardSource | Sequence[RewardSource] | None) -> list[RewardSource]:
-    """One reward source or several, as a list; ConfigError if there is none, or something that gives no reward."""
+def as_list(
+    given: RewardSource | Sequence[RewardSource] | None, *, may_be_empty: bool = False
+) -> list[RewardSource]:
+    """One reward source or several, as a list; ConfigError for something that gives no reward, or without any.
+
+    `may_be_empty`: an environment gives rewards.
+    """
     sources = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
-    if not sources:
-        raise ConfigError("No reward source provided: reward_funcs must hold at least one reward function or model")
+    if not sources and not may_be_empty:
+        raise ConfigError(
+            "No reward source provided: reward_funcs must hold at least one reward function or model, or the class of "
+            "environment_factory must have a method get_reward"
+        )
     for place, source in enumerate(sources):
         if not isinstance(source, str) and not callable(source):
             raise ConfigError(
@@ -109,10 +118,12 @@ def make_graders(
     *,
     context: Mapping[str, Any],
     built_in: RewardContext,
+    has_environments: bool = False,
 ) -> Overrides:
     """Every source as a function or a model of ours, by name; RewardError for a model without reward or tokenizer.
 
     `context` holds TRL's further arguments of every function; `built_in` is the context of our own functions.
+    `has_environments`: there is an `environment_factory`.
     """
     given = [None] * len(sources) if processing_classes is None else processing_classes
     tokenizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
@@ -140,7 +151,9 @@ def make_graders(
             own = _own_tokenizer(name, source) if tokenizer is None else tokenizer
             functions[name] = RewardModel(cast(Any, source), own)
         else:
-            functions[name] = source if isinstance(source, BuiltIn) else adapted(source, context)
+            functions[name] = (
+                source if isinstance(source, BuiltIn) else adapted(source, context, has_environments=has_environments)
+            )
     of_models = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
     return Overrides(functions=functions, reward_models=models, reward_tokenizers=of_models, needs_reward=False)
 
@@ -177,39 +190,69 @@ def _path(model: nn.Module) -> str:
     return str(getattr(getattr(model, "config", None), "name_or_path", "") or "")
 
 
-def adapted(function: Callable[..., Any], context: Mapping[str, Any]) -> RewardFunction:
+def adapted(
+    function: Callable[..., Any], context: Mapping[str, Any], *, has_environments: bool = False
+) -> RewardFunction:
     """Convert a function of TRL's kind, sync or async; it gets the arguments that its signature names.
 
-    NaN is None, and None for every completion of a step is no error.
+    NaN is None, and None for every completion of a step is no error. Of a conversation it gets prompts as they were
+    begun, all messages up to the model's last one, and all tokens, those of the environment too.
     """
     parameters = inspect.signature(function).parameters.values()
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     accepts = {one.name for one in parameters}
 
-    def arguments(completions: list[str], completion_ids: list[list[int]], rows: list[Mapping[str, Any]]) -> Any:
-        prompts = [row["prompt"] for row in rows]
-        # a completion has the prompt's form: text, or an assistant's message
+    def arguments(answered: _Answered) -> Any:
+        rows, opened = answered["paceline_row"], answered["prompt_messages"]
+        # what an environment has begun is no longer the row's own prompt, which may even lack one
+        prompts = [
+            row["prompt"] if "prompt" in row and not has_environments else messages
+            for row, messages in zip(rows, opened, strict=True)
+        ]
+        # a completion has the prompt's form: text, or messages
         answers = [
-            completion if isinstance(prompt, str) else [{"role": "assistant", "content": completion}]
-            for prompt, completion in zip(prompts, completions, strict=True)
+            text if isinstance(prompt, str) else _up_to_last(messages, text)
+            for prompt, text, messages in zip(
+                prompts, answered["completions"], answered["completion_messages"], strict=True
+            )
         ]
         names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
         columns = {name: [row.get(name) for row in rows] for name in names}
-        given = {**columns, "prompts": prompts, "completions": answers, "completion_ids": completion_ids, **context}
+        given = {**columns, "prompts": prompts, "completions": answers, "completion_ids": answered["episode_ids"]}
+        if has_environments:
+            given["environments"] = answered["environments"]
+        given |= context
         return {name: value for name, value in given.items() if takes_any or name in accepts}
 
     def plain(result: Any) -> Any:
         """Arrays and tensors as lists."""
         return result.tolist() if hasattr(result, "tolist") else result
 
-    async def later(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
-        return plain(await function(**arguments(completions, completion_ids, paceline_row)))
+    async def later(**answered: Any) -> Any:
+        return plain(await function(**arguments(answered)))
 
-    def now(*, completions: Any, completion_ids: Any, paceline_row: Any) -> Any:
-        return plain(function(**arguments(completions, completion_ids, paceline_row)))
+    def now(**answered: Any) -> Any:
+        return plain(function(**arguments(answered)))
 
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     made: Any = later if is_async else now
     # attributes that scoring reads from a function
     vars(made).update(nan_is_none=True, may_be_silent=True, needs_group=compares_group(function))
+    made.__signature__ = _SIGNATURE
     return cast(RewardFunction, made)
+
+
+_Answered = Mapping[str, list[Any]]
+_SIGNATURE = inspect.Signature(
+    [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
+        for name in "paceline_row prompt_messages completions completion_messages episode_ids environments".split()
+    ]
+)
+"""Arguments of ours that TRL's are made of."""
+
+
+def _up_to_last(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
+    """Return the messages of a conversation up to the model's last one: an answer that it never read is left out."""
+    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    return [*messages[: places[-1] + 1]] if places else [{"role": "assistant", "content": text}]

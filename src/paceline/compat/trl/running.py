@@ -168,6 +168,8 @@ class CallbackObserver:
     def step_begin(self, number: int) -> None:
         """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
         self.reward_log.columns.clear()  # an evaluation's are of no step
+        if self.trainer._environments is not None:
+            self.trainer._environments.lent.clear()
         if not self._in_epoch:
             self._fire("on_epoch_begin")
             self._in_epoch = True

@@ -20,6 +20,7 @@ from paceline.compat.trl.building import build, held_out_tasks, model_name, quan
 from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import AddressedRows, ScriptAccelerator, held_out_sets, row_loader, size_of
+from paceline.compat.trl.environments import environment_reward, given_environments
 from paceline.compat.trl.history import LogPrinter, LogProgress, mean_of, metrics_text
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.ranks import by_first, by_first_alone, together
@@ -72,13 +73,14 @@ class GRPOTrainer:
         used, its value and the remedy.
         """
         checks.refuse_hooks(type(self))
-        checks.refuse_what_is_not_offered(
-            tools=tools, rollout_func=rollout_func, environment_factory=environment_factory, **others
-        )
+        checks.refuse_what_is_not_offered(**others)
         self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
         if isinstance(train_dataset, str):
             with said_in_field_names():
                 train_dataset = AddressedRows(train_dataset, seed=self.args.seed)
+        self._environments = given_environments(tools, environment_factory, seconds=self.args.environment_timeout[0])
+        if train_dataset is None and self._environments is not None and self._environments.own_data:
+            train_dataset = checks.own_rows(self.args, self._environments)
         checks.check_callbacks(callbacks or [], self.args)
         arguments = checks.TrainerArguments(
             model=model,
@@ -93,6 +95,8 @@ class GRPOTrainer:
             optimizers=optimizers,
             peft_config=peft_config,
             quantization_config=checks.one_of(**quantizations(self.args, quantization_config)),
+            environments=self._environments,
+            rollout_func=rollout_func,
         )
         self.state, self._reward_log = TrainerState(), RewardLog()
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
@@ -127,15 +131,25 @@ class GRPOTrainer:
         self.optimizer = trainer.learner.optimizer
         self.lr_scheduler = trainer.rate.scheduler if trainer.rate else None
         self.processing_class = self.tokenizer = inputs.tokenizer
-        self.reward_funcs, self.reward_func_names = self._job.sources, list(config.rewards.names)
+        kinds = {} if self._environments is None else self._environments.kinds
+        self.reward_funcs = [*self._job.sources, *map(environment_reward, kinds.values())]
+        self.reward_func_names = [*config.rewards.names, *kinds]
         self.reward_processing_classes = [
             one.tokenizer if isinstance(one, RewardModel) else None for one in inputs.functions.values()
         ]
-        self.reward_weights = torch.tensor(list(config.rewards.weights.values()), dtype=torch.float32)
+        self.reward_processing_classes += [None] * len(kinds)
+        weights = [*config.rewards.weights.values(), *(1.0 for _ in kinds)]
+        self.reward_weights = torch.tensor(weights, dtype=torch.float32)
+        self.tools = [] if self._environments is None else list(self._environments.tools)
         self.num_generations = config.sampling.num_generations
         self.beta, self.aux_loss_enabled = config.loss.beta, False
         self.hub_model_id = self.args.hub_model_id or self._job.output_dir.name
         self.accelerator = ScriptAccelerator(self.args.device, self.args.launched)
+
+    @property
+    def environments(self) -> list[Any]:
+        """Objects of `environment_factory` in the order of the completions since the present step began."""
+        return [] if self._environments is None else self._environments.objects
 
     @property
     def entropy_coef(self) -> float:
@@ -231,8 +245,16 @@ class GRPOTrainer:
                     config=config,
                     functions=functions,
                     name=name,
-                    tasks=held_out_tasks(dataset, name, self.processing_class, config, check=row_check(functions)),
+                    tasks=held_out_tasks(
+                        dataset,
+                        name,
+                        self.processing_class,
+                        config,
+                        check=row_check(functions),
+                        environments=self._environments,
+                    ),
                     generations=config.evaluation.eval_generations,
+                    conversations=self._job.inputs.conversations,
                 )
                 for name, dataset in held_out_sets(given).items()
             ]

@@ -31,6 +31,7 @@ FIELDS: Mapping[str, str] = {
     "lora_alpha": "peft_config.lora_alpha",
     "lora_targets": "peft_config.target_modules",
     "dataset": "train_dataset",
+    "environment": "tools or environment_factory",
     "prompt_column": "train_dataset's column `prompt`",
     "answer_column": "train_dataset's column `answer`",
     "resume": "output_dir",
@@ -99,6 +100,10 @@ class Surroundings:
     """Options for how the model lies on ranks."""
     dataset: str = "train_dataset"
     """Address of the training rows, or the name of those that are objects."""
+    environments: tuple[str, ...] = ()
+    """Names of environments; empty: every completion has one turn."""
+    environment_rewards: tuple[str, ...] = ()
+    """Names of the rewards that environments give."""
 
 
 def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
@@ -131,6 +136,8 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         "max_prompt_length": fits if limit is None else limit,
         "long_prompts": "error" if limit is None else "truncate_left",
         "reward_funcs": surroundings.reward_names,
+        "environment": surroundings.environments,
+        "max_turns": _turns(args) if surroundings.environments else None,
         "reward_weights": _weights(args, surroundings),
         # the step and the run
         "prompts_per_step": batches.prompts_per_step,
@@ -144,7 +151,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         "eval_size": None,
         "eval_generations": args.num_generations if args.num_generations_eval is None else args.num_generations_eval,
         "eval_temperature": args.temperature,
-        "eval_reward_func": surroundings.reward_names[0],
+        "eval_reward_func": (*surroundings.reward_names, *surroundings.environment_rewards)[0],
     }
     if args.max_steps > 0:
         given["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
@@ -159,6 +166,14 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         return build_config(given)
     except ConfigError as error:
         raise of_fields(error) from None
+
+
+def _turns(args: "GRPOConfig") -> int | None:
+    """Turns of the model: one more than may call tools."""
+    iterations = args.max_tool_calling_iterations
+    if iterations is not None and iterations < 0:
+        raise ConfigError(f"max_tool_calling_iterations must be at least 0, got {iterations!r}")
+    return None if iterations is None else iterations + 1
 
 
 def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | None:

@@ -1,0 +1,391 @@
+"""Tools and environments as TRL takes them, as environments of ours.
+
+| TRL's                              | here                                                                            |
+|------------------------------------|---------------------------------------------------------------------------------|
+| `tools`                            | one environment, `tools`; with an `environment_factory` they are in each         |
+| a factory                          | an environment by its class's name, whose public methods are tools               |
+| a dict of factories                | the column `environment` chooses one by its key, and `reset` is not given it     |
+| an object for each slot of a batch | the same: made once, in a thread of its own, and reset for each episode          |
+| `str(result)`, `{"error": ...}`    | the same texts; an error of the connection is a failure of the environment       |
+| `get_reward`                       | the reward of the episode, under the class's name                                |
+| a call that cannot be read         | the same: text, with which the conversation ends                                 |
+"""
+
+import asyncio
+import contextlib
+import heapq
+import inspect
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from paceline.compat.trl.datasets import ROW
+from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Observation
+from paceline.environments.objects import opening_of, reward_of, row_for, tool_methods
+from paceline.environments.schemas import tool_schema
+from paceline.environments.tools import FAILURES, CallError, Tool, ToolEnvironment
+from paceline.errors import ConfigError, first_line
+from paceline.runtime.interrupts import Interrupt
+from paceline.training.rollouts.conversations import ENVIRONMENT
+from paceline.types import Task
+
+TOOLS = "tools"
+"""Name of the environment that has the tools alone."""
+Tools = Sequence[Callable[..., Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenEnvironments:
+    """What `tools` and `environment_factory` come to."""
+
+    specs: Mapping[str, EnvironmentSpec]
+    """By the name that rows call it by."""
+    tools: Tools
+    """Every function that some conversation may call, methods of environments among them."""
+    kinds: Mapping[str, type]
+    """Classes that give rewards, by the name of the reward."""
+    are_chosen: bool
+    """True: the column `environment` of each row names one."""
+    own_data: bool
+    """True: an environment may write the prompts, so that rows need none."""
+    lent: list["_Slot"] = field(default_factory=list)
+    """Objects of the episodes since this was last cleared, in their order."""
+
+    @property
+    def objects(self) -> list[Any]:
+        """Environments of the present step's episodes; [] with tools alone."""
+        return [slot.inner for slot in self.lent if slot.inner is not None]
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse rows that name no environment, or whose prompt is plain text (ConfigError)."""
+        for task in tasks:
+            if task.messages is None:
+                raise ConfigError(
+                    f"row {task.task_id}: its prompt is plain text, which shows no tools and takes nothing from an "
+                    "environment; make it a list of messages"
+                )
+            if not self.are_chosen:
+                continue
+            name = task.columns[ENVIRONMENT] if ENVIRONMENT in task.columns else None
+            if name not in self.specs:
+                raise ConfigError(
+                    f"row {task.task_id}: its `environment` is {name!r}, which is not among the environments of "
+                    f"environment_factory: {', '.join(self.specs)}; correct the row, or add the environment"
+                )
+
+
+def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvironments | None:
+    """Make environments of a trainer's arguments; None without any. Each factory is called once to look at its object,
+    for at most so many `seconds`.
+
+    Raises:
+        ConfigError: something else than functions, a tool without types or docstring, an object without `reset`.
+    """
+    shared = _functions(tools)
+    if factory is None:
+        if not shared:
+            return None
+        lent = list[_Slot]()
+        pool = _Pool(_Making(factory=None, tools=shared, leaves_out=()), lent, seconds=seconds)
+        spec = EnvironmentSpec(name=TOOLS, make=_never, reserve=pool.reserve, tools=tuple(map(tool_schema, shared)))
+        return GivenEnvironments(
+            specs={TOOLS: spec}, tools=shared, kinds={}, are_chosen=False, own_data=False, lent=lent
+        )
+    are_chosen = isinstance(factory, Mapping)
+    factories = dict(factory) if are_chosen else {"": factory}
+    wrong = [one for one in factories.values() if not callable(one)]
+    if not factories or wrong or not all(isinstance(name, str) for name in factories):
+        raise ConfigError(
+            "environment_factory must be a class or function that makes an environment, or a dict of them by name, got "
+            f"{factory!r}"
+        )
+    lent, names, specs = list[_Slot](), dict[type, str](), dict[str, EnvironmentSpec]()
+    functions, kinds = list(shared), dict[str, type]()
+    for key, make in factories.items():
+        leaves_out = (ENVIRONMENT,) if are_chosen else ()
+        pool = _Pool(_Making(factory=make, tools=shared, leaves_out=leaves_out), lent, seconds=seconds)
+        inner = pool.first
+        kind = type(inner)
+        if not inspect.isfunction(getattr(kind, "reset", None)):
+            raise ConfigError(
+                f"environment_factory made a {kind.__name__}, which must define a callable `reset`; it begins an episode"
+            )
+        same = sum(one.__name__ == kind.__name__ for one in names if one is not kind)
+        name = names.setdefault(kind, kind.__name__ if not same else f"{kind.__name__}_{same + 1}")
+        methods = [getattr(inner, method.__name__) for method in tool_methods(kind)]
+        functions += [method for method in methods if method not in functions]
+        if has_reward := inspect.isfunction(getattr(kind, "get_reward", None)):
+            kinds[name] = kind
+        specs[key or name] = EnvironmentSpec(
+            name=name,
+            make=_never,
+            reserve=pool.reserve,
+            tools=tuple(map(tool_schema, (*shared, *methods))),
+            has_reward=has_reward,
+        )
+    return GivenEnvironments(
+        specs=specs, tools=functions, kinds=kinds, are_chosen=are_chosen, own_data=True, lent=lent
+    )
+
+
+def environment_reward(kind: type) -> Callable[..., Any]:
+    """Return the reward function that TRL makes of a class's `get_reward`; None for environments of other classes."""
+
+    def get_reward(environments: Sequence[Any], **others: Any) -> list[Any]:
+        return [one.get_reward() if type(one) is kind else None for one in environments]
+
+    get_reward.__name__ = kind.__name__
+    return get_reward
+
+
+def _functions(tools: Any) -> list[Callable[..., Any]]:
+    functions = [] if tools is None else [*tools] if isinstance(tools, list | tuple) else [tools]
+    for place, one in enumerate(functions):
+        if not callable(one):
+            raise ConfigError(f"tools[{place}] must be a function, got a {type(one).__name__}")
+    names = [one.__name__ for one in functions if hasattr(one, "__name__")]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"tools must be functions of different names, got {', '.join(sorted(repeated))} twice")
+    return functions
+
+
+def _never() -> Environment:
+    raise AssertionError("environments of a program are reserved")
+
+
+_Job = tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]
+"""A function, and what is to be told of its result or what it raised."""
+
+
+class _Overtime(BaseException):
+    """The call took longer than it may. No `Exception`: a tool that swallows those must not swallow this."""
+
+
+class _Thread:
+    """A thread that runs one call after another: what a program opens may belong to the thread that opened it."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        """True once a call in it has taken too long."""
+        self._jobs, self._interrupts = queue.SimpleQueue[_Job | None](), list[Interrupt]()
+        threading.Thread(target=_work, args=(self._jobs, self._interrupts), name="environment", daemon=True).start()
+        weakref.finalize(self, self._jobs.put, None).atexit = False  # the thread ends with it
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        """Run a function; raises what it raises. A task that is cancelled meanwhile leaves the thread behind."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def settle(value: Any, error: Exception | None) -> None:
+            if not done.done():
+                done.set_result(value) if error is None else done.set_exception(error)
+
+        def arrived(value: Any, error: Exception | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, value, error)
+
+        self._jobs.put((function, arrived))
+        try:
+            return await done
+        except asyncio.CancelledError:
+            self.leave()
+            raise
+
+    def call(self, function: Callable[[], Any], seconds: float) -> Any:
+        """Run a function while the caller waits; raises what it raises, and TimeoutError after so many seconds."""
+        arrived = queue.SimpleQueue[tuple[Any, Exception | None]]()
+        self._jobs.put((function, lambda value, error: arrived.put((value, error))))
+        try:
+            value, error = arrived.get(timeout=seconds)
+        except queue.Empty:
+            self.leave()
+            raise TimeoutError(f"it took more than {seconds:g} seconds") from None
+        if error is not None:
+            raise error
+        return value
+
+    def leave(self) -> None:
+        """Interrupt what runs, and let the thread end."""
+        self.is_lost = True
+        self._jobs.put(None)
+        for interrupt in self._interrupts:
+            interrupt.send(_Overtime())
+
+
+def _work(jobs: "queue.SimpleQueue[_Job | None]", interrupts: list[Interrupt]) -> None:
+    interrupt = Interrupt()
+    interrupts.append(interrupt)
+    interrupt.open()
+    try:
+        while (job := jobs.get()) is not None:
+            function, arrived = job
+            value, error = None, None
+            try:
+                value = function()
+            except _Overtime:
+                return
+            except StopIteration as stopped:  # no future takes it
+                error = RuntimeError(f"StopIteration: {stopped}")
+            except Exception as raised:  # noqa: BLE001 - the border to a program's own code
+                error = raised
+            except BaseException as raised:  # noqa: BLE001 - sys.exit() ends no run from here
+                error = RuntimeError(f"{type(raised).__name__}: {raised}")
+            arrived(value, error)
+            del job, function, arrived, value, error  # what they hold must not live on while the thread waits
+    except _Overtime:
+        return
+    finally:
+        interrupt.close()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Making:
+    """How objects are made and what episodes with them may call."""
+
+    factory: Callable[[], Any] | None
+    """None: there is no object, and the tools are all there is."""
+    tools: Tools
+    """Tools beside the object's own."""
+    leaves_out: tuple[str, ...]
+    """Columns that `reset` does not get."""
+
+
+class _Slot:
+    """An object with its thread; one episode at a time has it."""
+
+    def __init__(self, number: int, making: _Making) -> None:
+        self.number, self.making, self.thread = number, making, _Thread()
+        self.inner: Any = None
+
+    def __lt__(self, other: "_Slot") -> bool:
+        return self.number < other.number
+
+    def make(self) -> Any:
+        """Make the object, where it is not made yet; in the slot's own thread."""
+        if self.inner is None and self.making.factory is not None:
+            self.inner = self.making.factory()
+        return self.inner
+
+    async def call(self, function: Callable[..., Any], **given: Any) -> Any:
+        """Call a function of the program's in the thread, or await it where it is async."""
+        if inspect.iscoroutinefunction(function):
+            return await function(**given)
+        result = await self.thread.run(partial(function, **given))
+        return await result if inspect.isawaitable(result) else result
+
+
+class _Pool:
+    """Slots of one factory: the free one of the lowest number comes first, so that every run lends them alike."""
+
+    def __init__(self, making: _Making, lent: list[_Slot], *, seconds: float) -> None:
+        """Make the first object, if there are any, to look at it.
+
+        Raises:
+            ConfigError: it cannot be made.
+        """
+        self._making, self._lent = making, lent
+        self._free, self._count = [_Slot(0, making)], 1
+        self._returned = queue.SimpleQueue[_Slot]()  # a finalizer may run in the middle of anything
+        slot = self._free[0]
+        try:
+            self.first = slot.thread.call(slot.make, seconds)
+        except Exception as error:
+            raise ConfigError(
+                f"environment_factory {making.factory!r} cannot be called ({type(error).__name__}: {first_line(error)})"
+            ) from error
+
+    def reserve(self) -> Callable[[], Environment]:
+        """Lend a slot to an episode, until its environment is no longer referred to."""
+        while not self._returned.empty():
+            heapq.heappush(self._free, self._returned.get())
+        if self._free:
+            slot = heapq.heappop(self._free)
+        else:
+            slot, self._count = _Slot(self._count, self._making), self._count + 1
+        self._lent.append(slot)
+        environment = SlotEnvironment(slot)
+        weakref.finalize(environment, self._give_back, slot).atexit = False
+        return lambda: environment
+
+    def _give_back(self, slot: _Slot) -> None:
+        if not slot.thread.is_lost:
+            self._returned.put(slot)
+
+
+class SlotEnvironment:
+    """`Environment` of one episode, around the object and the thread of a slot."""
+
+    def __init__(self, slot: _Slot) -> None:
+        self._slot, self._calls = slot, ToolEnvironment([])
+
+    @property
+    def inner(self) -> Any:
+        """The program's own object; None: there are tools alone."""
+        return self._slot.inner
+
+    async def begin(self, task: Mapping[str, Any], seed: int) -> Any:
+        """Reset the object; returns the text or the messages that it adds to the prompt."""
+        slot, making = self._slot, self._slot.making
+        inner = await slot.thread.run(slot.make)
+        methods = [] if inner is None else [getattr(inner, method.__name__) for method in tool_methods(type(inner))]
+        self._calls = ToolEnvironment([_Tools([_as_tool(slot, one) for one in (*making.tools, *methods)])])
+        self._calls.begin(task, seed)
+        if inner is None:
+            return None
+        columns = task[ROW] if ROW in task else task
+        row = {name: value for name, value in columns.items() if name not in making.leaves_out}
+        return opening_of(await slot.call(inner.reset, **row_for(inner.reset, row, seed)))
+
+    async def answer(self, turn: AgentTurn) -> Observation:
+        """Carry out the turn's calls; one that cannot be read is text, and ends the conversation."""
+        if turn.malformed is not None:
+            return Observation(done=True)
+        answer = self._calls.answer(turn)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    async def close(self) -> float | None:
+        """End the episode; returns the object's reward, if it gives one."""
+        if self.inner is None or not hasattr(type(self.inner), "get_reward"):
+            return None
+        return reward_of(await self._slot.call(self.inner.get_reward))
+
+
+class _Tools:
+    """`Toolset` of the tools of one episode."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.tools = tools
+
+    def begin(self, seed: int) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _as_tool(slot: _Slot, function: Callable[..., Any]) -> Tool:
+    """Make a tool that answers in TRL's words."""
+
+    async def call(**arguments: Any) -> str:
+        try:
+            return _text(await slot.call(function, **arguments))
+        except (*FAILURES, CallError):
+            raise
+        except Exception as error:
+            raise CallError(str({"error": str(error)})) from error
+
+    return Tool(name=function.__name__, call=call)
+
+
+def _text(result: Any) -> str:
+    """Return the text of a result; of parts of a message's content, their text."""
+    parts = result if isinstance(result, list) and result else []
+    if not parts or not all(isinstance(part, Mapping) and "type" in part for part in parts):
+        return str(result)
+    if any(part["type"] != "text" for part in parts):
+        raise ValueError("images, audio and video are not supported")
+    return "".join(str(part["text"]) for part in parts)
