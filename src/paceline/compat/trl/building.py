@@ -183,6 +183,7 @@ def _objects(
         room=_room(config),
         check=check,
         may_lack_prompt=own_data,
+        tools=() if environments is None else environments.shown,
     )
     if environments is not None:
         tasks.hold_to(environments.check)
@@ -293,6 +294,7 @@ def held_out_tasks(
         check=check,
         whole=True,
         may_lack_prompt=own_data,
+        tools=() if environments is None else environments.shown,
     )
     if environments is not None:
         tasks.hold_to(environments.check)

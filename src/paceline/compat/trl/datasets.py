@@ -153,11 +153,13 @@ def make_tasks(
     check: RowCheck | None = None,
     whole: bool = False,
     may_lack_prompt: bool = False,
+    tools: Sequence[Mapping[str, object]] = (),
 ) -> TaskSet:
     """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
     `room` is the prompt length that the model's context leaves if `max_prompt_length` is unset. `check` returns the
-    objection of built-in reward functions to a row. `whole` makes all tasks at once, however many. DataError and
+    objection of built-in reward functions to a row. `whole` makes all tasks at once, however many. `tools` are the
+    JSON schemas of tools that prompts show. DataError and
     ModelError for a prompt that cannot be used, one that is too long, or messages without a template.
     """
     unlimited = data.long_prompts == "error"
@@ -167,7 +169,9 @@ def make_tasks(
     if isinstance(rows, AddressedRows):
         options, named = replace(data, max_prompt_length=limit), rows.rows
     seen = named if len(rows) > WHOLE and not whole else [*named]
-    built = build_tasks(seen, cast(Tokenizer, tokenizer), options, system=None, check=check, whole=whole)
+    built = build_tasks(
+        seen, cast(Tokenizer, tokenizer), options, system=None, check=check, whole=whole, tools=tools
+    )
 
     def check_lengths(tasks: Sequence[Task]) -> None:
         """Limit prompts by the model's context if the user sets no limit."""

@@ -60,6 +60,12 @@ class GivenEnvironments:
         """Environments of the present step's episodes; [] with tools alone."""
         return [slot.inner for slot in self.lent if slot.inner is not None]
 
+    @property
+    def shown(self) -> Sequence[Mapping[str, Any]]:
+        """Schemas of the tools that all prompts show; of several environments each prompt shows its own later."""
+        first, *others = self.specs.values()
+        return () if others else first.tools
+
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse rows that name no environment, or whose prompt is plain text (ConfigError)."""
         for task in tasks:

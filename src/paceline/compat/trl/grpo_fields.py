@@ -40,6 +40,8 @@ def uses_sapo(args: Any) -> bool:
     return args.loss_type == "sapo" or (preset is not None and preset.values.get("bound") == "sapo")
 
 
+ENVIRONMENT_TIMEOUT = (60.0, 600.0)
+
 SAPO = Switch(is_on=uses_sapo, off="loss_type is not sapo")
 VESPO = Switch(is_on=lambda args: bool(args.loss_type == "vespo"), off="loss_type is not vespo")
 ADAPTIVE = Switch(is_on=lambda args: bool(args.use_adaptive_entropy), off="use_adaptive_entropy is off")
@@ -119,8 +121,10 @@ class GRPOFields:
     """Tokens that the model may sample in one turn of a conversation; None: what is left of max_completion_length."""
     max_observation_length: int | None = becomes(None, "max_observation_length")
     """Tokens of one result of a tool; a longer one is cut with a mark. None: one that does not fit ends it."""
-    environment_timeout: list[float] = becomes([60.0, 600.0], "environment_timeout", convert=tuple)
-    """Seconds that tools and environments may take for one turn, and for all of a conversation; then it has failed."""
+    environment_timeout: list[float] | None = becomes(
+        None, "environment_timeout", convert=lambda seconds: seconds or ENVIRONMENT_TIMEOUT
+    )
+    """Seconds that tools and environments may take for one turn, and for all of a conversation; None: 60 and 600."""
     turn_credit: float | None = becomes(None, "turn_credit")
     """Discount per turn of rewards that environments give for turns; None: all turns share one advantage."""
     history: str = becomes("auto", "history", choices=("auto", "append", "branch"))

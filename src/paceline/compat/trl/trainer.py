@@ -21,6 +21,7 @@ from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_s
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import AddressedRows, ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.environments import environment_reward, given_environments
+from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
 from paceline.compat.trl.history import LogPrinter, LogProgress, mean_of, metrics_text
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.ranks import by_first, by_first_alone, together
@@ -78,7 +79,8 @@ class GRPOTrainer:
         if isinstance(train_dataset, str):
             with said_in_field_names():
                 train_dataset = AddressedRows(train_dataset, seed=self.args.seed)
-        self._environments = given_environments(tools, environment_factory, seconds=self.args.environment_timeout[0])
+        seconds = (self.args.environment_timeout or ENVIRONMENT_TIMEOUT)[0]
+        self._environments = given_environments(tools, environment_factory, seconds=seconds)
         if train_dataset is None and self._environments is not None and self._environments.own_data:
             train_dataset = checks.own_rows(self.args, self._environments)
         checks.check_callbacks(callbacks or [], self.args)
