@@ -64,6 +64,9 @@ def clip_numbers(low: float, high: float) -> LogNumbers:
 def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
     """Rewards and lengths of a step's or an evaluation's completions; terminated ones ended by themselves."""
     completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
+    turns = [turn for one in completions if one.episode is not None for turn in one.episode.turns]
+    calls, failed = sum(turn.calls for turn in turns), sum(turn.failed_calls for turn in turns)
+    asked = {"tools/call_frequency": calls / len(completions), "tools/failure_frequency": failed / calls if calls else 0.0}
     terminated = [one.num_sampled for one in completions if one.finish_reason == "stop"]
     return {
         "completions/mean_length": record["completion_length_mean"],
@@ -76,6 +79,7 @@ def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
         "reward": record["reward_mean"],
         "reward_std": record["reward_std"],
         **{f"rewards/{name}/{key}": of[key] for name, of in record["rewards"].items() for key in ("mean", "std")},
+        **(asked if turns else {}),
         "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / len(batch.groups),
     }
 

@@ -79,6 +79,7 @@ def make_conversations(
         return None
     options = config.environment
     step_seconds, episode_seconds = options.environment_timeout
+    own = {spec.name: spec for spec in environments.values()}  # one may be called by several names
     tokens = {
         name: TurnTokens(
             cast(ChatTokenizer, tokenizer),
@@ -87,7 +88,7 @@ def make_conversations(
             stop_ids=end_tokens,
             history=options.history,
         )
-        for name, spec in environments.items()
+        for name, spec in own.items()
     }
     return Conversations(
         specs=environments,
