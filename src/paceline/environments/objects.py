@@ -35,6 +35,11 @@ class ObjectEnvironment:
         methods = [getattr(inner, method.__name__) for method in tool_methods(type(inner))]
         self._calls = ToolEnvironment([Functions(methods)])
 
+    @property
+    def inner(self) -> Any:
+        """The object, for reward functions."""
+        return self._inner
+
     def begin(self, task: Mapping[str, Any], seed: int) -> Any:
         """Start an episode; returns the text or the messages that `reset` adds to the prompt."""
         self._calls.begin(task, seed)

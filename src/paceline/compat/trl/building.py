@@ -27,6 +27,7 @@ from paceline.compat.trl.rewards import RewardSource, check_parameters, make_gra
 from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, of_fields, translate
 from paceline.config.sections import Config, ModelConfig
+from paceline.data.tasks import no_tools
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, PacelineError
 from paceline.models.loaded import export_model
@@ -183,7 +184,7 @@ def _objects(
         room=_room(config),
         check=check,
         may_lack_prompt=own_data,
-        tools=() if environments is None else environments.shown,
+        tools_of=no_tools if environments is None else environments.tools_of,
     )
     if environments is not None:
         tasks.hold_to(environments.check)
@@ -294,7 +295,7 @@ def held_out_tasks(
         check=check,
         whole=True,
         may_lack_prompt=own_data,
-        tools=() if environments is None else environments.shown,
+        tools_of=no_tools if environments is None else environments.tools_of,
     )
     if environments is not None:
         tasks.hold_to(environments.check)

@@ -19,8 +19,9 @@ from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
-from paceline.data.tasks import TaskSet, build_tasks
+from paceline.data.tasks import TaskSet, ToolsOf, build_tasks, no_tools
 from paceline.errors import ConfigError, DataError
+from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import RowCheck, Task
 from paceline.workers.torchrun.environment import Launched
 
@@ -153,13 +154,13 @@ def make_tasks(
     check: RowCheck | None = None,
     whole: bool = False,
     may_lack_prompt: bool = False,
-    tools: Sequence[Mapping[str, object]] = (),
+    tools_of: ToolsOf = no_tools,
 ) -> TaskSet:
     """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
     `room` is the prompt length that the model's context leaves if `max_prompt_length` is unset. `check` returns the
-    objection of built-in reward functions to a row. `whole` makes all tasks at once, however many. `tools` are the
-    JSON schemas of tools that prompts show. DataError and
+    objection of built-in reward functions to a row. `whole` makes all tasks at once, however many. `tools_of`
+    gives the JSON schemas of the tools that a row's prompt shows. DataError and
     ModelError for a prompt that cannot be used, one that is too long, or messages without a template.
     """
     unlimited = data.long_prompts == "error"
@@ -170,7 +171,7 @@ def make_tasks(
         options, named = replace(data, max_prompt_length=limit), rows.rows
     seen = named if len(rows) > WHOLE and not whole else [*named]
     built = build_tasks(
-        seen, cast(Tokenizer, tokenizer), options, system=None, check=check, whole=whole, tools=tools
+        seen, cast(Tokenizer, tokenizer), options, system=None, check=check, whole=whole, tools_of=tools_of
     )
 
     def check_lengths(tasks: Sequence[Task]) -> None:
@@ -207,7 +208,13 @@ class TrainerRows(RowsOnDemand):
             raise DataError(f"row {name} has no `prompt`; mend or remove the row")
         prompt = row["prompt"] if "prompt" in row else [*EMPTY_PROMPT]
         answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
-        return Row(row_id=name, columns={"prompt": prompt, **answers}, passed={**row, ROW: row}, may_be_empty=self._may_lack_prompt)
+        chosen = {ENVIRONMENT: row[ENVIRONMENT]} if ENVIRONMENT in row else {}
+        return Row(
+            row_id=name,
+            columns={"prompt": prompt, **answers, **chosen},
+            passed={**row, ROW: row},
+            may_be_empty=self._may_lack_prompt,
+        )
 
 
 def _mapping(row: Any, name: str) -> Mapping[str, Any]:

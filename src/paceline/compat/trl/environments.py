@@ -28,7 +28,7 @@ from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Obser
 from paceline.environments.objects import opening_of, reward_of, row_for, tool_methods
 from paceline.environments.schemas import tool_schema
 from paceline.environments.tools import FAILURES, CallError, Tool, ToolEnvironment
-from paceline.errors import ConfigError, first_line
+from paceline.errors import ConfigError, DataError, first_line
 from paceline.runtime.interrupts import Interrupt
 from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import Task
@@ -60,27 +60,29 @@ class GivenEnvironments:
         """Environments of the present step's episodes; [] with tools alone."""
         return [slot.inner for slot in self.lent if slot.inner is not None]
 
-    @property
-    def shown(self) -> Sequence[Mapping[str, Any]]:
-        """Schemas of the tools that all prompts show; of several environments each prompt shows its own later."""
-        first, *others = self.specs.values()
-        return () if others else first.tools
+    def tools_of(self, columns: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+        """Return the JSON schemas of a row's tools.
+
+        Raises:
+            DataError: it names no environment.
+        """
+        if not self.are_chosen:
+            return next(iter(self.specs.values())).tools
+        name = columns[ENVIRONMENT] if ENVIRONMENT in columns else None
+        if name not in self.specs:
+            raise DataError(
+                f"the column `environment` of a row has {name!r}, which is not among the environments of "
+                f"environment_factory: {', '.join(self.specs)}; correct the row, or add the environment"
+            )
+        return self.specs[str(name)].tools
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse rows that name no environment, or whose prompt is plain text (ConfigError)."""
+        """Refuse rows whose prompt is plain text (DataError): there is no message that a conversation could go on from."""
         for task in tasks:
             if task.messages is None:
-                raise ConfigError(
-                    f"row {task.task_id}: its prompt is plain text, which shows no tools and takes nothing from an "
-                    "environment; make it a list of messages"
-                )
-            if not self.are_chosen:
-                continue
-            name = task.columns[ENVIRONMENT] if ENVIRONMENT in task.columns else None
-            if name not in self.specs:
-                raise ConfigError(
-                    f"row {task.task_id}: its `environment` is {name!r}, which is not among the environments of "
-                    f"environment_factory: {', '.join(self.specs)}; correct the row, or add the environment"
+                raise DataError(
+                    f"row {task.task_id}: its prompt is plain text, and a conversation goes on from messages; make it a "
+                    "list of messages"
                 )
 
 

@@ -67,6 +67,8 @@ def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
     turns = [turn for one in completions if one.episode is not None for turn in one.episode.turns]
     calls, failed = sum(turn.calls for turn in turns), sum(turn.failed_calls for turn in turns)
     asked = {"tools/call_frequency": calls / len(completions), "tools/failure_frequency": failed / calls if calls else 0.0}
+    silent = {one.episode.environment for one in completions if one.episode is not None}
+    rewards = {name: of for name, of in record["rewards"].items() if of["count"] or name not in silent}
     terminated = [one.num_sampled for one in completions if one.finish_reason == "stop"]
     return {
         "completions/mean_length": record["completion_length_mean"],
@@ -78,7 +80,7 @@ def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
         "completions/max_terminated_length": max(terminated, default=0),
         "reward": record["reward_mean"],
         "reward_std": record["reward_std"],
-        **{f"rewards/{name}/{key}": of[key] for name, of in record["rewards"].items() for key in ("mean", "std")},
+        **{f"rewards/{name}/{key}": of[key] for name, of in rewards.items() for key in ("mean", "std")},
         **(asked if turns else {}),
         "frac_reward_zero_std": (record["groups_zero_deviation"] + record["groups_no_reward"]) / len(batch.groups),
     }
