@@ -192,7 +192,7 @@ def one_process(
         engine=engine,
         sampler=training_sampler(
             config,
-            training_rounds(config, engine, inputs.functions, inputs.conversations),
+            training_rounds(config, engine, inputs.functions, inputs.conversations, inputs.completer),
             inputs.advantage,
             needs_reward=inputs.needs_reward,
         ),

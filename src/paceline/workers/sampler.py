@@ -48,7 +48,7 @@ class SamplerWorker:
             environments = specs(config.environment.environment)
         ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
         conversations = make_conversations(config, tokenizer, environments, ends)
-        self._rounds = training_rounds(config, self.engine, functions, conversations)
+        self._rounds = training_rounds(config, self.engine, functions, conversations, given.completer)
 
     def sentences(self) -> tuple[str, ...]:
         """Sentences for the user on how completions are computed."""

@@ -24,6 +24,7 @@ from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.models import fetched, load_quantised
 from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
+from paceline.compat.trl.rollouts import RolloutFunction
 from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, of_fields, translate
 from paceline.config.sections import Config, ModelConfig
@@ -31,7 +32,14 @@ from paceline.data.tasks import no_tools
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, PacelineError
 from paceline.models.loaded import export_model
-from paceline.models.pretrained import context_length, load_tokenizer, positions_in
+from paceline.models.pretrained import (
+    context_length,
+    end_token_ids,
+    load_tokenizer,
+    positions_in,
+    read_config,
+    read_generation_config,
+)
 from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.resolving import reward_context
 from paceline.rewards.selecting import row_check
@@ -172,9 +180,7 @@ def _objects(
     check_parameters(sources, columns, [*context, *(["environments"] if own_data else [])])
     processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
     names = reward_names(sources)
-    graders = make_graders(
-        names, sources, processing, context=context, built_in=built_in, has_environments=own_data
-    )
+    graders = make_graders(names, sources, processing, context=context, built_in=built_in, has_environments=own_data)
     check = row_check(graders.functions or {})
     tasks = datasets.make_tasks(
         rows,
@@ -191,6 +197,7 @@ def _objects(
     return replace(
         graders,
         environments=None if environments is None else environments.specs,
+        completer=_completer(arguments, config, tokenizer),
         model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
         tokenizer=tokenizer,
@@ -300,6 +307,25 @@ def held_out_tasks(
     if environments is not None:
         tasks.hold_to(environments.check)
     return tasks.looked_at
+
+
+def _completer(
+    arguments: TrainerArguments, config: Config, tokenizer: PreTrainedTokenizerBase
+) -> RolloutFunction | None:
+    """The program's own sampler, if it has one."""
+    if arguments.rollout_func is None:
+        return None
+    model = arguments.model
+    is_named = isinstance(model, str)
+    described = read_config(config.model) if is_named else model.config
+    generation = read_generation_config(config.model) if is_named else model.generation_config
+    padding = frozenset() if tokenizer.pad_token_id is None else frozenset({tokenizer.pad_token_id})
+    return RolloutFunction(
+        function=arguments.rollout_func,
+        tokenizer=tokenizer,
+        ends=end_token_ids(tokenizer, generation, described) | padding,
+        positions=positions_in(described),
+    )
 
 
 def _own_data(arguments: TrainerArguments) -> bool:

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -78,18 +78,32 @@ class TrainerArguments:
     quantization_config: Any = None
     environments: GivenEnvironments | None = None
     """What tools and environment_factory come to."""
-    rollout_func: Any = None
+    rollout_func: Callable[[list[Any]], Any] | None = None
+    """The program's own, with the trainer given to it."""
 
 
 def refuse_what_is_not_offered(**given: object) -> None:
     """Refuse TRL's arguments that have no meaning here, and names of none (ConfigError)."""
     known = [one.name for one in fields(TrainerArguments)]
-    known += ["callbacks", "reward_model", "reward_processing_class", "tools", "environment_factory"]
+    known += ["callbacks", "reward_model", "reward_processing_class", "tools", "environment_factory", "rollout_func"]
     for name, value in given.items():
         if name not in NOT_OFFERED:
             raise ConfigError(f"GRPOTrainer has no argument {name}; {suggest(name, known, otherwise='leave it out')}")
         if value is not None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
+
+
+def check_rollouts(rollout_func: Any, environments: GivenEnvironments | None) -> None:
+    """Refuse what is no function, or one beside tools and environments, which would not be asked (ConfigError)."""
+    if rollout_func is None:
+        return
+    if not callable(rollout_func):
+        raise ConfigError(f"rollout_func must be a function, got a {type(rollout_func).__name__}")
+    if environments is not None:
+        raise ConfigError(
+            "rollout_func must be None with tools or environment_factory: it samples whole conversations itself; call "
+            "them in it, or leave it out"
+        )
 
 
 def own_rows(args: GRPOConfig, environments: GivenEnvironments) -> list[Mapping[str, Any]]:

@@ -135,9 +135,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvi
             tools=tuple(map(tool_schema, (*shared, *methods))),
             has_reward=has_reward,
         )
-    return GivenEnvironments(
-        specs=specs, tools=functions, kinds=kinds, are_chosen=are_chosen, own_data=True, lent=lent
-    )
+    return GivenEnvironments(specs=specs, tools=functions, kinds=kinds, are_chosen=are_chosen, own_data=True, lent=lent)
 
 
 def environment_reward(kind: type) -> Callable[..., Any]:

@@ -66,7 +66,10 @@ def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
     completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
     turns = [turn for one in completions if one.episode is not None for turn in one.episode.turns]
     calls, failed = sum(turn.calls for turn in turns), sum(turn.failed_calls for turn in turns)
-    asked = {"tools/call_frequency": calls / len(completions), "tools/failure_frequency": failed / calls if calls else 0.0}
+    asked = {
+        "tools/call_frequency": calls / len(completions),
+        "tools/failure_frequency": failed / calls if calls else 0.0,
+    }
     silent = {one.episode.environment for one in completions if one.episode is not None}
     rewards = {name: of for name, of in record["rewards"].items() if of["count"] or name not in silent}
     terminated = [one.num_sampled for one in completions if one.finish_reason == "stop"]

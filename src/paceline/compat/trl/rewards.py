@@ -16,6 +16,7 @@ from typing import Any, cast
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from paceline.compat.trl.rollouts import WHOLE
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError, RewardError
 from paceline.rewards.function import BuiltIn, RewardContext, RewardFunction, compares_group
@@ -68,9 +69,7 @@ class RewardLog:
         return taken
 
 
-def as_list(
-    given: RewardSource | Sequence[RewardSource] | None, *, may_be_empty: bool = False
-) -> list[RewardSource]:
+def as_list(given: RewardSource | Sequence[RewardSource] | None, *, may_be_empty: bool = False) -> list[RewardSource]:
     """One reward source or several, as a list; ConfigError for something that gives no reward, or without any.
 
     `may_be_empty`: an environment gives rewards.
@@ -209,16 +208,18 @@ def adapted(
             row["prompt"] if "prompt" in row and not has_environments else messages
             for row, messages in zip(rows, opened, strict=True)
         ]
+        texts, messages, ids = (answered[name] for name in ("completions", "completion_messages", "episode_ids"))
+        if WHOLE in answered and all(whole is not None for whole in answered[WHOLE]):  # of a rollout_func
+            texts, ids = ([whole[place] for whole in answered[WHOLE]] for place in (0, 1))
+            messages = [[] for _ in texts]
         # a completion has the prompt's form: text, or messages
         answers = [
-            text if isinstance(prompt, str) else _up_to_last(messages, text)
-            for prompt, text, messages in zip(
-                prompts, answered["completions"], answered["completion_messages"], strict=True
-            )
+            text if isinstance(prompt, str) else _up_to_last(said, text)
+            for prompt, text, said in zip(prompts, texts, messages, strict=True)
         ]
         names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
         columns = {name: [row.get(name) for row in rows] for name in names}
-        given = {**columns, "prompts": prompts, "completions": answers, "completion_ids": answered["episode_ids"]}
+        given = {**columns, "prompts": prompts, "completions": answers, "completion_ids": ids}
         if has_environments:
             given["environments"] = answered["environments"]
         given |= context
@@ -248,6 +249,7 @@ _SIGNATURE = inspect.Signature(
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
         for name in "paceline_row prompt_messages completions completion_messages episode_ids environments".split()
     ]
+    + [inspect.Parameter(WHOLE, inspect.Parameter.KEYWORD_ONLY, default=())]
 )
 """Arguments of ours that TRL's are made of."""
 

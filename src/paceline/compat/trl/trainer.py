@@ -81,6 +81,7 @@ class GRPOTrainer:
                 train_dataset = AddressedRows(train_dataset, seed=self.args.seed)
         seconds = (self.args.environment_timeout or ENVIRONMENT_TIMEOUT)[0]
         self._environments = given_environments(tools, environment_factory, seconds=seconds)
+        checks.check_rollouts(rollout_func, self._environments)
         if train_dataset is None and self._environments is not None and self._environments.own_data:
             train_dataset = checks.own_rows(self.args, self._environments)
         checks.check_callbacks(callbacks or [], self.args)
@@ -98,7 +99,7 @@ class GRPOTrainer:
             peft_config=peft_config,
             quantization_config=checks.one_of(**quantizations(self.args, quantization_config)),
             environments=self._environments,
-            rollout_func=rollout_func,
+            rollout_func=None if rollout_func is None else lambda prompts: rollout_func(prompts, self),
         )
         self.state, self._reward_log = TrainerState(), RewardLog()
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
@@ -257,6 +258,7 @@ class GRPOTrainer:
                     ),
                     generations=config.evaluation.eval_generations,
                     conversations=self._job.inputs.conversations,
+                    completer=self._job.inputs.completer,
                 )
                 for name, dataset in held_out_sets(given).items()
             ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline.data.extraction.call_records import CallFormat
-from paceline.engines import sample_key
+from paceline.engines import Engine, sample_key
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import Hosts
 from paceline.environments.tokens import TurnTokens
@@ -40,7 +40,7 @@ class Completed:
 class Completer(Protocol):
     """A function of the user's own that completes tasks in the place of the engine."""
 
-    def __call__(self, drawn: Drawn, *, num_generations: int, purpose: str) -> list[Completed]:
+    def __call__(self, engine: Engine, drawn: Drawn, *, num_generations: int, purpose: str) -> list[Completed]:
         """Complete each task `num_generations` times, to train on (`train`) or to measure (`eval`)."""
 
 

@@ -84,7 +84,7 @@ class EngineSampler(RoundSampler):
 
     def _complete(self, drawn: Drawn) -> list[Completed]:
         if self.completer is not None:
-            return self.completer(drawn, num_generations=self.num_generations, purpose=self.purpose)
+            return self.completer(self.engine, drawn, num_generations=self.num_generations, purpose=self.purpose)
         early = early_start(self.functions, [task for task, _ in drawn])
         draws = Draws(seed=self.seed, purpose=self.purpose, num_generations=self.num_generations)
         return complete(self.engine, drawn, self.sampling, draws, self.conversations, early)

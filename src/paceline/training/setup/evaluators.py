@@ -10,7 +10,7 @@ from paceline.config.sections import Config
 from paceline.engines import Engine
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.selecting import stated_answer
-from paceline.training.rollouts.conversations import Conversations
+from paceline.training.rollouts.conversations import Completer, Conversations
 from paceline.training.rollouts.records import rollout_metrics, rollout_records
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.samplers import training_rounds, training_sampler
@@ -72,6 +72,8 @@ class RewardEvaluator:
     generations: int
     conversations: Conversations | None = None
     """How conversations are held; None: every completion has one turn."""
+    completer: Completer | None = None
+    """What completes tasks in the place of the engine; None: the engine does."""
 
     def evaluate(self, engine: Engine, *, step: int) -> "RewardResult":
         """Complete every task `generations` times, and grade."""
@@ -80,7 +82,7 @@ class RewardEvaluator:
         advantage = replace(
             config.advantage, advantage=kind, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0
         )
-        rounds = training_rounds(config, engine, self.functions, self.conversations)
+        rounds = training_rounds(config, engine, self.functions, self.conversations, self.completer)
         rounds = replace(rounds, num_generations=self.generations, advantage=advantage, purpose="eval")
         sampler = replace(training_sampler(config, rounds, None), advantage=advantage)
         batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))

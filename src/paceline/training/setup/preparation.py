@@ -113,6 +113,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
             functions=functions,
             generations=generations,
             conversations=conversations,
+            completer=overrides.completer,
         )
         for name, some in (overrides.held_out or {}).items()
     )
@@ -128,6 +129,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         plan=plan,
         total_steps=plan.steps,
         conversations=conversations,
+        completer=overrides.completer,
         advantage=own,
         policy_loss=loss,
         needs_reward=overrides.needs_reward,

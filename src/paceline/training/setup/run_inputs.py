@@ -11,7 +11,7 @@ from paceline.environments import EnvironmentSpec
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.training.plan.batches import BatchPlan
-from paceline.training.rollouts.conversations import Conversations
+from paceline.training.rollouts.conversations import Completer, Conversations
 from paceline.training.setup.evaluators import Evaluator
 from paceline.types import Task
 
@@ -49,6 +49,8 @@ class RunInputs:
     total_steps: int
     conversations: Conversations | None = None
     """How conversations are held; None: every completion has one turn."""
+    completer: Completer | None = None
+    """What completes tasks in the place of the engine; None: the engine does."""
     advantage: GroupAdvantage | None = None
     """The function that `--advantage` names, if it is one of the user's own."""
     policy_loss: "PolicyLoss | None" = None
@@ -74,6 +76,8 @@ class Overrides:
     functions: Mapping[str, RewardFunction] | None = None
     environments: Mapping[str, EnvironmentSpec] | None = None
     """Environments by name; `--environment` then holds the names."""
+    completer: Completer | None = None
+    """A function that completes tasks in the place of the engine."""
     reward_models: Mapping[str, str] | None = None
     """Name to directory or Hub name; loaded after everything that is cheap to refuse."""
     reward_tokenizers: Mapping[str, PreTrainedTokenizerBase] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from paceline.environments.tokens import TurnTokens
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
-from paceline.training.rollouts.conversations import Conversations, EpisodeLimits
+from paceline.training.rollouts.conversations import Completer, Conversations, EpisodeLimits
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler
 
@@ -26,6 +26,7 @@ def training_rounds(
     engine: Engine,
     functions: Mapping[str, RewardFunction],
     conversations: Conversations | None,
+    completer: Completer | None = None,
 ) -> EngineSampler:
     """Sampling and scoring as the options want it for training."""
     sampling = config.sampling
@@ -45,6 +46,7 @@ def training_rounds(
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
         conversations=conversations,
+        completer=completer,
     )
 
 

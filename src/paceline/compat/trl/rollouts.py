@@ -1,0 +1,198 @@
+"""A trainer's `rollout_func` in the place of the engine: what it returns, as completions.
+
+It is called with one prompt per completion, those of a group next to each other, and returns a dict:
+
+    prompt_ids, completion_ids   a list of tokens for each
+    logprobs                     of the tokens that the model sampled; those of others are left out where they are given
+    env_mask                     optional: 1 for a token that the model sampled, 0 for one that it read
+    any other key                for reward functions: a list has one entry per completion, anything else is for all
+"""
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, cast
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.compat.trl.datasets import ROW
+from paceline.engines import Engine, TrainedEngine
+from paceline.errors import ConfigError
+from paceline.training.rollouts.conversations import Completed, Drawn
+from paceline.types import Completion, Episode, FinishReason, Task, Turn
+
+REQUIRED = ("completion_ids", "logprobs", "prompt_ids")
+NAME = "rollout_func"
+WHOLE = "paceline_whole"
+"""Column of a task with the text and the tokens of its completion, all that the function gave."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutFunction:
+    """A `Completer` around a function of TRL's kind."""
+
+    function: Callable[[list[Any]], Any]
+    tokenizer: PreTrainedTokenizerBase
+    ends: frozenset[int]
+    """Tokens that end a completion."""
+    positions: int | None
+    """Tokens that the model can see, if known."""
+
+    def __call__(self, engine: Engine, drawn: Drawn, *, num_generations: int, purpose: str) -> list[Completed]:
+        """Complete each task `num_generations` times.
+
+        Raises:
+            ConfigError: what the function returns is not as described above.
+        """
+        entries = [task for task, _ in drawn for _ in range(num_generations)]
+        output = self.function([copy.deepcopy(cast(Any, task.columns[ROW])["prompt"]) for task in entries])
+        lists = _lists(output, len(entries))
+        extras = {name: value for name, value in output.items() if name not in (*REQUIRED, "env_mask")}
+        version = cast(TrainedEngine, engine).policy_version
+        found = list[Completed]()
+        for first in range(0, len(entries), num_generations):
+            places = range(first, first + num_generations)
+            parts = [self._part(at, lists) for at in places]
+            task, prompt_ids = entries[first], parts[0].prompt_ids
+            begun = replace(
+                task,
+                prompt=self.tokenizer.decode(prompt_ids),
+                prompt_ids=prompt_ids,
+                row_prompt_ids=None if prompt_ids == task.prompt_ids else task.prompt_ids,
+            )
+            completions = tuple(self._completion(part, prompt_ids, version) for part in parts)
+            asked = tuple(
+                self._asked(begun, part, _of_completion(extras, at)) for at, part in zip(places, parts, strict=True)
+            )
+            found.append(Completed(task=begun, completions=completions, asked=asked))
+        return found
+
+    def _part(self, at: int, lists: Mapping[str, list[Any]]) -> "_Part":
+        """Read one completion, and check it."""
+        prompt, ids = (_whole(lists[name][at], name, at) for name in ("prompt_ids", "completion_ids"))
+        mask = [1] * len(ids) if "env_mask" not in lists else [int(bool(one)) for one in _plain(lists["env_mask"][at])]
+        if len(mask) != len(ids):
+            raise ConfigError(
+                f"rollout_func must give an env_mask of {len(ids)} numbers for completion {at}, got {len(mask)}"
+            )
+        if 1 not in mask:
+            raise ConfigError(
+                f"rollout_func must give each completion a token that the model sampled, got none for completion {at} "
+                f"({len(ids)} tokens)"
+            )
+        given = lists["logprobs"][at]
+        logprobs = [] if given is None else _plain(given)
+        if len(logprobs) == len(ids):
+            logprobs = [value for value, one in zip(logprobs, mask, strict=True) if one]
+        if len(logprobs) != sum(mask) or not all(
+            isinstance(one, int | float) and math.isfinite(one) for one in logprobs
+        ):
+            raise ConfigError(
+                f"rollout_func must give one finite number per token in `logprobs`, got {str(given)[:60]} for completion "
+                f"{at} of {len(ids)} tokens; ask what samples them for the logprob of each sampled token"
+            )
+        if self.positions is not None and len(prompt) + len(ids) > self.positions:
+            raise ConfigError(
+                f"rollout_func must keep a prompt with its completion within the model's {self.positions} positions, got "
+                f"{len(prompt)} and {len(ids)} tokens for completion {at}"
+            )
+        first = mask.index(1)
+        return _Part(
+            # what the model read before its first token is the prompt's end, and what it did not read has no place
+            prompt_ids=(*prompt, *ids[:first]),
+            ids=ids,
+            runs=tuple((bool(key), len(list(run))) for key, run in groupby(mask[first:])),
+            first=first,
+            logprobs=tuple(map(float, logprobs)),
+        )
+
+    def _completion(self, part: "_Part", prompt_ids: tuple[int, ...], version: int) -> Completion:
+        runs = part.runs if part.runs[-1][0] else part.runs[:-1]
+        turns, at = list[Turn](), part.first
+        for is_sampled, length in runs:
+            text = self._text(part.ids[at : at + length])
+            if is_sampled:
+                message = {"role": "assistant", "content": text}
+                turns.append(Turn(sampled=length, finish_reason="stop", message=message))
+            else:
+                turns[-1] = replace(turns[-1], observed=length, answer=({"role": "tool", "content": text},))
+            at += length
+        if part.prompt_ids != prompt_ids:
+            turns[0] = replace(turns[0], prompt_ids=part.prompt_ids)
+        reason: FinishReason = "stop" if part.ids[-1] in self.ends else "length"
+        turns[-1] = replace(turns[-1], finish_reason=reason)
+        is_plain = len(turns) == 1 and turns[0].prompt_ids is None
+        return Completion(
+            token_ids=part.ids[part.first : at],
+            logprobs=part.logprobs,
+            finish_reason=reason,
+            text="\n".join(str(turn.message["content"]) for turn in turns),
+            policy_version=version,
+            episode=None
+            if is_plain
+            else Episode(environment=NAME, turns=tuple(turns), end="done" if reason == "stop" else "length"),
+        )
+
+    def _asked(self, task: Task, part: "_Part", extras: Mapping[str, Any]) -> Task:
+        row = {**cast(Any, task.columns[ROW]), **extras}
+        whole = (self._text(part.ids), list(part.ids))
+        return replace(task, columns={**task.columns, **extras, ROW: row, WHOLE: whole})
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Part:
+    """One completion as it was returned."""
+
+    prompt_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    runs: tuple[tuple[bool, int], ...]
+    """From the first sampled token on, runs of sampled (True) and of read tokens, with their lengths."""
+    first: int
+    """Index of the first sampled token."""
+    logprobs: tuple[float, ...]
+
+
+def _lists(output: Any, size: int) -> Mapping[str, list[Any]]:
+    """Check the lists of one entry per completion."""
+    if not isinstance(output, Mapping):
+        raise ConfigError(f"rollout_func must return a dict, got a {type(output).__name__}")
+    if missing := [name for name in REQUIRED if name not in output]:
+        raise ConfigError(
+            f"rollout_func must return keys {missing} in its output dict, got {', '.join(map(str, output))}"
+        )
+    names = [*REQUIRED, *(["env_mask"] if output.get("env_mask") is not None else [])]
+    lists = {name: _plain(output[name]) for name in names if output[name] is not None}
+    for name in names:
+        if name not in lists or len(lists[name]) != size:
+            got = "None" if name not in lists else f"{len(lists[name])}"
+            raise ConfigError(
+                f"rollout_func must return one entry per prompt that it is given in `{name}`, {size} here, got {got}; "
+                "each prompt comes num_generations times"
+            )
+    return lists
+
+
+def _plain(values: Any) -> list[Any]:
+    """Return an array, a tensor or a sequence as a list."""
+    return list(values.tolist() if hasattr(values, "tolist") else values)
+
+
+def _whole(values: Any, name: str, at: int) -> tuple[int, ...]:
+    ids = _plain(values)
+    if not ids or not all(isinstance(one, int) and one >= 0 for one in ids):
+        raise ConfigError(f"rollout_func must give tokens in `{name}`, got {str(ids)[:60]} for completion {at}")
+    return tuple(ids)
+
+
+def _of_completion(extras: Mapping[str, Any], at: int) -> dict[str, Any]:
+    """Return what reward functions get of one completion: an entry of each list, as TRL hands them out."""
+    return {
+        name: values[at] if isinstance(values, list) else values
+        for name, values in extras.items()
+        if not isinstance(values, list) or at < len(values)
+    }
