@@ -51,6 +51,11 @@ OURS = {
     "max_reward_failure_rate",
     "step_timeout",
     "sandbox",
+    "max_turn_length",
+    "max_observation_length",
+    "environment_timeout",
+    "turn_credit",
+    "history",
 }
 AROUND = Surroundings(model="m", reward_names=("accuracy",), num_prompts=100, context_length=2048)
 
@@ -122,7 +127,7 @@ def test_every_field_has_a_help_text_of_its_own():
 
 def test_the_table_of_names_speaks_of_options_and_fields_that_exist():
     fields = {field.name for field in dataclasses.fields(GRPOConfig)} | {"model", "peft_config"}
-    fields |= {"reward_funcs", "train_dataset"}
+    fields |= {"reward_funcs", "train_dataset", "environment_factory"}
     assert set(FIELDS) - {"resume"} <= {option.name for option in options()}
     assert {re.match(r"\w+", field)[0] for field in FIELDS.values()} <= fields
 

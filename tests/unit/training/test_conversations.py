@@ -129,7 +129,8 @@ def counting(*, instant: bool = True, **options: Any) -> EnvironmentSpec:
 
 def held(engine: DictatedEngine, held_by: Conversations, *tasks: Task) -> list[tuple[Task, tuple[Completion, ...]]]:
     with held_by.hosts:
-        return complete(engine, [(one, 0) for one in tasks], SAMPLING, DRAWS, held_by)
+        completed = complete(engine, [(one, 0) for one in tasks], SAMPLING, DRAWS, held_by)
+    return [(one.task, one.completions) for one in completed]
 
 
 def said(request: Request, at: int) -> str:
@@ -232,7 +233,8 @@ def test_observed_tokens_count_in_the_budget_and_no_limit_is_below_one():
     engine = DictatedEngine(lambda *_: "1 2 3 4 5 6 7 8 9")
     sampling = replace(SAMPLING, max_completion_length=40)
     with (held_by := conversations(counting(turns=99))).hosts:
-        ((_, group),) = complete(engine, [(task(), 0)], sampling, DRAWS, held_by)
+        (one,) = complete(engine, [(task(), 0)], sampling, DRAWS, held_by)
+    group = one.completions
     assert all(one.episode.end == "length" and one.finish_reason == "length" for one in group)
     assert all(20 < len(one.token_ids) <= 40 for one in group)
     assert all(limit >= 1 for request in engine.requests for limit in request.limits or ())
@@ -242,7 +244,8 @@ def test_observed_tokens_count_in_the_budget_and_no_limit_is_below_one():
 def test_the_first_observation_is_shared_by_a_group_and_differs_between_occurrences():
     held_by = conversations(counting(turns=1, opening=" It is {seed}."))
     with held_by.hosts:
-        found = complete(DictatedEngine(said), [(task(), 0), (task(), 1)], SAMPLING, DRAWS, held_by)
+        completed = complete(DictatedEngine(said), [(task(), 0), (task(), 1)], SAMPLING, DRAWS, held_by)
+    found = [(one.task, one.completions) for one in completed]
     (first, group), (second, _) = found
     seeds = [DRAWS.environment_seed(task(), occurrence) for occurrence in (0, 1)]
     assert f"1 + 2? It is {seeds[0]}." in first.prompt

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,7 @@ class GRPOTrainer:
             raise ConfigError("evaluate needs eval_dataset, here or in the trainer, got None")
         run, config, functions = self._observer.run, self._job.config, self._job.inputs.functions
         results: Iterable[EvalResult]
+        conversations = self._job.inputs.conversations
         if run is not None and given is self._built_eval:
             results = evaluate(run, run.inputs.evaluators)
         else:
@@ -257,16 +259,17 @@ class GRPOTrainer:
                         environments=self._environments,
                     ),
                     generations=config.evaluation.eval_generations,
-                    conversations=self._job.inputs.conversations,
+                    conversations=conversations,
                     completer=self._job.inputs.completer,
                 )
                 for name, dataset in held_out_sets(given).items()
             ]
             results = (one.evaluate(self._job.backend.engine, step=self.state.global_step) for one in evaluators)
         several, metrics = isinstance(given, Mapping), dict[str, float | None]()
-        for one in results:
-            prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
-            metrics |= self._observer.report(one, prefix=prefix)
+        with nullcontext() if run is not None or conversations is None else conversations.hosts:
+            for one in results:
+                prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
+                metrics |= self._observer.report(one, prefix=prefix)
         if several:
             rewards = [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
             metrics[f"{metric_key_prefix}_reward"] = mean_of(rewards)

@@ -31,7 +31,7 @@ FIELDS: Mapping[str, str] = {
     "lora_alpha": "peft_config.lora_alpha",
     "lora_targets": "peft_config.target_modules",
     "dataset": "train_dataset",
-    "environment": "tools or environment_factory",
+    "environment": "environment_factory",
     "prompt_column": "train_dataset's column `prompt`",
     "answer_column": "train_dataset's column `answer`",
     "resume": "output_dir",

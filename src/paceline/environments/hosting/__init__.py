@@ -185,6 +185,10 @@ class Hosts:
             self._keeper.close()
 
     def __enter__(self) -> Self:
+        """Open, also once more: a program may train and evaluate again."""
+        with self._lock:
+            if self._is_closed:
+                self._is_closed, self._keeper = False, None
         return self
 
     def __exit__(
