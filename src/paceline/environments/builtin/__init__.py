@@ -1,4 +1,4 @@
-"""Built-in tools and environments; `environments/resolving.py` gives them their names.
+"""Built-in tools and environments; `environments/parts.py` gives them their names.
 
 calculator.py  arithmetic, exact where it can be
 python.py      Python in the sandbox, with variables that stay for the episode
