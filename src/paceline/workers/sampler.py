@@ -45,7 +45,7 @@ class SamplerWorker:
             functions = with_reward_models(functions, config, addresses=addresses, tokenizers=tokenizers)
         environments = given.environments
         if environments is None:
-            environments = specs(config.environment.environment)
+            environments = specs(config.environment.environment, sandbox=config.rewards.sandbox)
         ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
         conversations = make_conversations(config, tokenizer, environments, ends)
         self._rounds = training_rounds(config, self.engine, functions, conversations, given.completer)

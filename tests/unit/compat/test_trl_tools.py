@@ -1,4 +1,4 @@
-"""TRL's tools, environments and rollout_func through GRPOTrainer: a tiny model that trains, an engine that is dictated."""
+"""TRL's tools, environments and rollout_func through GRPOTrainer: a tiny model trains, an engine is dictated."""
 
 import asyncio
 import json
@@ -6,6 +6,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from paceline.types import Completion
 from tests.tiny import tiny_model, tiny_tokenizer
 
 TEMPLATE = (
-    "{%- if tools %}<|im_start|>system\nTools:{% for tool in tools %} {{ tool | tojson }}{% endfor %}<|end|>\n{% endif %}"
+    "{%- if tools %}<|im_start|>system\nTools:{% for tool in tools %} {{ tool | tojson }}{% endfor %}<|end|>\n"
+    "{% endif %}"
     "{%- for message in messages %}{%- if message.role == 'tool' %}<|im_start|>user\n<tool_response>\n"
     "{{ message.content }}\n</tool_response><|end|>\n{% else %}<|im_start|>{{ message.role }}\n{{ message.content }}"
     "{%- if message.tool_calls %}{% for call in message.tool_calls %}\n<tool_call>\n"
@@ -29,6 +31,10 @@ TEMPLATE = (
 )
 TOKENIZER = tiny_tokenizer(chat_template=TEMPLATE)
 END = 258
+
+
+def metrics_of(trainer):
+    return [json.loads(line) for line in Path(trainer.args.output_dir, "metrics.jsonl").read_text().splitlines()]
 
 
 def ids_of(text: str) -> list[int]:
@@ -288,7 +294,7 @@ def test_a_lost_connection_is_no_answer_for_the_model(trained):
         args={"max_reward_failure_rate": 1.0},
     )
     trainer.train()
-    (record,) = [json.loads(line) for line in open(f"{trainer.args.output_dir}/metrics.jsonl", encoding="utf-8")]
+    (record,) = metrics_of(trainer)
     assert record["episode_ends"] == {"failed": 1, "done": 2}
     assert record["rewards"]["recorder"]["count"] == 2
 
@@ -315,7 +321,7 @@ def test_a_tool_that_hangs_is_left_behind(trained):
         args={"max_reward_failure_rate": 1.0, "environment_timeout": [0.3, 5.0]},
     )
     trainer.train()
-    (record,) = [json.loads(line) for line in open(f"{trainer.args.output_dir}/metrics.jsonl", encoding="utf-8")]
+    (record,) = metrics_of(trainer)
     assert record["episode_ends"] == {"timed_out": 1, "done": 2}
 
 

@@ -144,7 +144,7 @@ def row_id(name: str, number: int) -> str:
     return f"{'train' if name == 'train_dataset' else given[1] if given else name}:{number}"
 
 
-def make_tasks(
+def make_tasks(  # noqa: PLR0913 - what makes a task of TRL's rows: fewer names would hide some of it
     rows: DatasetRows,
     tokenizer: PreTrainedTokenizerBase,
     data: DataConfig,
@@ -206,7 +206,7 @@ class TrainerRows(RowsOnDemand):
         row = _mapping(self._rows[place], name)
         if "prompt" not in row and not self._may_lack_prompt:
             raise DataError(f"row {name} has no `prompt`; mend or remove the row")
-        prompt = row["prompt"] if "prompt" in row else [*EMPTY_PROMPT]
+        prompt = row.get("prompt", [*EMPTY_PROMPT])
         answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
         chosen = {ENVIRONMENT: row[ENVIRONMENT]} if ENVIRONMENT in row else {}
         return Row(

@@ -2,13 +2,13 @@
 
 | TRL's                              | here                                                                            |
 |------------------------------------|---------------------------------------------------------------------------------|
-| `tools`                            | one environment, `tools`; with an `environment_factory` they are in each         |
-| a factory                          | an environment by its class's name, whose public methods are tools               |
-| a dict of factories                | the column `environment` chooses one by its key, and `reset` is not given it     |
-| an object for each slot of a batch | the same: made once, in a thread of its own, and reset for each episode          |
-| `str(result)`, `{"error": ...}`    | the same texts; an error of the connection is a failure of the environment       |
-| `get_reward`                       | the reward of the episode, under the class's name                                |
-| a call that cannot be read         | the same: text, with which the conversation ends                                 |
+| `tools`                            | one environment, `tools`; with an `environment_factory` they are in each        |
+| a factory                          | an environment by its class's name, whose public methods are tools              |
+| a dict of factories                | the column `environment` chooses one by its key, and `reset` is not given it    |
+| an object for each slot of a batch | the same: made once, in a thread of its own, and reset for each episode         |
+| `str(result)`, `{"error": ...}`    | the same texts; an error of the connection is a failure of the environment      |
+| `get_reward`                       | the reward of the episode, under the class's name                               |
+| a call that cannot be read         | the same: text, with which the conversation ends                                |
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class GivenEnvironments:
         """
         if not self.are_chosen:
             return next(iter(self.specs.values())).tools
-        name = columns[ENVIRONMENT] if ENVIRONMENT in columns else None
+        name = columns.get(ENVIRONMENT, None)
         if name not in self.specs:
             raise DataError(
                 f"the column `environment` of a row has {name!r}, which is not among the environments of "
@@ -77,12 +77,12 @@ class GivenEnvironments:
         return self.specs[str(name)].tools
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse rows whose prompt is plain text (DataError): there is no message that a conversation could go on from."""
+        """Refuse rows whose prompt is plain text (DataError): there is no message for a conversation to go on from."""
         for task in tasks:
             if task.messages is None:
                 raise DataError(
-                    f"row {task.task_id}: its prompt is plain text, and a conversation goes on from messages; make it a "
-                    "list of messages"
+                    f"row {task.task_id}: its prompt is plain text, and a conversation goes on from messages; make it "
+                    "a list of messages"
                 )
 
 
@@ -120,7 +120,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvi
         kind = type(inner)
         if not inspect.isfunction(getattr(kind, "reset", None)):
             raise ConfigError(
-                f"environment_factory made a {kind.__name__}, which must define a callable `reset`; it begins an episode"
+                f"environment_factory made a {kind.__name__}, which must define a callable `reset`: it begins episodes"
             )
         same = sum(one.__name__ == kind.__name__ for one in names if one is not kind)
         name = names.setdefault(kind, kind.__name__ if not same else f"{kind.__name__}_{same + 1}")
@@ -342,7 +342,7 @@ class SlotEnvironment:
         self._calls.begin(task, seed)
         if inner is None:
             return None
-        columns = task[ROW] if ROW in task else task
+        columns = task.get(ROW, task)
         row = {name: value for name, value in columns.items() if name not in making.leaves_out}
         return opening_of(await slot.call(inner.reset, **row_for(inner.reset, row, seed)))
 

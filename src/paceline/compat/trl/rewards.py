@@ -247,7 +247,14 @@ _Answered = Mapping[str, list[Any]]
 _SIGNATURE = inspect.Signature(
     [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-        for name in "paceline_row prompt_messages completions completion_messages episode_ids environments".split()
+        for name in [
+            "paceline_row",
+            "prompt_messages",
+            "completions",
+            "completion_messages",
+            "episode_ids",
+            "environments",
+        ]
     ]
     + [inspect.Parameter(WHOLE, inspect.Parameter.KEYWORD_ONLY, default=())]
 )

@@ -90,13 +90,13 @@ class RolloutFunction:
             isinstance(one, int | float) and math.isfinite(one) for one in logprobs
         ):
             raise ConfigError(
-                f"rollout_func must give one finite number per token in `logprobs`, got {str(given)[:60]} for completion "
-                f"{at} of {len(ids)} tokens; ask what samples them for the logprob of each sampled token"
+                f"rollout_func must give one finite number per token in `logprobs`, got {str(given)[:60]} for "
+                f"completion {at} of {len(ids)} tokens; ask what samples them for the logprob of each sampled token"
             )
         if self.positions is not None and len(prompt) + len(ids) > self.positions:
             raise ConfigError(
-                f"rollout_func must keep a prompt with its completion within the model's {self.positions} positions, got "
-                f"{len(prompt)} and {len(ids)} tokens for completion {at}"
+                f"rollout_func must keep a prompt with its completion within the model's {self.positions} positions, "
+                f"got {len(prompt)} and {len(ids)} tokens for completion {at}"
             )
         first = mask.index(1)
         return _Part(

@@ -4,12 +4,10 @@ Tokens are handed on as they were sampled: nothing that the model wrote is encod
 depends on its key, its environment and the weights alone, never on the order in which environments answer.
 """
 
-import queue
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from typing_extensions import override
 
@@ -18,9 +16,8 @@ from paceline.data.extraction.thinking import prefills_think
 from paceline.engines import Engine, Finished, FurtherRequests, OnFinished, Request, Sampling
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.environments.hosting import Outcome
-from paceline.errors import TrainingError
 from paceline.training.rollouts.conversations import Completed, Conversations, Drawn, Draws
-from paceline.training.rollouts.episodes import RunningEpisode, RunningGroup, completion_of, opened
+from paceline.training.rollouts.episodes import Answers, RunningEpisode, RunningGroup, completion_of, opened
 from paceline.types import Completion, EpisodeEnd, Message, Task, Turn
 
 BEGIN_ATTEMPTS = 3
@@ -67,10 +64,6 @@ def _telling(on_finished: Callable[[int, tuple[int, ...], str], None]) -> OnFini
     return tell
 
 
-def _work_on(then: Callable[[RunningEpisode, Outcome], None], episode: RunningEpisode, outcome: Outcome) -> None:
-    then(episode, outcome)
-
-
 class EpisodeBatch(FurtherRequests):
     """All episodes of one call: answers come in from any thread, and are worked on in the engine's."""
 
@@ -84,7 +77,8 @@ class EpisodeBatch(FurtherRequests):
     ) -> None:
         self._sampling, self._draws, self._conversations = sampling, draws, conversations
         self._limits, self._on_finished = conversations.limits, on_finished
-        self._outcomes = queue.SimpleQueue[tuple[Callable[[RunningEpisode, Outcome], None], RunningEpisode, Outcome]]()
+        patience = conversations.hosts.wait + conversations.limits.step_seconds + PATIENCE_SECONDS
+        self._answers = Answers(patience)
         self._ready = list[tuple[Request, list[RunningEpisode]]]()
         self._at = dict[tuple[int, int], RunningEpisode]()
         self._count, self._open, self._asked, self._closing = 0, 0, 0, 0
@@ -117,13 +111,13 @@ class EpisodeBatch(FurtherRequests):
                     if episode.end is None and episode.hosted is not None:  # the engine has failed
                         episode.hosted.call("close", then=lambda outcome: None)
         while self._closing:
-            _work_on(*self._next_outcome())
+            self._answers.work_on_next()
 
     def _run_in_rounds(self, engine: Engine) -> None:
         self._continues = False
         while True:
             while self._asked:  # lock-step: the round waits for all that were asked
-                _work_on(*self._next_outcome())
+                self._answers.work_on_next()
             requests = self.take(wait=True)
             if requests is None:
                 return
@@ -145,8 +139,7 @@ class EpisodeBatch(FurtherRequests):
     @override
     def take(self, *, wait: bool) -> Sequence[Request] | None:
         while True:
-            while not self._outcomes.empty():
-                _work_on(*self._outcomes.get())
+            self._answers.work_on_all()
             if self._ready:
                 ready, self._ready = self._ready, []
                 for _, episodes in ready:
@@ -159,7 +152,7 @@ class EpisodeBatch(FurtherRequests):
                 return None
             if not wait:
                 return ()
-            _work_on(*self._next_outcome())
+            self._answers.work_on_next()
 
     def results(self) -> list[Completed]:
         """Each task as it was begun, with its completions, and with environments that nothing else refers to."""
@@ -180,39 +173,13 @@ class EpisodeBatch(FurtherRequests):
     def _task_of(self, episode: RunningEpisode) -> Task:
         """Return the task as an episode began it: siblings may begin in different ways."""
         group = episode.group
-        opening = group.openings[episode.sample] if episode.sample in group.openings else group.task.messages
+        opening = group.openings.get(episode.sample, group.task.messages)
         if opening is None or opening == group.task.messages:
             return group.task
         text = self._conversations.tokens[episode.name].text(opening)
         return replace(group.task, prompt=text, prompt_ids=episode.prompt_ids, messages=opening)
 
     # --- what is asked of environments, and what they answer
-
-    def _call(
-        self, episode: RunningEpisode, method: Any, *given: object, then: Callable[[RunningEpisode, Outcome], None]
-    ) -> None:
-        assert episode.hosted is not None
-        is_instant = episode.hosted.is_instant
-
-        def arrived(outcome: Outcome) -> None:
-            if is_instant:
-                then(episode, outcome)
-            else:
-                self._outcomes.put((then, episode, outcome))
-
-        episode.hosted.call(method, *given, then=arrived)
-
-    def _next_outcome(self) -> tuple[Callable[[RunningEpisode, Outcome], None], RunningEpisode, Outcome]:
-        patience = self._conversations.hosts.wait + self._limits.step_seconds + PATIENCE_SECONDS
-        try:
-            return self._outcomes.get(timeout=patience)
-        except queue.Empty:
-            waiting = [one.name for group in self._groups for one in group.episodes if one.end is None and one.spec]
-            raise TrainingError(
-                f"the sampler waited {patience:g} seconds for an answer of "
-                f"{len(waiting)} environments ({', '.join(sorted(set(waiting)))}), and none came, not even a failure",
-                remedies=["resume the run"],
-            ) from None
 
     def _begin_more(self) -> None:
         """Begin as many groups as there may be processes; at least one at a time."""
@@ -235,7 +202,7 @@ class EpisodeBatch(FurtherRequests):
         episode.open(self._conversations.hosts)
         row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
         seed = self._draws.environment_seed(task, episode.group.occurrence)
-        self._call(episode, "begin", row, seed, then=self._begun)
+        self._answers.ask(episode, "begin", row, seed, then=self._begun)
 
     def _begun(self, episode: RunningEpisode, outcome: Outcome) -> None:
         episode.seconds += outcome.seconds
@@ -340,7 +307,7 @@ class EpisodeBatch(FurtherRequests):
             finish_reason=one.finish_reason,
             is_last=episode.is_last,
         )
-        self._call(episode, "answer", asked, then=partial(self._answered, are_used_up=are_used_up))
+        self._answers.ask(episode, "answer", asked, then=partial(self._answered, are_used_up=are_used_up))
         return episode.end is None
 
     def _answered(self, episode: RunningEpisode, outcome: Outcome, *, are_used_up: bool) -> None:
@@ -410,7 +377,7 @@ class EpisodeBatch(FurtherRequests):
         episode.end = end
         self._open -= 1
         self._closing += 1
-        self._call(episode, "close", then=self._closed)
+        self._answers.ask(episode, "close", then=self._closed)
 
     def _closed(self, episode: RunningEpisode, outcome: Outcome) -> None:
         self._closing -= 1

@@ -1,11 +1,18 @@
 """An episode while it is under way, and the completion that it becomes."""
 
-from collections.abc import Sequence
+import queue
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from paceline.environments import Environment, EnvironmentSpec
 from paceline.environments.hosting import Hosted, Hosts, Outcome
+from paceline.errors import TrainingError
 from paceline.types import Completion, Episode, EpisodeEnd, Message, Task, Turn, WeightChange
+
+Then = Callable[["RunningEpisode", Outcome], None]
+Method = Literal["begin", "answer", "close"]
 
 
 class RunningEpisode:
@@ -84,6 +91,48 @@ class RunningGroup:
         """By sample, the prompt's messages as its environment has begun them."""
         self.beginning = 0
         """Episodes that have not begun yet."""
+
+
+class Answers:
+    """What environments answer, from any thread, to be worked on in the one that asks. Instant ones answer at once."""
+
+    def __init__(self, patience: float) -> None:
+        """`patience`: seconds without any answer after which all that is waited for counts as lost."""
+        self._patience = patience
+        self._arrived = queue.SimpleQueue[tuple[Then, RunningEpisode, Outcome]]()
+        self._waiting = Counter[str]()
+
+    def ask(self, episode: RunningEpisode, method: Method, *given: object, then: Then) -> None:
+        """Call a method of an episode's environment; `then` gets its outcome."""
+        assert episode.hosted is not None
+        if episode.hosted.is_instant:
+            episode.hosted.call(method, *given, then=lambda outcome: then(episode, outcome))
+            return
+        self._waiting[episode.name] += 1
+        episode.hosted.call(method, *given, then=lambda outcome: self._arrived.put((then, episode, outcome)))
+
+    def work_on_all(self) -> None:
+        """Work on the answers that have arrived."""
+        while not self._arrived.empty():
+            self.work_on_next()
+
+    def work_on_next(self) -> None:
+        """Wait for an answer and work on it.
+
+        Raises:
+            TrainingError: none came for too long, not even a failure.
+        """
+        try:
+            then, episode, outcome = self._arrived.get(timeout=self._patience)
+        except queue.Empty:
+            names = sorted(+self._waiting)
+            raise TrainingError(
+                f"the sampler waited {self._patience:g} seconds for an answer of {self._waiting.total()} environments "
+                f"({', '.join(names)}), and none came, not even a failure",
+                remedies=["resume the run"],
+            ) from None
+        self._waiting[episode.name] -= 1
+        then(episode, outcome)
 
 
 def completion_of(episode: RunningEpisode) -> Completion:

@@ -68,7 +68,7 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
     """
     measure, functions = config.evaluation.eval_reward_func, config.rewards.functions
     wanted = functions if for_training else [name for name in functions if base_name(name) in BUILT_IN]
-    environments = own.environments or specs(config.environment.environment)
+    environments = own.environments or specs(config.environment.environment, sandbox=config.rewards.sandbox)
     rewarding = [name for name, spec in environments.items() if spec.has_reward]
     if not config.rewards.names and not rewarding:
         raise ConfigError(
