@@ -131,7 +131,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     inputs = prepare(config, given)
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
     rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
-    turns = ()
+    turns: tuple[str, ...] = ()
     if args.max_tool_calling_iterations is not None and arguments.environments is None:
         turns = ("max_tool_calling_iterations changes nothing without tools or an environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))

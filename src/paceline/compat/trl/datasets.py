@@ -45,7 +45,7 @@ def placeholders(args: GRPOConfig) -> list[Mapping[str, Any]]:
     """
     if args.max_steps <= 0:
         raise ConfigError(
-            f"max_steps must be above 0 without train_dataset, got {args.max_steps}: the environment writes the prompts, "
+            f"max_steps must be above 0 without train_dataset, got {args.max_steps}: environments write the prompts, "
             "and nothing else says how long to train"
         )
     return [{"prompt": [dict(EMPTY_PROMPT[0])]} for _ in range(batches_of(args).prompts_per_step)]

@@ -138,7 +138,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvi
     return GivenEnvironments(specs=specs, tools=functions, kinds=kinds, are_chosen=are_chosen, own_data=True, lent=lent)
 
 
-def environment_reward(kind: type) -> Callable[..., Any]:
+def environment_reward(kind: Any) -> Callable[..., Any]:
     """Return the reward function that TRL makes of a class's `get_reward`; None for environments of other classes."""
 
     def get_reward(environments: Sequence[Any], **others: Any) -> list[Any]:
@@ -229,7 +229,8 @@ def _work(jobs: "queue.SimpleQueue[_Job | None]", interrupts: list[Interrupt]) -
     try:
         while (job := jobs.get()) is not None:
             function, arrived = job
-            value, error = None, None
+            value: Any = None
+            error: Exception | None = None
             try:
                 value = function()
             except _Overtime:

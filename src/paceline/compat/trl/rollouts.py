@@ -58,7 +58,7 @@ class RolloutFunction:
             task, prompt_ids = entries[first], parts[0].prompt_ids
             begun = replace(
                 task,
-                prompt=self.tokenizer.decode(prompt_ids),
+                prompt=str(self.tokenizer.decode(list(prompt_ids))),
                 prompt_ids=prompt_ids,
                 row_prompt_ids=None if prompt_ids == task.prompt_ids else task.prompt_ids,
             )
