@@ -9,6 +9,8 @@ objective.py        the fields of the objective as options
 translation.py      a GRPOConfig with its keywords to a Config; errors about options in the names of fields
 models.py           a model as the keywords of `from_pretrained` say: a revision, 4 bits
 datasets.py         datasets as TRL takes them, to tasks; row loaders and an accelerator for scripts
+environments.py     tools and environments as ours, each object in a thread of its own
+rollouts.py         a rollout_func in the place of the engine
 rewards.py          reward functions of TRL's kind as ours
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
 checks.py           the trainer's arguments; refusals of them, of what a program overrides, and of late changes

@@ -125,15 +125,14 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     check_trackers(config.loop.report_to)
     if config.engine.engine == "vllm":
         check_vllm(None)
-    limit = _rows_needed(dataset, config)
-    rows = datasets.read_rows(dataset, "train_dataset", limit=limit, may_lack_prompt=_own_data(arguments))
+    limit, own_data = _rows_needed(dataset, config), bool(arguments.environments and arguments.environments.own_data)
+    rows = datasets.read_rows(dataset, "train_dataset", limit=limit, may_lack_prompt=own_data)
     given = _objects(arguments, config, sources, rows, context)
     inputs = prepare(config, given)
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
     rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
-    turns: tuple[str, ...] = ()
-    if args.max_tool_calling_iterations is not None and arguments.environments is None:
-        turns = ("max_tool_calling_iterations changes nothing without tools or an environment_factory",)
+    has_turns = args.max_tool_calling_iterations is None or arguments.environments is not None
+    turns = () if has_turns else ("max_tool_calling_iterations changes nothing without tools or environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))
     place = Path(str(args.output_dir))
     refuse_foreign_files(place)
@@ -175,7 +174,8 @@ def _objects(
             f"reward_funcs must be names with train_dataset {rows.address!r}, got a function; give the rows themselves "
             "as train_dataset, or the function as 'file.py:function'"
         )
-    environments, own_data = arguments.environments, _own_data(arguments)
+    environments = arguments.environments
+    own_data = environments is not None and environments.own_data
     columns = datasets.columns_of(arguments.train_dataset, rows)
     check_parameters(sources, columns, [*context, *(["environments"] if own_data else [])])
     processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
@@ -315,10 +315,9 @@ def _completer(
     """The program's own sampler, if it has one."""
     if arguments.rollout_func is None:
         return None
-    model = arguments.model
-    is_named = isinstance(model, str)
-    described = read_config(config.model) if is_named else model.config
-    generation = read_generation_config(config.model) if is_named else model.generation_config
+    model = None if isinstance(arguments.model, str) else arguments.model
+    described = read_config(config.model) if model is None else model.config
+    generation = read_generation_config(config.model) if model is None else model.generation_config
     padding = frozenset() if tokenizer.pad_token_id is None else frozenset({tokenizer.pad_token_id})
     return RolloutFunction(
         function=arguments.rollout_func,
@@ -326,10 +325,6 @@ def _completer(
         ends=end_token_ids(tokenizer, generation, described) | padding,
         positions=positions_in(described),
     )
-
-
-def _own_data(arguments: TrainerArguments) -> bool:
-    return arguments.environments is not None and arguments.environments.own_data
 
 
 def _room(config: Config) -> int | None:

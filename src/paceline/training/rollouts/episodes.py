@@ -4,15 +4,14 @@ import queue
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from paceline.environments import Environment, EnvironmentSpec
 from paceline.environments.hosting import Hosted, Hosts, Outcome
+from paceline.environments.hosting.results import Method
 from paceline.errors import TrainingError
 from paceline.types import Completion, Episode, EpisodeEnd, Message, Task, Turn, WeightChange
 
-Then = Callable[["RunningEpisode", Outcome], None]
-Method = Literal["begin", "answer", "close"]
+OnAnswer = Callable[["RunningEpisode", Outcome], None]
 
 
 class RunningEpisode:
@@ -99,10 +98,10 @@ class Answers:
     def __init__(self, patience: float) -> None:
         """`patience`: seconds without any answer after which all that is waited for counts as lost."""
         self._patience = patience
-        self._arrived = queue.SimpleQueue[tuple[Then, RunningEpisode, Outcome]]()
+        self._arrived = queue.SimpleQueue[tuple[OnAnswer, RunningEpisode, Outcome]]()
         self._waiting = Counter[str]()
 
-    def ask(self, episode: RunningEpisode, method: Method, *given: object, then: Then) -> None:
+    def ask(self, episode: RunningEpisode, method: Method, *given: object, then: OnAnswer) -> None:
         """Call a method of an episode's environment; `then` gets its outcome."""
         assert episode.hosted is not None
         if episode.hosted.is_instant:
@@ -112,7 +111,7 @@ class Answers:
         episode.hosted.call(method, *given, then=lambda outcome: self._arrived.put((then, episode, outcome)))
 
     def work_on_all(self) -> None:
-        """Work on the answers that have arrived."""
+        """OnAnswer on the answers that have arrived."""
         while not self._arrived.empty():
             self.work_on_next()
 
