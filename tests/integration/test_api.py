@@ -471,7 +471,7 @@ def test_the_model_card_says_what_was_trained_without_any_account(tmp_path, mode
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"tools": [print]}, ConfigError, "tools must be None"),
+        ({"tools": [print]}, ConfigError, r"tool print: argument .\*args. cannot be given by name"),
         ({"train_dataset": None}, ConfigError, "`train_dataset` is required: give a dataset"),
         ({"train_dataset": Dataset.from_list([{"question": "?"}])}, DataError, "no column `prompt`.*question"),
         ({"train_dataset": Dataset.from_dict({"prompt": []})}, DataError, "train_dataset has no rows"),
