@@ -15,6 +15,7 @@ from paceline.objective.micro_batches import Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
 from paceline.training.learner.learner import Learner, PreparedBatch
 from paceline.training.learner.samples import samples_of
+from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
 from tests.episodes import random_conversation
 from tests.tiny import tiny_model, with_exact_norms
@@ -166,6 +167,36 @@ class Splitter:
         chance = random.Random(row)
         values = tuple(value + chance.gauss(0, spread) for value in self.old[row].tolist())
         return replace(self.samples[row], rollout_logprobs=values)
+
+
+def trained(
+    groups: Sequence[RolloutGroup],
+    loss: LossConfig,
+    *,
+    temperature: float = TEMPERATURE,
+    num_iterations: int = 2,
+    **optim: float,
+) -> tuple[Tensor, UpdateStats]:
+    """Weights after a step of a new learner in float64, and its numbers."""
+    policy, reference = (
+        Loaded(
+            model=with_exact_norms(tiny_model("qwen2", dtype=torch.float64, seed=seed)).train(),
+            compute_dtype=torch.float64,
+        )
+        for seed in (0, 1)
+    )
+    choose_forward(reference.model)
+    learner = Learner(
+        policy,
+        choose_forward(policy.model),
+        reference=reference if loss.beta else None,
+        loss=loss,
+        optim=OptimConfig(num_iterations=num_iterations, adam_eps=1e-3, **optim),
+        temperature=temperature,
+        max_completion_length=MAX_LENGTH,
+    )
+    stats = learner.step(groups, learning_rate=1e-2)
+    return torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()]), stats
 
 
 def relative(got: Tensor, wanted: Tensor) -> float:

@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.config.objective import LossConfig, OptimConfig
-from paceline.models.forward import choose_forward
-from paceline.models.loaded import Loaded
+from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut, share_out, units
 from paceline.objective.micro_batches import pack, padded_rows, token_weights
-from paceline.training.learner.learner import Learner, PreparedBatch
+from paceline.training.learner.learner import PreparedBatch
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
@@ -29,8 +27,8 @@ from tests.laws.splitting import (
     random_cut,
     random_episodes,
     relative,
+    trained,
 )
-from tests.tiny import tiny_model, with_exact_norms
 
 CUTS = 4
 PROMPT = "ask"
@@ -158,29 +156,6 @@ def group(*branches: Sequence[int]) -> RolloutGroup:
     ]
     task = Task(task_id="0", prompt=PROMPT, prompt_ids=ids(PROMPT), answer=None)
     return RolloutGroup(task=task, rollouts=tuple(rollouts))
-
-
-def trained(groups: Sequence[RolloutGroup], loss: LossConfig, **optim: float) -> tuple[Tensor, UpdateStats]:
-    """Weights after a step of a new learner, and its numbers."""
-    policy, reference = (
-        Loaded(
-            model=with_exact_norms(tiny_model("qwen2", dtype=torch.float64, seed=seed)).train(),
-            compute_dtype=torch.float64,
-        )
-        for seed in (0, 1)
-    )
-    choose_forward(reference.model)
-    learner = Learner(
-        policy,
-        choose_forward(policy.model),
-        reference=reference if loss.beta else None,
-        loss=loss,
-        optim=OptimConfig(num_iterations=2, adam_eps=1e-3, **optim),
-        temperature=0.7,
-        max_completion_length=MAX_LENGTH,
-    )
-    stats = learner.step(groups, learning_rate=1e-2)
-    return torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()]), stats
 
 
 def numbers_of(stats: UpdateStats) -> dict[str, float]:

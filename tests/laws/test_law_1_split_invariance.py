@@ -6,17 +6,13 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from paceline.config.objective import LossConfig, OptimConfig
-from paceline.models.forward import choose_forward
-from paceline.models.loaded import Loaded
+from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut
 from paceline.objective.micro_batches import Sample, pack, padded_rows
 from paceline.objective.own_loss import check_policy_loss
 from paceline.objective.policy_loss import each_token, sequence_means
-from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
-from tests.laws.splitting import FORWARDS, TOLERANCE, Splitter, losses, random_cut, random_samples, relative
-from tests.tiny import tiny_model, with_exact_norms
+from tests.laws.splitting import FORWARDS, TOLERANCE, Splitter, losses, random_cut, random_samples, relative, trained
 
 CUTS = 16
 
@@ -143,27 +139,10 @@ def groups_of(samples: list[Sample], reasons: Sequence[str | None] = ()) -> list
 def test_a_learners_step_ends_in_the_same_weights_for_any_micro_batch_budget(loss, num_iterations):
     samples = random_samples(11)
     reasons = [(None, None, "truncated", "no_reward")[at % 4] for at in range(len(samples))]
-    ends = []
+    groups, ends = groups_of(samples, reasons), []
     for budget in (1, 25, 10_000):
-        policy, reference = (
-            Loaded(
-                model=with_exact_norms(tiny_model("qwen2", dtype=torch.float64, seed=seed)).train(),
-                compute_dtype=torch.float64,
-            )
-            for seed in (0, 1)
-        )
-        choose_forward(reference.model)
-        learner = Learner(
-            policy,
-            choose_forward(policy.model),
-            reference=reference if loss.beta else None,
-            loss=loss,
-            optim=OptimConfig(num_iterations=num_iterations, micro_batch_tokens=budget, adam_eps=1e-3),
-            temperature=1.0,
-            max_completion_length=12,
-        )
-        stats = learner.step(groups_of(samples, reasons), learning_rate=1e-2)
+        end, stats = trained(groups, loss, temperature=1.0, num_iterations=num_iterations, micro_batch_tokens=budget)
         assert stats.updates == num_iterations
-        ends.append(torch.cat([parameter.detach().flatten() for parameter in policy.model.parameters()]))
+        ends.append(end)
     for end in ends[1:]:
         assert relative(end, ends[0]) <= 1e-10

@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
+from paceline.data.extraction.call_arguments import is_one_of
+from paceline.data.tools import call_id
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.errors import PacelineError
 
@@ -115,15 +117,6 @@ _WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", types
     tuple: "array",
     dict: "object",
 }
-_CLASSES: Mapping[str, type | tuple[type, ...]] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "null": types.NoneType,
-    "array": list,
-    "object": Mapping,
-}
 
 
 def _words(hint: object) -> Iterator[str]:
@@ -139,10 +132,6 @@ def _words(hint: object) -> Iterator[str]:
         yield _WORDS[plain]
 
 
-def _is_a(value: object, word: str) -> bool:
-    return isinstance(value, _CLASSES[word]) and (word == "boolean" or not isinstance(value, bool))
-
-
 def problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """Return the line that says what is wrong with the arguments; None if they may be given to the tool."""
     for name in tool.required:
@@ -153,7 +142,7 @@ def problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
             known = f"its arguments are {', '.join(tool.arguments)}" if tool.arguments else "it has none"
             return f"Error: {tool.name} has no argument {name[:SHOWN_NAME]!r}; {known}"
         words = tool.kinds.get(name, ())
-        if words and not any(_is_a(value, word) for word in words):
+        if not is_one_of(value, words):
             given = json.dumps(value, ensure_ascii=False, default=str)[:SHOWN_VALUE]
             return f"Error: {tool.name} needs {name!r} to be of type {' or '.join(words)}, got {given}"
     return None
@@ -275,4 +264,4 @@ def _observation(calls: Sequence[ToolCall], answers: Sequence[_Answer]) -> Obser
 
 
 def _message(index: int, name: str, text: str) -> Mapping[str, object]:
-    return {"role": "tool", "name": name, "tool_call_id": f"call{index:05d}", "content": text}
+    return {"role": "tool", "name": name, "tool_call_id": call_id(None, index), "content": text}

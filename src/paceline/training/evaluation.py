@@ -15,10 +15,11 @@ from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import percent_interval
 from paceline.rewards.function import RIGHT, RewardFunction, right_of
 from paceline.rewards.scoring.calling import early_start
-from paceline.rewards.scoring.scores import check_failure_rate, score, with_environments
+from paceline.rewards.scoring.scores import check_failure_rate
 from paceline.rewards.selecting import has_format, stated_answer
 from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws
+from paceline.training.rollouts.rounds import score_completed
 from paceline.types import Completion, Task
 
 
@@ -68,20 +69,13 @@ class AccuracyEvaluator:
         draws = Draws(seed=self.seed, purpose="eval", num_generations=self.generations)
         early = early_start(self.function, self.tasks)
         completed = complete(engine, drawn, self.sampling, draws, self.conversations, early)
-        asked = [task for one in completed for task in one.tasks]
-        answers = [answer for one in completed for answer in one.completions]
-        environments = [environment for one in completed for environment in one.environments]
-        scores = score(self.function, asked, answers, timeout=self.reward_timeout, environments=environments)
-        values: Sequence[float | None] = ()
-        notes: Sequence[str | None] = ()
-        for name in self.function:
-            values, notes = scores.values[name], scores.notes[name]
-        if self.conversations is not None:
-            scores = with_environments(scores, self.conversations.names, answers)
-        if not self.function:
-            values = [None if one.episode is None else one.episode.reward for one in answers]
-            notes = [None if one.episode is None else one.episode.failure for one in answers]
+        scores = score_completed(self.function, completed, self.conversations, timeout=self.reward_timeout)
         check_failure_rate(scores, limit=self.max_failure_rate)
+        episodes = [answer.episode for one in completed for answer in one.completions]
+        values: Sequence[float | None] = [None if one is None else one.reward for one in episodes]
+        notes: Sequence[str | None] = [None if one is None else one.failure for one in episodes]
+        for name in self.function:  # in the place of what environments say
+            values, notes = scores.values[name], scores.notes[name]
         right = max([right_of(function) for function in self.function.values()], default=RIGHT)
         parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
         outcomes = tuple(

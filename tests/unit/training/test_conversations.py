@@ -111,9 +111,7 @@ class Counting:
 
 
 def conversations(*specs: EnvironmentSpec, **limits: Any) -> Conversations:
-    default = EpisodeLimits(
-        turns=None, turn_tokens=None, message_tokens=None, prompt_tokens=300, step_seconds=5.0, episode_seconds=50.0
-    )
+    default = EpisodeLimits(turns=None, turn_tokens=None, message_tokens=None, prompt_tokens=300, episode_seconds=50.0)
     return Conversations(
         specs={spec.name: spec for spec in specs},
         tokens={spec.name: TurnTokens(TOKENIZER, tools=spec.tools, stop_ids=frozenset({END})) for spec in specs},

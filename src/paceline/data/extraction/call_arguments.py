@@ -54,7 +54,7 @@ def _cast(value: Any, types: Sequence[str], *, is_text: bool) -> Any:
     if isinstance(found, float) and found.is_integer() and "integer" in types and "number" not in types:
         found = int(found)
     # A schema without a type is often a reference to that of an object.
-    return found if found is not value and _is_one_of(found, types or ("array", "object")) else value
+    return found if found is not value and is_one_of(found, types or ("array", "object")) else value
 
 
 def untyped(text: str) -> Any:
@@ -92,5 +92,6 @@ def _types(schema: _Schema | bool) -> tuple[str, ...]:
     return (*types, "null") if schema.get("nullable") and "null" not in types else types
 
 
-def _is_one_of(value: Any, types: Sequence[str]) -> bool:
+def is_one_of(value: Any, types: Sequence[str]) -> bool:
+    """Return True if a value has one of these types, in JSON's words; any has, where none is named."""
     return not types or any(_IS_OF_TYPE[one](value) for one in types)

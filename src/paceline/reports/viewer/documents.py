@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
 from paceline.models.places import DIRECTORIES
+from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import read_lines, read_run
 from paceline.reports.page.samples import distinctive
 from paceline.reports.viewer.columns import (
@@ -206,9 +207,9 @@ def texts_of(records: Sequence[Record]) -> dict[str, object]:
 
 
 def _shown_episode(episode: Record) -> dict[str, object]:
-    """Return an episode without the tokens of contexts that a turn has of its own: only that it has one."""
+    """Return an episode with its end in words, and of a context that a turn has of its own only that it has one."""
     turns = [{**turn, "prompt_ids": turn["prompt_ids"] is not None} for turn in episode["turns"]]
-    return {**episode, "turns": turns}
+    return {**episode, "turns": turns, "end": ENDS[episode["end"]]}
 
 
 def observed_places(record: Record) -> list[int]:
@@ -238,18 +239,17 @@ def tokens_of(records: Sequence[Record], pieces: Pieces, values: Sequence[Record
         texts = pieces.split(token_ids)
         special |= {token: pieces.is_special(token) for token in token_ids if token not in special}
         observed = observed_places(record)
-        own = [place for place in range(len(token_ids)) if place not in frozenset(observed)] if observed else None
-        plain = "".join(
-            texts[place] for place in (range(len(texts)) if own is None else own) if not special[token_ids[place]]
-        )
-        wanted = str(record["completion"]) if own is None else "".join(str(record["completion"]).split("\n"))
+        left_out, wanted = frozenset(observed), str(record["completion"])
+        plain = "".join(text for at, text in enumerate(texts) if at not in left_out and not special[token_ids[at]])
+        if observed:  # turns are joined by a newline
+            plain, wanted = plain.replace("\n", ""), wanted.replace("\n", "")
         rows.append(
             {
                 "ids": token_ids,
                 "pieces": [numbers.setdefault(text, len(numbers)) for text in texts],
                 "special": [place for place, token in enumerate(token_ids) if special[token]],
                 "observed": observed,
-                "agrees": (plain if own is None else "".join(plain.split("\n"))).strip() == wanted.strip(),
+                "agrees": plain.strip() == wanted.strip(),
                 "engine": record.get("logprobs"),
                 **(values[at] if at < len(values) else {}),
             }

@@ -77,7 +77,7 @@ class EpisodeBatch(FurtherRequests):
     ) -> None:
         self._sampling, self._draws, self._conversations = sampling, draws, conversations
         self._limits, self._on_finished = conversations.limits, on_finished
-        patience = conversations.hosts.wait + conversations.limits.step_seconds + PATIENCE_SECONDS
+        patience = conversations.hosts.wait + conversations.hosts.seconds + PATIENCE_SECONDS
         self._answers = Answers(patience)
         self._ready = list[tuple[Request, list[RunningEpisode]]]()
         self._at = dict[tuple[int, int], RunningEpisode]()

@@ -56,10 +56,8 @@ class EpisodeLimits:
     """Tokens of one message of the environment, at most."""
     prompt_tokens: int
     """Tokens of the prompt with what the environment adds to it, at most."""
-    step_seconds: float
-    """Wall seconds of one answer of the environment."""
     episode_seconds: float
-    """Wall seconds of all answers of an episode."""
+    """Wall seconds of all answers of an episode; `Hosts` has those of one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

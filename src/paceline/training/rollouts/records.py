@@ -2,14 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
 from paceline.metrics.statistics import mean_and_std
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.types import Episode, RolloutGroup, Turn
+from paceline.types import Episode, RolloutGroup
 
 
 def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
@@ -76,16 +76,11 @@ def _of_episodes(episodes: Sequence[Episode]) -> dict[str, object]:
         "turns_max": max(len(episode.turns) for episode in episodes),
         "observed_tokens": sum(turn.observed for turn in turns),
         "branches": sum(turn.prompt_ids is not None for turn in turns),
-        "tool_calls": sum(len(calls_of(turn)) for turn in turns),
+        "tool_calls": sum(len(cast(Sequence[Any], turn.message.get("tool_calls", ()))) for turn in turns),
         "malformed_calls": sum(turn.malformed is not None for turn in turns),
         "environment_seconds": math.fsum(turn.seconds for turn in turns),
         "episode_ends": dict(Counter(episode.end for episode in episodes)),
     }
-
-
-def calls_of(turn: Turn) -> Sequence[Mapping[str, Any]]:
-    """Return the tool calls that a turn asked for."""
-    return cast(Sequence[Mapping[str, Any]], turn.message.get("tool_calls", ()))
 
 
 def _turns_without_sibling(groups: Sequence[RolloutGroup]) -> int | None:

@@ -65,12 +65,7 @@ class EngineSampler(RoundSampler):
         started, size = time.perf_counter(), self.num_generations
         completed = self._complete(drawn)
         generated = time.perf_counter()
-        asked = [task for one in completed for task in one.tasks]
-        answers = [answer for one in completed for answer in one.completions]
-        environments = [environment for one in completed for environment in one.environments]
-        scores = score(self.functions, asked, answers, timeout=self.reward_timeout, environments=environments)
-        if self.conversations is not None:
-            scores = with_environments(scores, self.conversations.names, answers)
+        scores = score_completed(self.functions, completed, self.conversations, timeout=self.reward_timeout)
         scored = (
             self._scored(one.task, one.completions, part_of(scores, index * size, size))
             for index, one in enumerate(completed)
@@ -91,8 +86,9 @@ class EngineSampler(RoundSampler):
 
     def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> ScoredGroup:
         places = range(len(group))
-        environments = [one.episode is not None and one.episode.failure is not None for one in group]
-        failed = tuple(environments[at] or any(at in rows for rows in scores.failed.values()) for at in places)
+        failed = tuple(
+            one.has_failed or any(at in rows for rows in scores.failed.values()) for at, one in enumerate(group)
+        )
         notes = ({name: said[at] for name, said in scores.notes.items()} for at in places)
         return ScoredGroup(
             task=task,
@@ -102,6 +98,25 @@ class EngineSampler(RoundSampler):
             notes=tuple({name: note for name, note in one.items() if note is not None} for one in notes),
             left_out=None if is_inside(scores.values, failed, self.advantage) else "filtered",
         )
+
+
+def score_completed(
+    functions: Mapping[str, RewardFunction],
+    completed: Sequence[Completed],
+    conversations: Conversations | None,
+    *,
+    timeout: float,
+) -> Scores:
+    """Score all completions, task after task, with columns for what environments gave; raises as `score` does."""
+    answers = [answer for one in completed for answer in one.completions]
+    scores = score(
+        functions,
+        [task for one in completed for task in one.tasks],
+        answers,
+        timeout=timeout,
+        environments=[environment for one in completed for environment in one.environments],
+    )
+    return scores if conversations is None else with_environments(scores, conversations.names, answers)
 
 
 def merge_rounds(parts: Sequence[Round], *, side_by_side: bool) -> Round:

@@ -15,7 +15,6 @@ from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import ReadFiles, has_split, is_file, load_rows
 from paceline.engines.vllm.window import check_vllm
 from paceline.environments import EnvironmentSpec
-from paceline.environments.resolving import specs
 from paceline.errors import ConfigError
 from paceline.models.places import (
     ADAPTER_WEIGHTS,
@@ -68,7 +67,12 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
     """
     measure, functions = config.evaluation.eval_reward_func, config.rewards.functions
     wanted = functions if for_training else [name for name in functions if base_name(name) in BUILT_IN]
-    environments = own.environments or specs(config.environment.environment, sandbox=config.rewards.sandbox)
+    environments: Mapping[str, EnvironmentSpec] = {}
+    if config.environment.environment:
+        # imported here: most runs have one turn, and what is built in brings asyncio and sqlite
+        from paceline.environments.resolving import specs
+
+        environments = specs(config.environment.environment, sandbox=config.rewards.sandbox)
     rewarding = [name for name, spec in environments.items() if spec.has_reward]
     if not config.rewards.names and not rewarding:
         raise ConfigError(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.data.sources import GivenRows, ReadFiles
-from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.parameters import base_name
@@ -31,7 +30,6 @@ class OwnObjects:
     """A configuration of peft for a new adapter."""
     rows: ReadFiles = field(default_factory=dict)
     functions: dict[str, RewardFunction] = field(default_factory=dict)
-    environments: dict[str, EnvironmentSpec] = field(default_factory=dict)
     objective: dict[str, Any] = field(default_factory=dict)
     """Functions by the option that they take the place of, `advantage` or `bound`."""
 
@@ -45,7 +43,6 @@ class OwnObjects:
             tokenizer=self.tokenizer,
             adapter=self.adapter,
             functions=functions,
-            environments=self.environments or None,
             advantage=self.objective.get("advantage"),
             policy_loss=self.objective.get("bound"),
         )

@@ -152,6 +152,8 @@ def conversations_of(
     model: Any,
 ) -> Conversations | None:
     """How conversations are held with the model of a configuration, or with a program's own; before any weight."""
+    if not environments:
+        return None
     generation = read_generation_config(config.model) if model is None else model.generation_config
     return make_conversations(config, tokenizer, environments, end_token_ids(tokenizer, generation, described))
 

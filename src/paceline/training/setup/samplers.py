@@ -102,7 +102,6 @@ def make_conversations(
             turn_tokens=options.max_turn_length,
             message_tokens=options.max_observation_length,
             prompt_tokens=config.data.max_prompt_length,
-            step_seconds=step_seconds,
             episode_seconds=episode_seconds,
         ),
     )

@@ -1,11 +1,6 @@
 "use strict";
 // A conversation: turns as bubbles, tool calls and their results folded.
 
-const ENDS = {
-  done: "ended by its environment", max_turns: "all turns used up", length: "cut at the limit",
-  failed: "its environment failed", timed_out: "its environment took too long",
-};
-
 function conversation(episode) {
   const bubbles = episode.turns.flatMap((turn, number) => {
     const calls = turn.message.tool_calls || [];
@@ -23,7 +18,7 @@ function conversation(episode) {
     return [model, element("div", { class: "bubble environment" }, ...answers, element("small", {}, said.join(", ")))];
   });
   return element("div", { class: "conversation" }, ...bubbles,
-    element("p", { class: "note" }, [episode.environment, counted(episode.turns.length, "turn"), ENDS[episode.end], ...episode.notes].join(", ")),
+    element("p", { class: "note" }, [episode.environment, counted(episode.turns.length, "turn"), episode.end, ...episode.notes].join(", ")),
     episode.failure === null ? null : element("p", { class: "why rule" }, element("b", {}, "failed"), `: ${episode.failure}`));
 }
 
