@@ -587,7 +587,8 @@ def test_those_that_live_are_closed_at_the_end(temporary):
 
 
 OWNER = """
-import sys, threading
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts in the background ignore it
 from paceline.environments.hosting import Hosts
 from tests.unit.environments.test_hosting import Asked, ask, begun, scripted, spec_of, turn
 with Hosts(step_seconds=600) as hosts:
@@ -607,13 +608,16 @@ def test_nothing_outlives_the_trainer(tmp_path, number):
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=ROOT
     ) as owner:
-        said_of = owner.stdout.readline().split()
-        everything = descendants(owner.pid)
-        assert {int(one) for one in said_of[:-1]} <= everything
-        processes = [os.pidfd_open(one) for one in everything]
-        owner.send_signal(number)
-        assert all(has_ended(one) for one in processes)
-        assert owner.wait(SOON) == -number
+        try:
+            said_of = owner.stdout.readline().split()
+            everything = descendants(owner.pid)
+            assert {int(one) for one in said_of[:-1]} <= everything
+            processes = [os.pidfd_open(one) for one in everything]
+            owner.send_signal(number)
+            assert all(has_ended(one) for one in processes)
+            assert owner.wait(SOON) == -number
+        finally:
+            owner.kill()  # else a failure above would wait for it without end
     assert not list(tmp_path.iterdir())
 
 
