@@ -15,6 +15,7 @@ from paceline.engines import Sampling
 from paceline.engines.vllm.starting import Room
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, EngineError, TrainingError
+from tests.engine_conversations import Others, all_at_once, all_of, apart, first_requests, last_first, played
 from tests.tiny import tiny_tokenizer
 from tests.vllm_models import END, LENGTH, arriving, local_engine, request, take_over, tied_model
 
@@ -152,6 +153,30 @@ def test_each_completion_has_a_limit_of_its_own_and_is_told_when_it_ends(fresh):
     unlimited = completions(fresh, [request("a", 3)])[0]
     assert [one.token_ids for one in group] == [ids[:limit] for ids, limit in zip(unlimited, (1, 5, 16), strict=True)]
     assert sorted(told) == sorted((0, one.token_ids, one.text) for one in group)
+
+
+@pytest.mark.parametrize("order", [None, all_at_once, last_first], ids=["at once", "lock-step", "reversed"])
+def test_conversations_have_the_tokens_of_the_local_engine_and_of_calls_apart(fresh, order):
+    # two of them fill a block of vLLM's cache
+    others, same = (Others(first_requests((140, 12, 135, 20), samples=2), order=one) for one in (order, None))
+    cached, step = [], fresh._vllm.step
+
+    def noting():
+        outputs = step()
+        cached.extend(one.num_cached_tokens for one in outputs if one.finished)
+        return outputs
+
+    fresh._vllm.step = noting
+    try:
+        turns = played(fresh, others, SAMPLING)
+    finally:
+        del fresh._vllm.step
+    assert sum(one == 128 for one in cached) >= 8, "the later turns of four conversations begin in the cache"
+    assert all_of(turns) == all_of(played(local_engine(tied_model()), same, SAMPLING))
+    by_request = [one.token_ids for one in apart(fresh, others, SAMPLING)]
+    numbers = [(index, sample) for index, one in enumerate(others.requests) for sample in range(len(one.keys))]
+    alone = dict(zip(numbers, by_request, strict=True))
+    assert all_of(turns) == {one: [alone[place] for place in places] for one, places in others.places.items()}
 
 
 def test_weights_that_come_while_completions_are_sampled_are_refused_and_the_engine_goes_on(fresh):

@@ -3,14 +3,13 @@
 import functools
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
 from transformers import DynamicCache
 
-from paceline.engines import Finished, Request, Sampling, sample_key
+from paceline.engines import Finished, Request, Sampling
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder
@@ -19,15 +18,25 @@ from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
 from paceline.errors import DataError
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.flash_attention import DenseKernel
-from paceline.types import Completion
+from tests.engine_conversations import (
+    SAMPLING,
+    TURNS,
+    Others,
+    Place,
+    all_at_once,
+    all_of,
+    apart,
+    first_requests,
+    key,
+    last_first,
+    played,
+    request_alone,
+    two_in_five_steps,
+)
 from tests.recording import record_operations
 from tests.tiny import tiny_model, tiny_tokenizer
 
 END = 258
-SAMPLING = Sampling(max_completion_length=80)
-TURNS = 3
-Place = tuple[int, int]
-"""Request and sample, which name a conversation or a turn of it."""
 
 
 class Counting(FusedDecoder):
@@ -107,93 +116,6 @@ def engine(model, make=tables, *, slots=64, eos=(END,), **options) -> LocalEngin
     return local
 
 
-def made_up(length: int, *seed: int) -> tuple[int, ...]:
-    return tuple(np.random.default_rng([length, *seed]).integers(0, 256, length).tolist())
-
-
-def key(conversation: Place, turn: int) -> int:
-    return sample_key(5, "test", str(conversation[0]), 0, conversation[1], turn)
-
-
-def first_requests(lengths: Sequence[int], samples: int = 1) -> list[Request]:
-    return [
-        Request(
-            prompt_ids=made_up(length, index),
-            keys=tuple(key((index, sample), 0) for sample in range(samples)),
-            limits=tuple(2 + (5 * index + 3 * sample) % 11 for sample in range(samples)),
-        )
-        for index, length in enumerate(lengths)
-    ]
-
-
-class Others:
-    """The other side of conversations: it answers each turn but the last with as many tokens as it is told.
-
-    `order` decides which of the answers that are ready are given at once: called with those that wait and with whether
-    the engine waits. An answer that is held back is offered again.
-    """
-
-    def __init__(self, requests: Sequence[Request], *, observed=lambda conversation, turn: 2, turns=TURNS, order=None):
-        self.requests, self.turns, self.observed = list(requests), turns, observed
-        self.order = order or (lambda ready, wait: ready)
-        self.conversation_of: dict[Place, Place] = {
-            (index, sample): (index, sample)
-            for index, request in enumerate(requests)
-            for sample in range(len(request.keys))
-        }
-        self.places: dict[Place, list[Place]] = {one: [one] for one in self.conversation_of}
-        self.ready: list[tuple[Place, Request]] = []
-        self.open = len(self.places)
-
-    def finished(self, one: Finished) -> bool:
-        place = one.request, one.sample
-        conversation = self.conversation_of[place]
-        turn = len(self.places[conversation])
-        if turn == self.turns:
-            self.open -= 1
-            return False
-        answer = made_up(self.observed(conversation, turn), *conversation, turn)
-        prompt = self.requests[one.request].prompt_ids + one.token_ids + answer
-        limit = 2 + (conversation[0] + 7 * turn + conversation[1]) % 9
-        asked = Request(prompt_ids=prompt, keys=(key(conversation, turn),), limits=(limit,), continues=place)
-        self.ready.append((conversation, asked))
-        return True
-
-    def take(self, *, wait: bool) -> list[Request] | None:
-        if not self.open:
-            return None
-        given = self.order(list(self.ready), wait)
-        self.ready = [one for one in self.ready if one not in given]
-        for conversation, request in given:
-            place = (len(self.requests), 0)
-            self.requests.append(request)
-            self.conversation_of[place] = conversation
-            self.places[conversation].append(place)
-        assert given or not wait, "the engine would wait for ever"
-        return [request for _, request in given]
-
-    def turns_of(self, groups: Sequence[Sequence[Completion]]) -> dict[Place, list[Completion]]:
-        return {one: [groups[at][sample] for at, sample in places] for one, places in self.places.items()}
-
-
-def played(local: LocalEngine, others: Others, sampling=SAMPLING) -> dict[Place, list[Completion]]:
-    first = [request for request in others.requests if request.continues is None]
-    return others.turns_of(local.generate(first, sampling, on_finished=others.finished, further=others))
-
-
-def apart(local: LocalEngine, others: Others, sampling=SAMPLING) -> list[Completion]:
-    """Each request that was asked, in a call of its own."""
-    return [one for request in others.requests for one in local.generate([request_alone(request)], sampling)[0]]
-
-
-def request_alone(request: Request) -> Request:
-    return Request(prompt_ids=request.prompt_ids, keys=request.keys, limits=request.limits)
-
-
-def all_of(conversations: dict[Place, list[Completion]]) -> dict[Place, list[tuple[int, ...]]]:
-    return {one: [turn.token_ids for turn in turns] for one, turns in conversations.items()}
-
-
 def assert_as_apart(make, conversations, others, *, kind="qwen3") -> None:
     alone = apart(engine(tiny_model(kind), make), others)
     places = [(index, sample) for index, request in enumerate(others.requests) for sample in range(len(request.keys))]
@@ -205,21 +127,6 @@ def assert_as_apart(make, conversations, others, *, kind="qwen3") -> None:
             assert turn.finish_reason == by_place[place].finish_reason
             assert turn.text == by_place[place].text
             assert turn.logprobs == pytest.approx(by_place[place].logprobs, abs=2e-5)
-
-
-def all_at_once(ready, wait):
-    """Lock-step: nobody answers before everybody waits."""
-    return ready if wait else []
-
-
-def last_first(ready, wait):
-    return ready[-1:] if wait else []
-
-
-def two_in_five_steps() -> Callable:
-    """Answers come while others sample, the latest first."""
-    steps = iter(range(10**6))
-    return lambda ready, wait: ready[-2:] if wait or next(steps) % 5 == 0 else []
 
 
 @pytest.mark.parametrize("make", DECODERS)

@@ -8,12 +8,13 @@ import torch
 from paceline.config.building import build_config
 from paceline.engines import Request, Sampling
 from paceline.engines.requests import Stopping
-from paceline.engines.vllm.asking import Collected, News, orders_of
+from paceline.engines.vllm.asking import Call, Collected, News, orders_of
+from paceline.engines.vllm.engine import VllmEngine
 from paceline.engines.vllm.probe import ALLOWED, PROMPT_LENGTH, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.starting import MOST_BYTES, Room, wanted_cache
 from paceline.engines.vllm.weight_transfer import named_weights, widened, widening
 from paceline.engines.vllm.window import check_vllm
-from paceline.errors import ConfigError, ModelError, TrainingError
+from paceline.errors import ConfigError, DataError, ModelError, TrainingError
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.vllm_models import tied_model
 
@@ -155,10 +156,10 @@ def test_rounding_may_grow_with_the_logprobs_that_are_rounded():
 def test_there_is_an_order_per_completion_with_its_key_and_its_limit():
     requests = [Request(prompt_ids=(1,), keys=(5, 6), limits=(2, 3)), Request(prompt_ids=(2, 3), keys=(7,))]
     orders = orders_of(requests, Sampling(max_completion_length=9))
-    assert [(one.request, one.prompt_ids, one.key, one.limit) for one in orders] == [
-        (0, (1,), 5, 2),
-        (0, (1,), 6, 3),
-        (1, (2, 3), 7, 9),
+    assert [(one.request, one.sample, one.prompt_ids, one.key, one.limit) for one in orders] == [
+        (0, 0, (1,), 5, 2),
+        (0, 1, (1,), 6, 3),
+        (1, 0, (2, 3), 7, 9),
     ]
 
 
@@ -194,3 +195,123 @@ def test_a_completion_stops_by_itself_or_at_its_limit(tokens, reason):
     one = Collected()
     one.take(news(tokens, [0.0] * len(tokens), [0] * len(tokens)), stopping())
     assert stopping().finish_reason(one.tokens, 2) == reason
+
+
+class ScriptedAsker:
+    """Stands for vLLM: each completion gets one token per step, its prompt's last one more, until its limit."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[int, tuple[int, int]] = {}
+        self.asked: list[tuple[int, ...]] = []
+        self.steps = 0
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.under_way)
+
+    def ask(self, call: Call) -> None:
+        for index, order in enumerate(call.orders[call.asked :], start=call.asked):
+            self.under_way[index] = (order.prompt_ids[-1], order.limit)
+            self.asked.append(order.prompt_ids)
+        call.asked = len(call.orders)
+
+    def step(self) -> list[News]:
+        self.steps += 1
+        told = []
+        for index, (last, left) in list(self.under_way.items()):
+            self.under_way[index] = (last + 1, left - 1)
+            if left == 1:
+                del self.under_way[index]
+            told.append(News(index=index, tokens=[last + 1], logprobs=[-1.0], versions=[0], has_ended=left == 1))
+        return told
+
+    def abort(self, index: int) -> None:
+        del self.under_way[index]
+
+    def abort_all(self) -> None:
+        self.under_way.clear()
+
+
+def scripted_vllm(length: int = 100) -> VllmEngine:
+    """The engine without the vLLM that its start would need."""
+    engine = object.__new__(VllmEngine)
+    engine._asker, engine._room, engine._tokenizer = ScriptedAsker(), Room(sequences=8, length=length), tiny_tokenizer()
+    engine._take_newer, engine._asleep, engine.policy_version = None, False, 0
+    engine._end_tokens, engine._vocab_size = frozenset([258]), 260
+    return engine
+
+
+class Answers:
+    """Continues each completion by the tokens given for it; an answer comes when the engine waits, or at once."""
+
+    def __init__(self, requests: list[Request], answers: dict[int, tuple[int, ...]], *, when_waited_for: bool) -> None:
+        self.requests, self.answers, self.late = list(requests), dict(answers), when_waited_for
+        self.ready: list[Request] = []
+        self.told, self.waits = [], []
+
+    def finished(self, one) -> bool:
+        self.told.append(one)
+        answer = self.answers.pop(one.request, None)
+        if answer is None:
+            return False
+        prompt = self.requests[one.request].prompt_ids + one.token_ids + answer
+        self.ready.append(Request(prompt_ids=prompt, keys=(9,), limits=(2,), continues=(one.request, one.sample)))
+        return True
+
+    def take(self, *, wait: bool) -> list[Request] | None:
+        self.waits.append(wait)
+        if not self.answers and not self.ready:
+            return None
+        given, self.ready = ([], self.ready) if self.late and not wait else (self.ready, [])
+        self.requests += given
+        return given
+
+
+@pytest.mark.parametrize("when_waited_for", [False, True])
+def test_further_requests_join_between_steps_and_are_waited_for_when_nothing_is_left(when_waited_for):
+    requests = [Request(prompt_ids=(10,), keys=(1,), limits=(2,)), Request(prompt_ids=(50,), keys=(2,), limits=(5,))]
+    others = Answers(requests, {0: (20,), 2: (30, 31)}, when_waited_for=when_waited_for)
+    engine, sampling = scripted_vllm(), Sampling(max_completion_length=9)
+    groups = engine.generate(requests, sampling, on_finished=others.finished, further=others)
+    assert [one.token_ids for (one,) in groups] == [(11, 12), (51, 52, 53, 54, 55), (21, 22), (32, 33)]
+    assert engine._asker.asked == [(10,), (50,), (10, 11, 12, 20), (10, 11, 12, 20, 21, 22, 30, 31)]
+    assert sorted(one.request for one in others.told) == [0, 1, 2, 3]
+    assert {one.finish_reason for one in others.told} == {"length"}
+    # 2 tokens of three turns; or 5 beside the first, and 2 of each turn that was waited for
+    assert engine._asker.steps == (9 if when_waited_for else 6)
+    assert any(others.waits) == when_waited_for
+
+
+def test_a_call_of_vllm_may_begin_without_requests_and_end_without_any():
+    class Late:
+        def __init__(self, *given) -> None:
+            self.given = list(given)
+
+        def take(self, *, wait):
+            return self.given.pop(0) if self.given else None
+
+    sampling = Sampling(max_completion_length=3)
+    assert scripted_vllm().generate([], sampling, further=Late()) == []
+    ((one,),) = scripted_vllm().generate([], sampling, further=Late([Request(prompt_ids=(7,), keys=(1,))]))
+    assert one.token_ids == (8, 9, 10)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (Request(prompt_ids=(10, 12, 13), keys=(1,), continues=(0, 0)), "prompt 1 of the batch does not begin with"),
+        (Request(prompt_ids=(10, 11, 13), keys=(1,), continues=(0, 1)), "which names no ended completion"),
+        (Request(prompt_ids=(10,) * 99, keys=(1,)), "prompt 1 of the batch has 99 tokens and up to 9 to come"),
+    ],
+)
+def test_a_further_request_that_does_not_fit_is_refused_and_nothing_is_left_under_way(asked, message):
+    class Wrong:
+        def take(self, *, wait):
+            return [asked] if wait else []
+
+    engine = scripted_vllm()
+    requests, sampling = [Request(prompt_ids=(10,), keys=(1,), limits=(1,))], Sampling(max_completion_length=9)
+    with pytest.raises(DataError, match=message):
+        engine.generate(requests, sampling, on_finished=lambda one: True, further=Wrong())
+    assert not engine._asker.waits
+    assert not engine._busy

@@ -8,7 +8,9 @@ what answers them: environments, tools and reward functions."""
 ASSUMED_FREE = 4 << 30
 """Bytes of memory taken for free where the system does not tell."""
 READ_COST = 4
-"""How many tokens of a prompt can be computed together in the time that one more row takes of a decoding step."""
+"""Tokens of a prompt that are computed in the time in which a row of a decoding step reads one. On two CPU cores in
+float32: 9 of 32 rows, 5 of 64 and 2 of 256 with the embedded model, 5 of 8 rows, 2 of 32 and 1 of 64 with layers of a
+model of half a billion parameters."""
 
 
 def reading_pays(observed: int, prompt: int) -> bool:
