@@ -28,7 +28,6 @@ from paceline.compat.trl.rollouts import RolloutFunction
 from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, of_fields, translate
 from paceline.config.sections import Config, ModelConfig
-from paceline.data.tasks import no_tools
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, PacelineError
 from paceline.models.loaded import export_model
@@ -183,17 +182,8 @@ def _objects(
     graders = make_graders(names, sources, processing, context=context, built_in=built_in, has_environments=own_data)
     check = row_check(graders.functions or {})
     tasks = datasets.make_tasks(
-        rows,
-        tokenizer,
-        config.data,
-        name="train_dataset",
-        room=_room(config),
-        check=check,
-        may_lack_prompt=own_data,
-        tools_of=no_tools if environments is None else environments.tools_of,
+        rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check, environments=environments
     )
-    if environments is not None:
-        tasks.hold_to(environments.check)
     return replace(
         graders,
         environments=None if environments is None else environments.specs,
@@ -294,18 +284,8 @@ def held_out_tasks(
     datasets.check_columns(dataset, title, may_lack_prompt=own_data)
     rows = datasets.read_rows(dataset, title, limit=None, whole=True, may_lack_prompt=own_data)
     tasks = datasets.make_tasks(
-        rows,
-        tokenizer,
-        config.data,
-        name=name,
-        room=_room(config),
-        check=check,
-        whole=True,
-        may_lack_prompt=own_data,
-        tools_of=no_tools if environments is None else environments.tools_of,
+        rows, tokenizer, config.data, name=name, room=_room(config), check=check, environments=environments
     )
-    if environments is not None:
-        tasks.hold_to(environments.check)
     return tasks.looked_at
 
 

@@ -189,7 +189,7 @@ def _check_best_metric(
 ) -> None:
     """Refuse a `metric_for_best_model` that no evaluation reports (ConfigError, with the nearest right names).
 
-    `own`: names of rewards that environments give. Those that reward functions log by `log_metric` are unknown before
+    `own`: names of rewards that environments give. Names that reward functions log by `log_metric` are unknown before
     they run. If one takes `log_metric`, any name is accepted that is not close to one of evaluation's own.
     """
     name = args.metric_for_best_model

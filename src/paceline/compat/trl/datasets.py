@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.environments import ROW, GivenEnvironments
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
@@ -19,20 +20,19 @@ from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
-from paceline.data.tasks import TaskSet, ToolsOf, build_tasks, no_tools
+from paceline.data.tasks import TaskSet, build_tasks, no_tools
 from paceline.errors import ConfigError, DataError
 from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import RowCheck, Task
 from paceline.workers.torchrun.environment import Launched
-
-ROW = "paceline_row"
-"""Column of a task with its whole row; functions of TRL's kind get its columns by a parameter of this name."""
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
 
 DatasetRows = Sequence[Mapping[str, Any]]
 
 
+TRAINING = "train_dataset"
+"""The trainer's argument with the rows to train on."""
 EMPTY_PROMPT = ({"role": "user", "content": ""},)
 """Prompt of a row without one: its environment writes it."""
 
@@ -45,8 +45,8 @@ def placeholders(args: GRPOConfig) -> list[Mapping[str, Any]]:
     """
     if args.max_steps <= 0:
         raise ConfigError(
-            f"max_steps must be above 0 without train_dataset, got {args.max_steps}: environments write the prompts, "
-            "and nothing else says how long to train"
+            f"max_steps must be above 0 without train_dataset, got {args.max_steps}: the environment writes the "
+            "prompts, and nothing else says how long to train"
         )
     return [{"prompt": [dict(EMPTY_PROMPT[0])]} for _ in range(batches_of(args).prompts_per_step)]
 
@@ -152,27 +152,34 @@ def make_tasks(  # noqa: PLR0913 - what makes a task of TRL's rows: fewer names 
     name: str,
     room: int | None = None,
     check: RowCheck | None = None,
-    whole: bool = False,
-    may_lack_prompt: bool = False,
-    tools_of: ToolsOf = no_tools,
+    environments: GivenEnvironments | None = None,
 ) -> TaskSet:
     """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
     `room` is the prompt length that the model's context leaves if `max_prompt_length` is unset. `check` returns the
-    objection of built-in reward functions to a row. `whole` makes all tasks at once, however many. `tools_of`
-    gives the JSON schemas of the tools that a row's prompt shows. DataError and
-    ModelError for a prompt that cannot be used, one that is too long, or messages without a template.
+    objection of built-in reward functions to a row. `environments`: prompts show their tools. Of a held-out set all
+    tasks are made at once, however many. DataError and ModelError for a prompt that cannot be used, one that is too
+    long, or messages without a template.
     """
+    whole = name != TRAINING
     unlimited = data.long_prompts == "error"
     limit = NO_LIMIT if unlimited else data.max_prompt_length
     options = replace(data, prompt_column="prompt", max_prompt_length=limit)
-    named: Sequence[Row] = TrainerRows(rows, name, may_lack_prompt=may_lack_prompt)
+    named: Sequence[Row] = TrainerRows(rows, name, may_lack_prompt=environments is not None and environments.own_data)
     if isinstance(rows, AddressedRows):
         options, named = replace(data, max_prompt_length=limit), rows.rows
     seen = named if len(rows) > WHOLE and not whole else [*named]
     built = build_tasks(
-        seen, cast(Tokenizer, tokenizer), options, system=None, check=check, whole=whole, tools_of=tools_of
+        seen,
+        cast(Tokenizer, tokenizer),
+        options,
+        system=None,
+        check=check,
+        whole=whole,
+        tools_of=no_tools if environments is None else environments.tools_of,
     )
+    if environments is not None:
+        built.hold_to(environments.check)
 
     def check_lengths(tasks: Sequence[Task]) -> None:
         """Limit prompts by the model's context if the user sets no limit."""

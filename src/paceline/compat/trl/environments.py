@@ -1,7 +1,7 @@
 """Tools and environments as TRL takes them, as environments of ours.
 
-| TRL's                              | here                                                                            |
-|------------------------------------|---------------------------------------------------------------------------------|
+| TRL's                              | here                                                                           |
+|------------------------------------|--------------------------------------------------------------------------------|
 | `tools`                            | one environment, `tools`; with an `environment_factory` they are in each        |
 | a factory                          | an environment by its class's name, whose public methods are tools              |
 | a dict of factories                | the column `environment` chooses one by its key, and `reset` is not given it    |
@@ -11,28 +11,24 @@
 | a call that cannot be read         | the same: text, with which the conversation ends                                |
 """
 
-import asyncio
-import contextlib
-import heapq
 import inspect
-import queue
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from paceline.compat.trl.datasets import ROW
+from paceline.compat.trl.slots import Slot, SlotPool
 from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Observation
 from paceline.environments.objects import opening_of, reward_of, row_for, tool_methods
 from paceline.environments.schemas import tool_schema
 from paceline.environments.tools import FAILURES, CallError, Tool, ToolEnvironment
 from paceline.errors import ConfigError, DataError, first_line
-from paceline.runtime.interrupts import Interrupt
 from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import Task
 
+ROW = "paceline_row"
+"""Column of a task with its whole row; functions of TRL's kind get its columns by a parameter of this name."""
 TOOLS = "tools"
 """Name of the environment that has the tools alone."""
 Tools = Sequence[Callable[..., Any]]
@@ -52,7 +48,7 @@ class GivenEnvironments:
     """True: the column `environment` of each row names one."""
     own_data: bool
     """True: an environment may write the prompts, so that rows need none."""
-    lent: list["_Slot"] = field(default_factory=list)
+    lent: list["Slot"] = field(default_factory=list)
     """Objects of the episodes since this was last cleared, in their order."""
 
     @property
@@ -68,7 +64,7 @@ class GivenEnvironments:
         """
         if not self.are_chosen:
             return next(iter(self.specs.values())).tools
-        name = columns.get(ENVIRONMENT, None)
+        name = columns.get(ENVIRONMENT)
         if name not in self.specs:
             raise DataError(
                 f"the column `environment` of a row has {name!r}, which is not among the environments of "
@@ -77,12 +73,12 @@ class GivenEnvironments:
         return self.specs[str(name)].tools
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse rows whose prompt is plain text (DataError): there is no message for a conversation to go on from."""
+        """Refuse rows whose prompt is plain text (DataError): a conversation goes on from messages."""
         for task in tasks:
             if task.messages is None:
                 raise DataError(
-                    f"row {task.task_id}: its prompt is plain text, and a conversation goes on from messages; make it "
-                    "a list of messages"
+                    f"row {task.task_id}: its prompt is plain text, and a conversation goes on from messages; make "
+                    "it a list of messages"
                 )
 
 
@@ -97,9 +93,9 @@ def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvi
     if factory is None:
         if not shared:
             return None
-        lent = list[_Slot]()
-        pool = _Pool(_Making(factory=None, tools=shared, leaves_out=()), lent, seconds=seconds)
-        spec = EnvironmentSpec(name=TOOLS, make=_never, reserve=pool.reserve, tools=tuple(map(tool_schema, shared)))
+        lent = list[Slot]()
+        reserve = partial(_reserve, SlotPool(lambda: None), lent, shared, ())
+        spec = EnvironmentSpec(name=TOOLS, make=_never, reserve=reserve, tools=tuple(map(tool_schema, shared)))
         return GivenEnvironments(
             specs={TOOLS: spec}, tools=shared, kinds={}, are_chosen=False, own_data=False, lent=lent
         )
@@ -111,16 +107,15 @@ def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvi
             "environment_factory must be a class or function that makes an environment, or a dict of them by name, got "
             f"{factory!r}"
         )
-    lent, names, specs = list[_Slot](), dict[type, str](), dict[str, EnvironmentSpec]()
+    lent, names, specs = list[Slot](), dict[type, str](), dict[str, EnvironmentSpec]()
     functions, kinds = list(shared), dict[str, type]()
     for key, make in factories.items():
-        leaves_out = (ENVIRONMENT,) if are_chosen else ()
-        pool = _Pool(_Making(factory=make, tools=shared, leaves_out=leaves_out), lent, seconds=seconds)
-        inner = pool.first
+        pool = SlotPool(make)
+        inner = _first(pool, make, seconds)
         kind = type(inner)
         if not inspect.isfunction(getattr(kind, "reset", None)):
             raise ConfigError(
-                f"environment_factory made a {kind.__name__}, which must define a callable `reset`: it begins episodes"
+                f"environment_factory made a {kind.__name__}, which must define a callable `reset` to begin an episode"
             )
         same = sum(one.__name__ == kind.__name__ for one in names if one is not kind)
         name = names.setdefault(kind, kind.__name__ if not same else f"{kind.__name__}_{same + 1}")
@@ -131,7 +126,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvi
         specs[key or name] = EnvironmentSpec(
             name=name,
             make=_never,
-            reserve=pool.reserve,
+            reserve=partial(_reserve, pool, lent, shared, (ENVIRONMENT,) if are_chosen else ()),
             tools=tuple(map(tool_schema, (*shared, *methods))),
             has_reward=has_reward,
         )
@@ -159,175 +154,39 @@ def _functions(tools: Any) -> list[Callable[..., Any]]:
     return functions
 
 
+def _first(pool: SlotPool, factory: Callable[[], Any], seconds: float) -> Any:
+    """Make the object of the first slot, to look at it."""
+    slot = pool.take()
+    try:
+        return slot.thread.call(slot.make, seconds)
+    except Exception as error:
+        raise ConfigError(
+            f"environment_factory {factory!r} cannot be called ({type(error).__name__}: {first_line(error)})"
+        ) from error
+    finally:
+        pool.give_back(slot)
+
+
+def _reserve(pool: SlotPool, lent: list[Slot], tools: Tools, left_out: Sequence[str]) -> Callable[[], Environment]:
+    """Lend a slot to an episode, until nothing refers to its environment any more."""
+    slot = pool.take()
+    lent.append(slot)
+    environment = SlotEnvironment(slot, tools, left_out)
+    weakref.finalize(environment, pool.give_back, slot).atexit = False
+    return lambda: environment
+
+
 def _never() -> Environment:
     raise AssertionError("environments of a program are reserved")
-
-
-_Job = tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]
-"""A function, and what is to be told of its result or what it raised."""
-
-
-class _Overtime(BaseException):
-    """The call took longer than it may. No `Exception`: a tool that swallows those must not swallow this."""
-
-
-class _Thread:
-    """A thread that runs one call after another: what a program opens may belong to the thread that opened it."""
-
-    def __init__(self) -> None:
-        self.is_lost = False
-        """True once a call in it has taken too long."""
-        self._jobs, self._interrupts = queue.SimpleQueue[_Job | None](), list[Interrupt]()
-        threading.Thread(target=_work, args=(self._jobs, self._interrupts), name="environment", daemon=True).start()
-        weakref.finalize(self, self._jobs.put, None).atexit = False  # the thread ends with it
-
-    async def run(self, function: Callable[[], Any]) -> Any:
-        """Run a function; raises what it raises. A task that is cancelled meanwhile leaves the thread behind."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-
-        def settle(value: Any, error: Exception | None) -> None:
-            if not done.done():
-                done.set_result(value) if error is None else done.set_exception(error)
-
-        def arrived(value: Any, error: Exception | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, value, error)
-
-        self._jobs.put((function, arrived))
-        try:
-            return await done
-        except asyncio.CancelledError:
-            self.leave()
-            raise
-
-    def call(self, function: Callable[[], Any], seconds: float) -> Any:
-        """Run a function while the caller waits; raises what it raises, and TimeoutError after so many seconds."""
-        arrived = queue.SimpleQueue[tuple[Any, Exception | None]]()
-        self._jobs.put((function, lambda value, error: arrived.put((value, error))))
-        try:
-            value, error = arrived.get(timeout=seconds)
-        except queue.Empty:
-            self.leave()
-            raise TimeoutError(f"it took more than {seconds:g} seconds") from None
-        if error is not None:
-            raise error
-        return value
-
-    def leave(self) -> None:
-        """Interrupt what runs, and let the thread end."""
-        self.is_lost = True
-        self._jobs.put(None)
-        for interrupt in self._interrupts:
-            interrupt.send(_Overtime())
-
-
-def _work(jobs: "queue.SimpleQueue[_Job | None]", interrupts: list[Interrupt]) -> None:
-    interrupt = Interrupt()
-    interrupts.append(interrupt)
-    interrupt.open()
-    try:
-        while (job := jobs.get()) is not None:
-            function, arrived = job
-            value: Any = None
-            error: Exception | None = None
-            try:
-                value = function()
-            except _Overtime:
-                return
-            except StopIteration as stopped:  # no future takes it
-                error = RuntimeError(f"StopIteration: {stopped}")
-            except Exception as raised:  # noqa: BLE001 - the border to a program's own code
-                error = raised
-            except BaseException as raised:  # noqa: BLE001 - sys.exit() ends no run from here
-                error = RuntimeError(f"{type(raised).__name__}: {raised}")
-            arrived(value, error)
-            del job, function, arrived, value, error  # what they hold must not live on while the thread waits
-    except _Overtime:
-        return
-    finally:
-        interrupt.close()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Making:
-    """How objects are made and what episodes with them may call."""
-
-    factory: Callable[[], Any] | None
-    """None: there is no object, and the tools are all there is."""
-    tools: Tools
-    """Tools beside the object's own."""
-    leaves_out: tuple[str, ...]
-    """Columns that `reset` does not get."""
-
-
-class _Slot:
-    """An object with its thread; one episode at a time has it."""
-
-    def __init__(self, number: int, making: _Making) -> None:
-        self.number, self.making, self.thread = number, making, _Thread()
-        self.inner: Any = None
-
-    def __lt__(self, other: "_Slot") -> bool:
-        return self.number < other.number
-
-    def make(self) -> Any:
-        """Make the object, where it is not made yet; in the slot's own thread."""
-        if self.inner is None and self.making.factory is not None:
-            self.inner = self.making.factory()
-        return self.inner
-
-    async def call(self, function: Callable[..., Any], **given: Any) -> Any:
-        """Call a function of the program's in the thread, or await it where it is async."""
-        if inspect.iscoroutinefunction(function):
-            return await function(**given)
-        result = await self.thread.run(partial(function, **given))
-        return await result if inspect.isawaitable(result) else result
-
-
-class _Pool:
-    """Slots of one factory: the free one of the lowest number comes first, so that every run lends them alike."""
-
-    def __init__(self, making: _Making, lent: list[_Slot], *, seconds: float) -> None:
-        """Make the first object, if there are any, to look at it.
-
-        Raises:
-            ConfigError: it cannot be made.
-        """
-        self._making, self._lent = making, lent
-        self._free, self._count = [_Slot(0, making)], 1
-        self._returned = queue.SimpleQueue[_Slot]()  # a finalizer may run in the middle of anything
-        slot = self._free[0]
-        try:
-            self.first = slot.thread.call(slot.make, seconds)
-        except Exception as error:
-            raise ConfigError(
-                f"environment_factory {making.factory!r} cannot be called ({type(error).__name__}: {first_line(error)})"
-            ) from error
-
-    def reserve(self) -> Callable[[], Environment]:
-        """Lend a slot to an episode, until its environment is no longer referred to."""
-        while not self._returned.empty():
-            heapq.heappush(self._free, self._returned.get())
-        if self._free:
-            slot = heapq.heappop(self._free)
-        else:
-            slot, self._count = _Slot(self._count, self._making), self._count + 1
-        self._lent.append(slot)
-        environment = SlotEnvironment(slot)
-        weakref.finalize(environment, self._give_back, slot).atexit = False
-        return lambda: environment
-
-    def _give_back(self, slot: _Slot) -> None:
-        if not slot.thread.is_lost:
-            self._returned.put(slot)
 
 
 class SlotEnvironment:
     """`Environment` of one episode, around the object and the thread of a slot."""
 
-    def __init__(self, slot: _Slot) -> None:
-        self._slot, self._calls = slot, ToolEnvironment([])
+    def __init__(self, slot: Slot, tools: Tools, left_out: Sequence[str]) -> None:
+        """`tools`: functions beside the object's own methods; `left_out`: columns that `reset` does not get."""
+        self._slot, self._tools, self._left_out = slot, tools, left_out
+        self._calls = ToolEnvironment([])
 
     @property
     def inner(self) -> Any:
@@ -336,16 +195,14 @@ class SlotEnvironment:
 
     async def begin(self, task: Mapping[str, Any], seed: int) -> Any:
         """Reset the object; returns the text or the messages that it adds to the prompt."""
-        slot, making = self._slot, self._slot.making
-        inner = await slot.thread.run(slot.make)
+        inner = await self._slot.thread.run(self._slot.make)
         methods = [] if inner is None else [getattr(inner, method.__name__) for method in tool_methods(type(inner))]
-        self._calls = ToolEnvironment([_Tools([_as_tool(slot, one) for one in (*making.tools, *methods)])])
+        self._calls = ToolEnvironment([_Tools([_as_tool(self._slot, one) for one in (*self._tools, *methods)])])
         self._calls.begin(task, seed)
         if inner is None:
             return None
-        columns = task.get(ROW, task)
-        row = {name: value for name, value in columns.items() if name not in making.leaves_out}
-        return opening_of(await slot.call(inner.reset, **row_for(inner.reset, row, seed)))
+        row = {name: value for name, value in task.get(ROW, task).items() if name not in self._left_out}
+        return opening_of(await self._slot.call(inner.reset, **row_for(inner.reset, row, seed)))
 
     async def answer(self, turn: AgentTurn) -> Observation:
         """Carry out the turn's calls; one that cannot be read is text, and ends the conversation."""
@@ -374,7 +231,7 @@ class _Tools:
         """Do nothing."""
 
 
-def _as_tool(slot: _Slot, function: Callable[..., Any]) -> Tool:
+def _as_tool(slot: Slot, function: Callable[..., Any]) -> Tool:
     """Make a tool that answers in TRL's words."""
 
     async def call(**arguments: Any) -> str:

@@ -244,21 +244,12 @@ def adapted(
 
 
 _Answered = Mapping[str, list[Any]]
+ARGUMENTS = (*("paceline_row", "prompt_messages", "completions", "completion_messages", "episode_ids", "environments"),)
+"""Arguments of ours that TRL's are made of."""
 _SIGNATURE = inspect.Signature(
-    [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-        for name in [
-            "paceline_row",
-            "prompt_messages",
-            "completions",
-            "completion_messages",
-            "episode_ids",
-            "environments",
-        ]
-    ]
+    [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ARGUMENTS]
     + [inspect.Parameter(WHOLE, inspect.Parameter.KEYWORD_ONLY, default=())]
 )
-"""Arguments of ours that TRL's are made of."""
 
 
 def _up_to_last(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from paceline.compat.trl.datasets import ROW
+from paceline.compat.trl.environments import ROW
 from paceline.engines import Engine, TrainedEngine
 from paceline.errors import ConfigError
 from paceline.training.rollouts.conversations import Completed, Drawn
@@ -74,13 +74,11 @@ class RolloutFunction:
         prompt, ids = (_whole(lists[name][at], name, at) for name in ("prompt_ids", "completion_ids"))
         mask = [1] * len(ids) if "env_mask" not in lists else [int(bool(one)) for one in _plain(lists["env_mask"][at])]
         if len(mask) != len(ids):
-            raise ConfigError(
-                f"rollout_func must give an env_mask of {len(ids)} numbers for completion {at}, got {len(mask)}"
-            )
+            raise ConfigError(f"env_mask of completion {at} must have {len(ids)} numbers, got {len(mask)}")
         if 1 not in mask:
             raise ConfigError(
-                f"rollout_func must give each completion a token that the model sampled, got none for completion {at} "
-                f"({len(ids)} tokens)"
+                f"rollout_func must give each completion a token that the model sampled, got none among the {len(ids)} "
+                f"of completion {at}"
             )
         given = lists["logprobs"][at]
         logprobs = [] if given is None else _plain(given)
