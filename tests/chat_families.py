@@ -58,6 +58,11 @@ class Family:
     has_system: bool = True
     """True if its template takes a system message."""
 
+    @property
+    def switches(self) -> dict[str, object]:
+        """What its template is given beside messages and tools."""
+        return {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
+
 
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 QWEN = {
@@ -186,7 +191,7 @@ def turn_tokens(name: str, *, has_tools: bool = True, history: str = "auto") -> 
     return TurnTokens(
         tokenizer_of(name),
         tools=TOOLS if has_tools else (),
-        enable_thinking=BY_NAME[name].enable_thinking,
+        switches=BY_NAME[name].switches,
         stop_ids=stop_ids_of(name),
         history=history,
     )

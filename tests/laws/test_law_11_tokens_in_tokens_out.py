@@ -43,7 +43,7 @@ PLAIN = ("There are 12 apples.", "4", "the answer is 42", "No key 'x' {here}", "
 def rendered(name, messages, *, tools=True):
     """The family's own rendering, by its tokenizer alone."""
     family = BY_NAME[name]
-    given = {} if family.enable_thinking is None else {"enable_thinking": family.enable_thinking}
+    given = {**family.switches}
     if name == "llama3.2":
         given["date_string"] = "26 Jul 2024"
     if tools and family.shows_tools:
@@ -351,7 +351,7 @@ def test_10_a_result_above_the_limit_is_cut_between_tokens_and_says_so(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_11_an_empty_list_of_tools_is_none(name):
-    none = TurnTokens(tokenizer_of(name), stop_ids=stop_ids_of(name), enable_thinking=BY_NAME[name].enable_thinking)
+    none = TurnTokens(tokenizer_of(name), stop_ids=stop_ids_of(name), switches=BY_NAME[name].switches)
     assert none.text([SYSTEM, ASKED]) == rendered(name, [SYSTEM, ASKED], tools=False)
     assert "ipython" not in none.text([ASKED])
 

@@ -34,7 +34,8 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         # completions are drawn from another distribution, or of other prompts
         *("model", "dtype", "device", "trust_remote_code"),
         *("dataset", "dataset_split", "prompt_column", "answer_column", "system_prompt"),
-        *("enable_thinking", "max_prompt_length", "long_prompts", "shuffle", "dataset_size", "on_bad_row", "seed"),
+        *("enable_thinking", "chat_template_kwargs", "max_prompt_length", "long_prompts", "shuffle", "dataset_size"),
+        *("on_bad_row", "seed"),
         *("num_generations", "max_completion_length", "temperature", "top_p", "top_k", "min_p", "stop", "engine"),
         *("prompts_per_step", "max_staleness", "on_new_weights", "max_refills", "oversampling"),
         *("environment", "max_turns", "max_turn_length", "max_observation_length", "history"),

@@ -21,7 +21,7 @@ from paceline.errors import ConfigError
 
 NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-VERBATIM = ("stop", "dataset", "eval_dataset", "environment")
+VERBATIM = ("stop", "dataset", "eval_dataset", "environment", "chat_template_kwargs")
 """Options with several values whose text is not split at commas, which may be part of a value."""
 _COMMA = re.compile(r",(?![^(]*\))")
 """Comma outside brackets, which hold the parameters of a reward function's name."""

@@ -3,6 +3,7 @@
 A field's docstring is the option's help text. Names are unique over all sections, so that flags and files are flat.
 """
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -18,6 +19,14 @@ SANDBOXES = ("auto", "namespaces", "landlock", "none")
 SIZE = re.compile(r"(?=.*[1-9])\d+(\.\d+)?GiB")
 NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
 """A set of held-out tasks with a name of its own; a path with an equals sign is written with a slash before it."""
+RESERVED_SWITCHES = frozenset(
+    {
+        *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents"),
+        *("enable_thinking", "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict"),
+        *("return_tensors", "tokenize", "tokenizer_kwargs", "tools", "truncation"),
+    }
+)
+"""Arguments of a template's rendering that are not the user's, or have an option of their own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +97,9 @@ class DataConfig:
     own default, `""`: none at all."""
     enable_thinking: bool | None = None
     """Passed to chat templates that know the switch; None: left to the template."""
+    chat_template_kwargs: tuple[str, ...] = ()
+    """Further switches of the chat template, NAME=VALUE each, such as `reasoning_effort=low`; a value is JSON, or text
+    where it is none."""
     max_prompt_length: int = 512
     """Tokens of a prompt, at most."""
     long_prompts: Literal["error", "drop", "truncate_left"] = "error"
@@ -103,6 +115,11 @@ class DataConfig:
         require(self.dataset != (), "dataset", self.dataset, "name at least one dataset")
         require(self.max_prompt_length >= 1, "max_prompt_length", self.max_prompt_length, "be at least 1")
         require(self.dataset_size is None or self.dataset_size >= 1, "dataset_size", self.dataset_size, "be at least 1")
+        pairs = [entry.partition("=") for entry in self.chat_template_kwargs]
+        names = [name for name, equals, _ in pairs if equals and name.isidentifier()]
+        right = len({*names}) == len(pairs) and not RESERVED_SWITCHES.intersection(names)
+        rule = f"be NAME=VALUE, each name once and none of {', '.join(sorted(RESERVED_SWITCHES))}"
+        require(right, "chat_template_kwargs", self.chat_template_kwargs, rule)
         if self.eval_dataset is not None:
             require(len(self.eval_dataset) >= 1, "eval_dataset", self.eval_dataset, "name at least one dataset")
             whole = all(address.strip() for _, address in self.held_out)
@@ -110,6 +127,13 @@ class DataConfig:
             names = [name or address for name, address in self.held_out]
             right = len(set(names)) == len(names)
             require(right, "eval_dataset", self.eval_dataset, "name each set once", "NAME=ADDRESS gives one a name")
+
+    @property
+    def switches(self) -> dict[str, object]:
+        """What chat templates are given beside messages and tools."""
+        thinking = {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
+        pairs = (entry.partition("=") for entry in self.chat_template_kwargs)
+        return {**thinking, **{name: _json_or_text(value) for name, _, value in pairs}}
 
     @property
     def system_prompt_file(self) -> str | None:
@@ -129,6 +153,13 @@ class DataConfig:
             return tuple((None, one) for one in self.datasets)
         matches = [(entry, NAMED.fullmatch(entry)) for entry in self.eval_dataset]
         return tuple((None, entry) if match is None else (match["name"], match["address"]) for entry, match in matches)
+
+
+def _json_or_text(value: str) -> object:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

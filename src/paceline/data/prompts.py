@@ -125,7 +125,7 @@ def render(
     if is_explicit or not has_own:
         rest = prompt[1:] if has_own else prompt
         messages = rest if system is None else [{"role": "system", "content": system}, *rest]
-    text = apply_template(tokenizer, messages, data.enable_thinking, row_id, tools)
+    text = apply_template(tokenizer, messages, data.switches, row_id, tools)
     return Rendered(text=text, add_special_tokens=False, messages=tuple(messages))
 
 
@@ -144,7 +144,7 @@ def token_ids(rendered: Sequence[Rendered], tokenizer: Tokenizer) -> list[tuple[
 def apply_template(
     tokenizer: Tokenizer,
     messages: Sequence[Message],
-    enable_thinking: bool | None,
+    switches: Mapping[str, object],
     row_id: str,
     tools: ToolFormat | None = None,
 ) -> str:
@@ -154,7 +154,7 @@ def apply_template(
         DataError: the template refuses them.
     """
     try:
-        return chat_text(tokenizer, messages, enable_thinking, tools)
+        return chat_text(tokenizer, messages, switches, tools)
     except ModelError as error:
         raise DataError(
             f"row {row_id}: {error.message}",
@@ -163,9 +163,14 @@ def apply_template(
 
 
 def chat_text(
-    tokenizer: Tokenizer, messages: Sequence[Message], enable_thinking: bool | None, tools: ToolFormat | None = None
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    switches: Mapping[str, object],
+    tools: ToolFormat | None = None,
 ) -> str:
     """Render messages with the chat template, up to the start of the answer, at the date of `pinned_date`.
+
+    `switches` are what the template is given beside them, by name.
 
     Raises:
         ModelError: the template refuses them.
@@ -174,7 +179,7 @@ def chat_text(
     from jinja2 import TemplateError
 
     written = [dict(message) for message in messages] if tools is None else tools.written(messages)
-    given: dict[str, object] = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+    given = dict(switches)
     if tools is not None and tools.shows_tools:  # an empty list is not the same as none to every template
         given["tools"] = [dict(schema) for schema in tools.schemas]
     if pinned_date(tokenizer) is not None:
@@ -215,7 +220,7 @@ def _with_stopped_clock(template: str) -> str:
 
 
 def tool_format(
-    tokenizer: Tokenizer, schemas: Sequence[Mapping[str, object]], enable_thinking: bool | None
+    tokenizer: Tokenizer, schemas: Sequence[Mapping[str, object]], switches: Mapping[str, object]
 ) -> ToolFormat | None:
     """Find out how the chat template shows tools; None without tools.
 
@@ -231,18 +236,18 @@ def tool_format(
     schema = {"name": "paceline_tool", "description": f"{MARK}-tool", "parameters": _NO_PARAMETERS}
     probe = replace(native, schemas=({"type": "function", "function": schema},))
     try:
-        text = chat_text(tokenizer, [user, call, result], enable_thinking, probe)
+        text = chat_text(tokenizer, [user, call, result], switches, probe)
         shows_tools = all(f"{MARK}-{what}" in text for what in ("tool", "argument", "result"))
     except ModelError:
         shows_tools = False
-    return replace(native, shows_tools=shows_tools, takes_system=takes_system(tokenizer, enable_thinking))
+    return replace(native, shows_tools=shows_tools, takes_system=takes_system(tokenizer, switches))
 
 
-def takes_system(tokenizer: Tokenizer, enable_thinking: bool | None) -> bool:
+def takes_system(tokenizer: Tokenizer, switches: Mapping[str, object]) -> bool:
     """Return True if the chat template takes a system message and shows it."""
     messages = [{"role": "system", "content": MARK}, {"role": "user", "content": "Question"}]
     try:
-        return MARK in chat_text(tokenizer, messages, enable_thinking)
+        return MARK in chat_text(tokenizer, messages, switches)
     except ModelError:
         return False
 
@@ -281,7 +286,7 @@ def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolFormat
     def around(place: int) -> tuple[str, str]:
         """Return what the template writes before and behind the content of one message."""
         marked = [{**message, "content": MARK} if at == place else message for at, message in enumerate(messages)]
-        text = apply_template(tokenizer, marked, data.enable_thinking, task.task_id, tools)
+        text = apply_template(tokenizer, marked, data.switches, task.task_id, tools)
         before, *behind = text.split(MARK)
         if len(behind) != 1:
             raise undecided

@@ -53,7 +53,7 @@ class Making:
                 self.data,
                 system=self.system,
                 row_id=row.row_id,
-                tools=self._shown(row.columns),
+                tools=self._shown(row.columns, row.row_id),
             )
             for row, asked in zip(rows, problems, strict=True)
         ]
@@ -75,10 +75,13 @@ class Making:
             tasks.append(task)
         return tasks
 
-    def _shown(self, columns: Mapping[str, object]) -> ToolFormat | None:
-        tools = self.tools_of(columns)
+    def _shown(self, columns: Mapping[str, object], row_id: str) -> ToolFormat | None:
+        try:
+            tools = self.tools_of(columns)
+        except DataError as error:
+            raise DataError(f"row {row_id}: {error.message}", remedies=error.remedies) from error
         if tools and (known := repr(tools)) not in self.formats:
-            self.formats[known] = tool_format(self.tokenizer, tools, self.data.enable_thinking)
+            self.formats[known] = tool_format(self.tokenizer, tools, self.data.switches)
         return self.formats[repr(tools)] if tools else None
 
     def one(self, row: Row) -> Task:
@@ -101,7 +104,7 @@ class Making:
     def truncated(self, task: Task) -> Task:
         """Cut a prompt that is too long to the limit; raise as `LargeTasks.at` if it cannot be cut."""
         try:
-            return truncate(task, self.tokenizer, self.data, self._shown(task.columns))
+            return truncate(task, self.tokenizer, self.data, self._shown(task.columns, task.task_id))
         except DataError as error:
             raise self.refusal(error) from error
 

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill
@@ -62,11 +63,12 @@ class TurnTokens:
         tokenizer: ChatTokenizer,
         *,
         tools: Sequence[Mapping[str, Any]] = (),
-        enable_thinking: bool | None = None,
+        switches: Mapping[str, object] = MappingProxyType({}),
         stop_ids: Iterable[int],
         history: Literal["auto", "append", "branch"] = "auto",
     ) -> None:
-        """`tools` are JSON schemas, `stop_ids` all tokens that end a turn, `history` is the option of that name.
+        """`tools` are JSON schemas, `switches` further arguments of the template, `stop_ids` tokens that end a turn,
+        `history` is the option of that name.
 
         Raises:
             ModelError: the tokenizer has no chat template, or neither appending nor rendering anew can be right.
@@ -76,8 +78,8 @@ class TurnTokens:
             raise ModelError(
                 "a conversation needs a chat template, and the model's tokenizer has none; use one that has"
             )
-        self._tokenizer, self._enable_thinking, self._history = tokenizer, enable_thinking, history
-        self._tools = tool_format(tokenizer, tools, enable_thinking)
+        self._tokenizer, self._switches, self._history = tokenizer, switches, history
+        self._tools = tool_format(tokenizer, tools, switches)
         self.plain = PlainText(tokenizer)
         """Reads what an environment says: `observed` does so, and what stands in a prompt is to be read so too."""
         self._names = {str(schema["function"]["name"]) for schema in tools}
@@ -91,7 +93,7 @@ class TurnTokens:
         self.pinned: Mapping[str, str] = {} if (date := pinned_date(tokenizer)) is None else {"date": date}
         """What the template shows of the world outside, held fixed: part of the run's identity."""
         self._check_tokenizer()
-        systems = (False, True) if takes_system(tokenizer, enable_thinking) else (False,)
+        systems = (False, True) if takes_system(tokenizer, switches) else (False,)
         answers = ANSWERS[:1] if self._tools is None else ANSWERS
         for roles in answers[:2]:
             for has_system in systems:
@@ -183,7 +185,7 @@ class TurnTokens:
         Raises:
             ModelError: the template refuses it.
         """
-        return chat_text(self._tokenizer, messages, self._enable_thinking, self._tools)
+        return chat_text(self._tokenizer, messages, self._switches, self._tools)
 
     def whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of `text`."""

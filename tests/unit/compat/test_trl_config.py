@@ -608,6 +608,9 @@ def test_prompts_are_bounded_by_the_models_context_or_lose_their_beginning():
 
 def test_the_template_is_told_whether_to_think():
     assert config_of(chat_template_kwargs={"enable_thinking": False}).data.enable_thinking is False
+    data = config_of(chat_template_kwargs={"enable_thinking": True, "effort": "low", "tags": ["a", 1]}).data
+    assert data.chat_template_kwargs == ('effort="low"', 'tags=["a", 1]')
+    assert data.switches == {"enable_thinking": True, "effort": "low", "tags": ["a", 1]}
 
 
 def test_evaluation_samples_as_training_does():

@@ -107,7 +107,7 @@ def trained(tmp_path, monkeypatch):
         }
         trainer = GRPOTrainer(
             model=model(),
-            processing_class=TOKENIZER,
+            processing_class=given.pop("processing_class", TOKENIZER),
             args=GRPOConfig(output_dir=str(tmp_path / "run"), **settings),
             train_dataset=rows,
             **given,
@@ -323,6 +323,24 @@ def test_a_tool_that_hangs_is_left_behind(trained):
     trainer.train()
     (record,) = metrics_of(trainer)
     assert record["episode_ends"] == {"timed_out": 1, "done": 2}
+
+
+def test_the_template_gets_every_switch_in_each_turn(trained):
+    reward, template = Recorder(), TEMPLATE.replace("assistant\n{% endif %}", "assistant\n{{ effort }}{% endif %}")
+    tokenizer = tiny_tokenizer(chat_template=template)
+    trainer = trained(
+        trls_script,
+        rows=[question()],
+        reward_funcs=reward,
+        tools=[multiply],
+        processing_class=tokenizer,
+        args={"chat_template_kwargs": {"effort": "low\n"}},
+    )
+    trainer.train()
+    first, *_, last = trainer.engine.prompts
+    assert first.endswith("<|im_start|>assistant\nlow\n")
+    assert last.endswith("</tool_response><|end|>\n<|im_start|>assistant\nlow\n")
+    assert last.count("low") == 2
 
 
 # --- environments

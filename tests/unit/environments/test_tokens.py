@@ -331,7 +331,7 @@ def test_plain_text_with_tools_is_refused():
 def test_tools_are_described_in_the_first_message_where_there_is_no_system_role():
     gemma_2 = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + EACH
     tokenizer = tokenizer_with(BY_NAME["chatml"], gemma_2)
-    shown = tool_format(tokenizer, TOOLS, None)
+    shown = tool_format(tokenizer, TOOLS, {})
     assert (shown.shows_tools, shown.takes_system) == (False, False)
     (only,) = shown.written([ASKED])
     assert only["role"] == "user"

@@ -144,7 +144,7 @@ def row_id(name: str, number: int) -> str:
     return f"{'train' if name == 'train_dataset' else given[1] if given else name}:{number}"
 
 
-def make_tasks(  # noqa: PLR0913 - what makes a task of TRL's rows: fewer names would hide some of it
+def make_tasks(
     rows: DatasetRows,
     tokenizer: PreTrainedTokenizerBase,
     data: DataConfig,

@@ -183,8 +183,8 @@ class GRPOFields:
     """Sample among tokens of at least this share of the top one's probability."""
     generation_kwargs: Keywords = decides(None, "stop", "top_p, top_k, min_p, and stop_strings as stop")
     """More about sampling: top_p, top_k, min_p, stop_strings."""
-    chat_template_kwargs: Keywords = decides(None, "enable_thinking")
-    """For the chat template: enable_thinking."""
+    chat_template_kwargs: Keywords = decides(None, "chat_template_kwargs enable_thinking")
+    """For the chat template, such as enable_thinking or reasoning_effort."""
     repetition_penalty: float = refused(
         1.0,
         "the loss would be of another distribution than the one that was sampled from",

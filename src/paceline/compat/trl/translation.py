@@ -3,6 +3,7 @@
 Keywords for other libraries, as in `generation_kwargs`, become options too; those without a meaning are refused.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FIELDS: Mapping[str, str] = {
     **{option: names[0] for option, names in DECIDED_BY.items()},
     "enable_thinking": "chat_template_kwargs enable_thinking",
+    "chat_template_kwargs": "chat_template_kwargs",
     "stop": "generation_kwargs stop_strings",
     "eval_temperature": "temperature",
     "lora_rank": "peft_config.r",
@@ -233,7 +235,12 @@ def _template_keywords(args: "GRPOConfig") -> Options:
     given = keywords_of(args, "chat_template_kwargs")
     # a switch that the templates of several models know
     options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
-    _refuse_rest("chat_template_kwargs", given, {}, ("enable_thinking",))
+    try:
+        options["chat_template_kwargs"] = tuple(f"{name}={json.dumps(value)}" for name, value in given.items())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"chat_template_kwargs must hold text, numbers and what JSON has, got {given!r} ({error})"
+        ) from error
     return options
 
 

@@ -86,7 +86,7 @@ def make_conversations(
         name: TurnTokens(
             cast(ChatTokenizer, tokenizer),
             tools=spec.tools,
-            enable_thinking=config.data.enable_thinking,
+            switches=config.data.switches,
             stop_ids=end_tokens,
             history=options.history,
         )
