@@ -16,7 +16,7 @@ from paceline.compat.trl.objective import OPTIONS, objective_options
 from paceline.compat.trl.training_fields import NO_LIMIT, SCHEDULE_KEYWORDS
 from paceline.config.building import build_config
 from paceline.config.reading import suggest
-from paceline.config.sections import Config
+from paceline.config.sections import RESERVED_SWITCHES, Config
 from paceline.errors import ConfigError, PacelineError
 
 if TYPE_CHECKING:
@@ -235,6 +235,10 @@ def _template_keywords(args: "GRPOConfig") -> Options:
     given = keywords_of(args, "chat_template_kwargs")
     # a switch that the templates of several models know
     options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
+    if taken := sorted(RESERVED_SWITCHES.intersection(given)):
+        raise ConfigError(
+            f"chat_template_kwargs must not have {taken[0]!r}, got {given[taken[0]]!r}; the trainer itself gives it"
+        )
     try:
         options["chat_template_kwargs"] = tuple(f"{name}={json.dumps(value)}" for name, value in given.items())
     except (TypeError, ValueError) as error:
