@@ -202,9 +202,11 @@ class EpisodeBatch(FurtherRequests):
         episode.open(self._conversations.hosts)
         row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
         seed = self._draws.environment_seed(task, episode.group.occurrence)
+        self._asked += 1
         self._answers.ask(episode, "begin", row, seed, then=self._begun)
 
     def _begun(self, episode: RunningEpisode, outcome: Outcome) -> None:
+        self._asked -= 1
         episode.seconds += outcome.seconds
         if outcome.failure is not None and episode.attempts < BEGIN_ATTEMPTS:
             self._begin(episode)

@@ -122,7 +122,10 @@ LACKING: Mapping[str, tuple[str, ...]] = {
 """Flags that a script does not have."""
 OF_AGENTS = ("-ct", "--chat-template", "-pdp", "--producer-data-parallel-size", "--agentic-type")
 AGENT_BACKENDS = ("async-vllm", "async-agentic-vllm")
-NO_AGENTS = "is for agents with tools, and conversations of several turns are not offered here"
+NO_AGENTS = (
+    "is of the branch for agents with tools, whose tools and budgets stand in its Python files; give the tools to the "
+    "translated command as --environment file.py:NAME"
+)
 
 
 def script_of(words: Sequence[str]) -> str | None:

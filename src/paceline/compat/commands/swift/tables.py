@@ -94,7 +94,7 @@ MEANINGS: Mapping[str, Meaning] = {
                 "rlsd_lambda_decay_steps rlsd_negative_only sdar_gate_beta real_tau fipo_decay_rate fipo_clip_range "
                 "fipo_clip_high_only fipo_safety_threshold chord_sft_per_device_train_batch_size "
                 "chord_enable_phi_function chord_mu_warmup_steps chord_mu_decay_steps chord_mu_peak chord_mu_valley "
-                "max_turns completion_length_limit_scope vllm_server_pass_dataset reward_adapters reward_model_type "
+                "vllm_server_pass_dataset reward_adapters reward_model_type "
                 "reward_model_revision reward_template ref_adapters ref_model_type ref_model_revision "
                 "packing_length packing_num_proc packing_strategy interleave_prob stopping_strategy "
                 "shuffle_buffer_size lora_dtype lorap_lr_ratio hqq_axis bnb_4bit_compute_dtype bnb_4bit_quant_type "
@@ -110,6 +110,9 @@ MEANINGS: Mapping[str, Meaning] = {
                 "adalora_init_r adalora_tinit adalora_tfinal adalora_deltaT adalora_beta1 adalora_beta2 "
                 "adalora_orth_reg_weight llamapro_num_new_blocks llamapro_num_groups reft_layer_key reft_layers "
                 "reft_rank reft_intervention_type reft_args lora_bias init_weights"
+            ),
+            "there is one turn; with an --environment --max-turns and --max-turn-length say it": (
+                "max_turns completion_length_limit_scope"
             ),
             "there are no images": (
                 "freeze_vit freeze_aligner vit_gradient_checkpointing vit_lr aligner_lr max_pixels norm_bbox "
@@ -166,7 +169,10 @@ MEANINGS: Mapping[str, Meaning] = {
             "no teacher is trained towards": "teacher_model teacher_model_server",
             "advantages are of rewards alone": "advantage_reweight sdar_loss_coef",
             "no loss of supervised rows is mixed in": "chord_sft_dataset enable_dft_loss",
-            "conversations of several turns are not offered": "multi_turn_scheduler use_gym_env gym_env",
+            "it edits requests of ms-swift's own; write its step as an environment's `answer` (docs/environments.md), "
+            "and give that as --environment file.py:NAME": "multi_turn_scheduler",
+            "its environments have an interface of their own; write one with begin, answer and close "
+            "(docs/environments.md), and give that as --environment file.py:NAME": "use_gym_env gym_env",
             "a reward model gives one number, by its own head": "reward_model_plugin",
             "the reference is the model that the run starts from": "ref_model",
             "an adapter to go on from is given as --model": "adapters",
