@@ -12,6 +12,9 @@ datasets.py         datasets as TRL takes them, to tasks; row loaders and an acc
 environments.py     tools and environments as ours, each object in a thread of its own
 rollouts.py         a rollout_func in the place of the engine
 rewards.py          reward functions of TRL's kind as ours
+environments.py     tools and environments as TRL takes them, as ours
+slots.py            objects of environments, each with a thread, lent to one episode after another
+rollouts.py         a rollout_func in the place of the engine
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
 checks.py           the trainer's arguments; refusals of them, of what a program overrides, and of late changes
 history.py          metrics under TRL's names, for the log, a person and the trackers
