@@ -327,6 +327,7 @@ def test_a_tool_that_hangs_is_left_behind(trained):
 
 def test_the_template_gets_every_switch_in_each_turn(trained):
     reward, template = Recorder(), TEMPLATE.replace("assistant\n{% endif %}", "assistant\n{{ effort }}{% endif %}")
+    template = template.replace("role }}\n", "role }}\n{% if message.role == 'assistant' %}{{ effort }}{% endif %}", 1)
     tokenizer = tiny_tokenizer(chat_template=template)
     trainer = trained(
         trls_script,
@@ -574,7 +575,7 @@ def test_what_a_rollout_func_reads_first_and_last_is_no_completion(trained):
         ({"logprobs": [[-1.0, float("nan"), 0, 0, 0]] * 3}, "one finite number per token"),
         ({"prompt_ids": [[1]]}, "one entry per prompt that it is given in `prompt_ids`, 3 here, got 1"),
         ({"env_mask": [[0] * 5] * 3}, "a token that the model sampled, got none"),
-        ({"env_mask": [[1]] * 3}, "must give an env_mask of 5 numbers for completion 0, got 1"),
+        ({"env_mask": [[1]] * 3}, "env_mask of completion 0 must have 5 numbers, got 1"),
         ({"completion_ids": [[]] * 3}, "must give tokens in `completion_ids`"),
     ],
 )
