@@ -168,10 +168,10 @@ class TurnTokens:
         text that the template leaves as it was sampled is never encoded again: then this is None.
         """
         turn = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
-        proof = self.proof(messages[turn + 1 :], earlier=messages)
-        if proof.frame is None:
+        answer = messages[turn + 1 :]
+        if self.proof(answer, earlier=messages).frame is None:
             return self.whole(messages)
-        if self._history == "append" or (self._history == "auto" and proof.keeps_history):
+        if self.appends(answer, earlier=messages):
             return None
         try:
             text = self.text(messages)
@@ -194,6 +194,13 @@ class TurnTokens:
     def raw_text(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special tokens kept and nothing tidied."""
         return self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+
+    def appends(self, answer: Sequence[Message], *, earlier: Sequence[Message]) -> bool:
+        """Return True if an answer of these roles never makes `rewritten` start a branch."""
+        proof = self.proof(answer, earlier=earlier)
+        return self._history == "append" or (
+            self._history == "auto" and proof.frame is not None and proof.keeps_history
+        )
 
     def proof(self, answer: Sequence[Message], *, earlier: Sequence[Message]) -> Proof:
         """Return what is proven of an answer of these roles, after these messages."""

@@ -9,6 +9,7 @@ import pytest
 from paceline.config.sections import ModelConfig
 from paceline.engines import Finished, Request, Sampling
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
+from paceline.environments.harmless import LONGEST_TOKEN
 from paceline.environments.hosting import Hosts
 from paceline.environments.tokens import TurnTokens
 from paceline.environments.tools import Functions, ToolEnvironment
@@ -237,6 +238,25 @@ def test_observed_tokens_count_in_the_budget_and_no_limit_is_below_one():
     assert all(20 < len(one.token_ids) <= 40 for one in group)
     assert all(limit >= 1 for request in engine.requests for limit in request.limits or ())
     assert group[0].episode.turns[-1].observed == 0  # no observation stands behind the last turn
+
+
+@pytest.mark.parametrize(("history", "room"), [("auto", 200), ("branch", 300 + 200)])
+def test_a_message_without_room_ends_the_episode_unencoded(history, room, monkeypatch):
+    class Flooding(Counting):
+        def answer(self, turn: AgentTurn) -> Observation:
+            return Observation(messages=({"role": "user", "content": "12 " * 100_000},))
+
+    tokens, lengths = TurnTokens(TOKENIZER, stop_ids=frozenset({END}), history=history), list[int]()
+    encode = tokens.plain.encode
+    monkeypatch.setattr(tokens.plain, "encode", lambda text: lengths.append(len(text)) or encode(text))
+    held_by = replace(
+        conversations(EnvironmentSpec(name="counting", make=Flooding, is_instant=True)), tokens={"counting": tokens}
+    )
+    engine = DictatedEngine(said)
+    ((_, group),) = held(engine, held_by, task())
+    assert [one.episode.end for one in group] == ["length", "length"]
+    assert len(engine.requests) == 1
+    assert 0 < max(lengths) <= room * LONGEST_TOKEN  # tokens of a completion, and of a prompt that may change
 
 
 def test_the_first_observation_is_shared_by_a_group_and_differs_between_occurrences():

@@ -340,15 +340,18 @@ class EpisodeBatch(FurtherRequests):
 
     def _go_on(self, episode: RunningEpisode, turn: Turn) -> None:
         """Ask for the next turn, after what the environment answered, if there is room for it."""
-        tokens = self._conversations.tokens[episode.name]
-        earlier = episode.messages
+        tokens, earlier = self._conversations.tokens[episode.name], episode.messages
+        own, total = self._limits.message_tokens, self._sampling.max_completion_length
+        # a message longer than all there is room for is not encoded; a branch may leave out what came before
+        appends = tokens.appends(turn.answer, earlier=earlier)
+        most = total - episode.used if appends else self._limits.prompt_tokens + total
+        is_own = own is not None and own <= most
         said = tokens.observed(
-            episode.sampled[-1],
-            turn.answer,
-            message=turn.message,
-            earlier=earlier,
-            most=self._limits.message_tokens,
+            episode.sampled[-1], turn.answer, message=turn.message, earlier=earlier, most=own if is_own else most
         )
+        if said.was_cut and not is_own:
+            self._end(episode, "length")
+            return
         episode.messages = [*earlier, turn.message, *said.messages]
         episode.notes += said.notes
         turn = replace(turn, answer=said.messages)
