@@ -1,4 +1,4 @@
-"""Identity of a run: its options, data, model, tokenizer and graders, and every change of them after a step.
+"""Identity of a run: its options, data, model, tokenizer, graders and environments, and every change after a step.
 
 The record is stored next to `config.yaml`. A resumed run is compared with it, so that no option or file changes
 unnoticed.
@@ -26,6 +26,7 @@ from paceline.models.places import model_place
 from paceline.rewards.model_files import reward_model_files
 from paceline.rewards.resolving import source_file
 from paceline.training.evaluation import AccuracyEvaluator
+from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
 
@@ -33,6 +34,8 @@ EXPLAIN = frozenset(option.name for option in options() if option.section == "da
     *("model", "reward_funcs", "eval_size"),
 }
 """Options whose change, itself asked for by name, makes other tasks of the same files."""
+EXPLAIN_ENVIRONMENTS = frozenset({"environment", "sandbox"})
+"""Options whose change makes other environments of the same code."""
 SAMPLED_NUMBERS = 1000
 PLACE_SETTINGS = ("_name_or_path", "transformers_version")
 """Settings of a model's configuration that tell where it lies and what wrote it."""
@@ -108,6 +111,21 @@ def model_digests(
     return shown | found | hashed
 
 
+def environment_digests(conversations: Conversations | None) -> dict[str, dict[str, str]]:
+    """By name of each environment, what is shown of its tools, and hashes of them and of what decides its answers."""
+    if conversations is None:
+        return {}
+    return {
+        name: {
+            "tools": hashlib.sha256(_json(spec.tools).encode()).hexdigest()[:16],
+            "code or content": spec.digest,
+            "form of tool calls": conversations.call_format if spec.tools else "",
+            **conversations.tokens[spec.name].pinned,
+        }
+        for name, spec in conversations.specs.items()
+    }
+
+
 def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
@@ -157,6 +175,7 @@ def write_identity(
         "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},
         "model": dict(inputs.model_digests),
         "graders": graders(config),
+        "environments": environment_digests(inputs.conversations),
         "changes": [],
     }
     before = before or {}
@@ -193,8 +212,10 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
             is_model = others[0] in config.rewards.reward_models
             how = "has other files than it had" if is_model else "is of a file with other content than it had"
             changed[option] = f"{others[0]} {how}" + _more(len(others) - 1)
-    explained = {one.option for one in differences(before["options"], plain_options(config))} & EXPLAIN
-    if explained:
+    changed_options = {one.option for one in differences(before["options"], plain_options(config))}
+    if not changed_options & EXPLAIN_ENVIRONMENTS:
+        changed |= _changed_environments(before.get("environments", {}), environment_digests(inputs.conversations))
+    if changed_options & EXPLAIN:
         return changed
     if "dataset" in before and (what := tasks_difference(_read(before["dataset"]), inputs.tasks.tasks)):
         changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
@@ -208,6 +229,18 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
     return changed
+
+
+def _changed_environments(before: Record, now: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """What is otherwise of the environments of the same names, under the option that names them."""
+    others = [
+        f"{name} has other {part} than it had"
+        for name, parts in now.items()
+        if name in before
+        for part in {**parts, **before[name]}
+        if before[name].get(part) != parts.get(part)
+    ]
+    return {"environment": others[0] + _more(len(others) - 1)} if others else {}
 
 
 def _more(count: int) -> str:

@@ -82,6 +82,7 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], check
     notes = [f"{one.name}: {note}" for one in sets for note in one.notes if note not in lines]
     lines += [*notes, *(one.reach for one in sets)]
     lines += paths
+    lines += [] if inputs.conversations is None else inputs.conversations.describe()
     place = model_place(config.model.model)
     if config.loss.beta > 0 and place.adapter is not None:
         lines.append(

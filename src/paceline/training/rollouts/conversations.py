@@ -101,6 +101,26 @@ class Conversations:
         spec = self.spec_of(columns)
         return () if spec is None else spec.tools
 
+    def describe(self) -> list[str]:
+        """Say of each environment what it is, how the model is shown its tools, and what the chat template fails at."""
+        lines, own = list[str](), {spec.name: spec for spec in self.specs.values()}
+        for name, spec in own.items():
+            tokens, said = self.tokens[name], [f"{key}: {value}" for key, value in spec.settings.items()]
+            if spec.tools:
+                shown = (
+                    "by the chat template" if tokens.shows_tools else "in plain text, as the chat template has no form"
+                )
+                said += [f"calls are read as {self.call_format}", f"tools are shown {shown}"]
+            said += [f"the chat template's {key} is held at {value}" for key, value in tokens.pinned.items()]
+            if tokens.problem is not None:
+                then = "rendered anew where that matters" if tokens.branches else "continued all the same"
+                said.append(
+                    f"earlier turns may not stay as they were sampled, {tokens.problem}: it is {then} (--history)"
+                )
+            if said:
+                lines.append(f"environment {name!r}: {'; '.join(said)}")
+        return lines
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
