@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.chaos import clusters, damage, graders, interruptions, ranks
+from tests.chaos import clusters, conversing, damage, graders, interruptions, ranks
 from tests.chaos.scene import Scene
 
 SKIPPED = "the checkpoint is named and skipped, the one before is used, and the run ends as if nothing had happened"
@@ -15,6 +15,7 @@ STOPPED = (
     "ends the same"
 )
 INTERRUPTED = "a checkpoint after the current step, status 130; the resumed run ends as if nothing had happened"
+ENVIRONMENT_NAMED = "the run stops with status 1 and the first cause; once it is gone, the resumed run ends the same"
 UNTOUCHED = "the run ends as if nothing had happened"
 KEPT = "status 1 and an error, the last whole checkpoint intact; once the disk works, the resumed run ends the same"
 
@@ -124,6 +125,23 @@ FAULTS: tuple[Fault, ...] = (
         graders.may_fail,
         "a reward function raises, and `--max-reward-failure-rate 1` allows it",
         "the run ends, with each failure counted and none of its completions trained on",
+    ),
+    # conversations
+    _fault(conversing.dead_environments, "SIGKILL to every environment from step 2 on", ENVIRONMENT_NAMED),
+    _fault(conversing.hung_environments, "every environment hangs from step 2 on", ENVIRONMENT_NAMED),
+    _fault(conversing.flooding_environments, "every environment answers with 2 MiB from step 2 on", ENVIRONMENT_NAMED),
+    _fault(conversing.wrong_environments, "every environment answers by a wrong type from step 2", ENVIRONMENT_NAMED),
+    _fault(conversing.slow_environments, "environments take up to 0.2 s per answer", UNTOUCHED),
+    _fault(conversing.reluctant_environments, "four environments cannot begin at their first attempts", UNTOUCHED),
+    _fault(
+        conversing.environments_may_fail,
+        "three environments die, and `--max-reward-failure-rate 1` allows it",
+        "the run ends, with each failure counted and none of its conversations trained on",
+    ),
+    _fault(
+        conversing.trainer_killed_between_turns,
+        "SIGKILL to the trainer between two turns of a conversation",
+        "resumed, " + UNTOUCHED,
     ),
     # updates
     _fault(graders.no_memory, "an update runs out of memory once", "the update is repeated in smaller micro-batches"),

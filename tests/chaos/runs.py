@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,7 @@ class Place:
     """A directory in which one run is done and harmed."""
 
     folder: Path
+    options: Mapping[str, object] = field(default_factory=lambda: OPTIONS)
 
     @property
     def run(self) -> RunDir:
@@ -83,7 +84,7 @@ class Place:
 
     def words(self) -> list[str]:
         """The run's options."""
-        return [f"--{name}={value}" for name, value in OPTIONS.items()]
+        return [f"--{name}={value}" for name, value in self.options.items()]
 
     def begin(
         self, *more: object, traps: Sequence[Trap] = (), umask: int | None = None, closed_output: bool = False

@@ -12,6 +12,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
+from tests.chaos.conversing import furnish_conversing
 from tests.cluster_runs import ROWS, train, weights
 
 
@@ -193,3 +194,19 @@ def test_another_place_is_no_way_to_go_on(cut, capsys):
 def test_there_is_nothing_to_override_in_a_new_run(capsys):
     assert main(["train", "--override", "beta"]) == 2
     assert "there is no --resume" in capsys.readouterr().err
+
+
+def test_another_environment_in_the_same_file_is_found_out_and_taken_by_name(tmp_path, capsys, monkeypatch):
+    place = furnish_conversing(tmp_path / "place")
+    monkeypatch.chdir(place.folder)
+    assert main(["train", *place.words()]) == 0
+    run = place.run
+    for later in ("final", "checkpoints/step-000003"):
+        shutil.rmtree(run.path / later)
+    file = place.folder / "world.py"
+    file.write_text(file.read_text().replace("% 10", "% 9"))
+    capsys.readouterr()
+    assert "--environment World has other code or content than it had, so that" in refusal(run, capsys)
+    assert resume(run, "--override environment") == 0
+    assert changes(run)[0]["files"] == {"environment": "World has other code or content than it had"}
+    assert resume(run) == 0
