@@ -58,8 +58,11 @@ class Zygote:
             LevelUnavailableError: the host does not allow the level.
             ZygoteError: it could not be started.
         """
-        self._channel, theirs = socket.socketpair()
         command = [interpreter(), *OPTIONS, str(INSIDE)]
+        try:
+            self._channel, theirs = socket.socketpair()
+        except OSError as error:
+            raise ZygoteError(f"no channel to it can be made: {error}") from error
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -168,6 +171,7 @@ def interpreter() -> str:
 
 
 ATTEMPTS = 3  # Attempts for a job, each in a new zygote
+AWAKE_SECONDS = 1.0
 SLEEPERS = 16  # Sleeping programs beyond those that compute, each in a zygote of about 25 MiB
 
 
@@ -243,7 +247,8 @@ class LocalSandbox:
         """Wait for a free slot and hold it; call what is yielded to release it early, for a program that sleeps."""
         place = free = self._free
         beds = self._beds
-        place.acquire()
+        while not place.acquire(timeout=AWAKE_SECONDS):
+            pass  # a thread whose caller waits no more can be interrupted here, and nowhere within a longer wait
 
         def go_to_bed() -> None:
             nonlocal place

@@ -45,6 +45,13 @@ def made() -> MCPServer:
         os._exit(3)
 
     @server.tool()
+    def sell(file: str) -> str:
+        """Sell, and end the server before it says so."""
+        with open(file, "a") as sold:
+            sold.write("sold\n")
+        os._exit(3)
+
+    @server.tool()
     async def wait() -> str:
         """Wait for ever, deaf to all that comes."""
         print("waiting", file=sys.stderr, flush=True)

@@ -16,12 +16,14 @@ pytest.importorskip("mcp")
 
 from mcp import Client
 
-from paceline.environments import Observation
+from paceline.environments import EnvironmentSpec, Observation
 from paceline.environments.builtin import mcp as ours
 from paceline.environments.builtin.mcp import McpTools, by_command, check_command, listed_tools
+from paceline.environments.hosting import Hosts
 from paceline.environments.tools import ToolEnvironment
 from paceline.errors import ConfigError, EnvironmentFailure
 from tests.unit.environments.mcp_server import made
+from tests.unit.environments.test_hosting import ask, begun, has_ended
 from tests.unit.environments.test_tools import contents, turn
 
 SERVER = Path(__file__).parent / "mcp_server.py"
@@ -134,6 +136,29 @@ def test_a_server_that_hangs_is_a_failure_in_time(monkeypatch):
         asked(environment, ("wait", {}))
     environment.close()
     assert servers() == []
+
+
+def test_a_late_call_ends_its_server():
+    """Its thread waits on, but nothing else of the episode does."""
+    spec = EnvironmentSpec(name="mcp", make=as_program)
+    with Hosts(step_seconds=20) as hosts:
+        hosted = begun(hosts, spec)
+        (server,) = map(os.pidfd_open, servers())
+        hosts.seconds = 0.5
+        outcome = ask(hosted, "answer", turn(("wait", {})))
+        assert outcome.failure == "it took more than 0.5 seconds"
+        assert has_ended(server)
+
+
+def test_a_call_whose_reply_was_lost_is_not_repeated(tmp_path):
+    """It may have been carried out: here it was."""
+    file, spec = tmp_path / "sold", EnvironmentSpec(name="mcp", make=as_program)
+    with Hosts(step_seconds=20) as hosts:
+        hosted = begun(hosts, spec)
+        failure = ask(hosted, "answer", turn(("sell", {"file": str(file)}))).failure
+        assert failure.startswith("MCP server program failed in sell: ")
+        assert ask(hosted, "answer", turn(("sell", {"file": str(file)}))).failure == "it has ended before"
+    assert file.read_text() == "sold\n"
 
 
 def test_closing_ends_a_call_that_waits():

@@ -1,16 +1,23 @@
 """`python`: what an interpreter gives becomes a line for the model, and state is kept for one episode alone."""
 
+import os
+import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from paceline.environments import Observation
+from paceline.environments import EnvironmentSpec, Observation
+from paceline.environments.builtin import python as ours
 from paceline.environments.builtin.python import PythonTool, check_level, python_tool
+from paceline.environments.hosting import Hosts
 from paceline.environments.tools import ToolEnvironment
 from paceline.errors import ConfigError, SandboxError
+from paceline.sandbox.local import LocalSandbox
 from paceline.sandbox.programs import CodeResult
 from tests.unit.environments.scripted_interpreter import ScriptedInterpreter
+from tests.unit.environments.test_hosting import ask, begun, has_ended
 from tests.unit.environments.test_tools import contents, turn
 from tests.unit.sandbox.sandboxes import strongest
 
@@ -73,6 +80,49 @@ def test_code_that_is_no_text_is_refused():
     environment, _ = scripted("")
     observation = environment.answer(turn(("python", {"code": 7})))
     assert contents(observation) == ["Error: python needs 'code' to be of type string, got 7"]
+
+
+def test_an_exhausted_sandbox_is_a_failure_in_time_and_keeps_no_interpreter(monkeypatch):
+    """Every slot is taken for longer than an answer may take."""
+    sandbox = LocalSandbox(strongest(), slots=1)
+    monkeypatch.setitem(ours._SANDBOXES, "mine", sandbox)
+    spec = EnvironmentSpec(name="python", make=lambda: ToolEnvironment([python_tool("mine")]))
+    with Hosts(step_seconds=20) as hosts:
+        first = begun(hosts, spec)
+        assert ask(first, "answer", turn(("python", {"code": "x = 1"}))).failure is None
+        (interpreter,) = sandbox._busy
+        hosts.seconds = 0.5
+        process = os.pidfd_open(interpreter.pid)
+        with sandbox.slot():
+            outcome = ask(first, "answer", turn(("python", {"code": "x"})))
+            assert outcome.failure == "it took more than 0.5 seconds"
+        hosts.seconds = 20
+        second = begun(hosts, spec)
+        assert ask(second, "answer", turn(("python", {"code": "2"}))).value.messages[0]["content"] == "2"
+        assert ask(second, "close").failure is None
+    assert not sandbox._busy
+    sandbox.close()
+    assert has_ended(process)
+
+
+def test_a_sandbox_that_cannot_start_a_process_is_no_answer(monkeypatch):
+    """The model has done nothing wrong: it must not read that there were too many open files."""
+    sandbox = LocalSandbox(strongest(), slots=1)
+    monkeypatch.setitem(ours._SANDBOXES, "mine", sandbox)
+    environment = ToolEnvironment([python_tool("mine")])
+    environment.begin({}, 0)
+    used, (soft, hard) = max(map(int, os.listdir("/proc/self/fd"))), resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0) for number in range(used) if not Path(f"/proc/self/fd/{number}").exists()]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
+    try:
+        with pytest.raises(SandboxError, match=r"failed 3 times on the start of an interpreter: .*Too many open files"):
+            environment.answer(turn(("python", {"code": "1"})))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+        environment.close()
+        sandbox.close()
 
 
 def test_variables_stay_for_the_episode_and_for_it_alone():

@@ -588,14 +588,24 @@ def test_those_that_live_are_closed_at_the_end(temporary):
 
 OWNER = """
 import signal, sys, threading
+from dataclasses import replace
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what it starts in the background ignore it
 from paceline.environments.hosting import Hosts
+from paceline.environments import ToolCall
+from paceline.environments.resolving import specs
 from tests.unit.environments.test_hosting import Asked, ask, begun, scripted, spec_of, turn
+from tests.unit.sandbox.sandboxes import strongest
 with Hosts(step_seconds=600) as hosts:
     hosted = hosts.open(spec_of(scripted.Leaving, "own process"))
     said = ask(hosted, "begin", {}, 0).value
     Asked(hosted, "answer", turn("hang"))
     Asked(begun(hosts, spec_of(scripted.Slow)), "answer", turn("600"))
+    interpreter = begun(hosts, specs([f"python:{strongest()}"])["python"])
+    one, endless = (
+        replace(turn(), calls=(ToolCall(name="python", arguments={"code": code}),)) for code in ("1", "while True: 1")
+    )
+    ask(interpreter, "answer", one)
+    Asked(interpreter, "answer", endless)
     print(said, flush=True)
     threading.Event().wait()
 """

@@ -63,7 +63,7 @@ class McpTools:
         """`name` is the server's in errors; `listed` are the schemas of its tools, if they are known already."""
         self._connect, self._name = connect, name
         self._server: _Server | None = None
-        self._seed = 0
+        self._seed, self._is_closed = 0, False
         self._lock = threading.Lock()
         self.tools: Sequence[Tool] = () if listed is None else self._made(listed)
 
@@ -76,7 +76,7 @@ class McpTools:
     def close(self) -> None:
         """End the server; a call that waits for it fails."""
         with self._lock:
-            server = self._server
+            server, self._is_closed = self._server, True
         if server is not None:
             server.close()
 
@@ -85,9 +85,13 @@ class McpTools:
 
     def _started(self) -> "_Server":
         with self._lock:
+            if self._is_closed:
+                raise EnvironmentFailure(f"MCP server {self._name}: its episode is over")
             if self._server is None:
                 self._server = _Server(partial(self._connect, self._seed), self._name)
-            return self._server
+            server = self._server
+        server.wait()
+        return server
 
     def _call(self, tool: str, /, **arguments: Any) -> str:
         return self._started().call(tool, arguments)
@@ -138,6 +142,7 @@ def listed_tools(command: str) -> Sequence[Schema]:
     """
     try:
         server = _Server(partial(by_command(command), 0), command)
+        server.wait()
         server.close()
     except EnvironmentFailure as error:
         raise ConfigError(f"--environment mcp:{command}: {error}", remedies=["try the command in a shell"]) from error
@@ -162,11 +167,7 @@ class _Server:
     """A connection to a server, held by a task in the thread that has all of them."""
 
     def __init__(self, connect: Callable[[TextIO], "Client"], name: str) -> None:
-        """Start the server and ask for its tools.
-
-        Raises:
-            EnvironmentFailure: it does not start, or ends early.
-        """
+        """Begin to start the server; see `wait`."""
         self._connect, self._name = connect, name
         self._loop = _event_loop()
         self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (`_hold` closes it)
@@ -174,6 +175,13 @@ class _Server:
         self._closing, self._ended = asyncio.Event(), threading.Event()
         self._waiting = set[Future["CallToolResult"]]()
         self._held = asyncio.run_coroutine_threadsafe(self._hold(), self._loop)
+
+    def wait(self) -> None:
+        """Wait until it has started and told its tools.
+
+        Raises:
+            EnvironmentFailure: it does not start, or ends early.
+        """
         try:
             self._client, self.schemas = self._ready.result(START_SECONDS)
         except (Exception, CancelledError) as error:

@@ -29,11 +29,14 @@ from paceline.environments.hosting.results import (
     dismiss,
     own_copy,
 )
+from paceline.environments.tools import ToolEnvironment
 from paceline.runtime.interrupts import Interrupt
 
 AGAIN_SECONDS = 1.0  # Seconds from one interruption of a late call to the next, as long as it continues
 GRACE_SECONDS = 1.0
 """Seconds in which the event loop of async methods answers; else something blocks it."""
+END_SECONDS = 12.0
+"""Seconds in which tools end what a call of theirs has started; a server that is deaf is killed within ten."""
 MOST_LEFT = 64
 """Threads that calls left behind may hold."""
 
@@ -284,10 +287,12 @@ class ThreadHost:
         self._spec, self._threads = spec, threads
         self._environment: Environment | None = None
         self._loop: SharedLoop | None = None
+        self._is_closed = False
 
     async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
         """Call a method: in a thread, or on the event loop where it is async; see `Host`."""
         self._start()
+        self._is_closed = self._is_closed or method == "close"
         function = getattr(self._environment, method, None)
         if inspect.iscoroutinefunction(function):  # none of its code runs before it is awaited
             value, failure = attempt(partial(function, *given))
@@ -311,8 +316,12 @@ class ThreadHost:
         return value if inspect.isawaitable(value) else checked(self._spec.name, method, value)
 
     async def end(self, *, seconds: float) -> None:
-        """Let it close itself, for so many seconds at most; what comes of that is nobody's result."""
-        if self._environment is not None and seconds > 0:
+        """Let it close itself, for so many seconds at most; what comes of that is nobody's result.
+
+        Tools are closed while a late call of theirs goes on too: it is what ends their servers and interpreters.
+        """
+        seconds = END_SECONDS if isinstance(self._environment, ToolEnvironment) else seconds
+        if self._environment is not None and seconds > 0 and not self._is_closed:
             with contextlib.suppress(TooLate, HostFailure):
                 await self.call("close", (), seconds)
         self._environment = None
