@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from paceline.data.prompts import Tokenizer
@@ -13,6 +14,8 @@ ROUNDS = 8
 """Attempts to make a text harmless: what is left of one token may be part of another."""
 LONGEST_TOKEN = 64
 """Characters of a token, at most, when a long text is cut: what lies beyond as many tokens is not looked at."""
+SHORT, KEPT = 200, 2048
+"""Characters of a text whose tokens are kept, and how many: frames and verdicts come again, long results do not."""
 
 _UNREADABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -42,9 +45,13 @@ class PlainText:
             for number, token in tokenizer.added_tokens_decoder.items()
             if token.special or _is_markup(str(token.content))
         }
+        self._encode_short = lru_cache(KEPT)(self._encode)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a text that holds its own control tokens."""
+        return self._encode_short(text) if len(text) <= SHORT else self._encode(text)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"][0])
 
     def controls(self, ids: Sequence[int]) -> Counter[int]:
@@ -88,10 +95,10 @@ class PlainText:
 
         `unseen`: characters that follow it.
         """
+        if not unseen and len(self.encode(text)) <= most:
+            return text
         encoded = self._tokenizer([text], add_special_tokens=False, verbose=False, return_offsets_mapping=True)
         spans = encoded["offset_mapping"][0]
-        if len(spans) <= most and not unseen:
-            return text
         for mark in ("\n[cut: {} more characters]", "[cut]", ""):
             room = most - len(self.encode(mark.format(len(text) + unseen)))
             for kept in range(min(room, len(spans)), -1, -1):
