@@ -17,7 +17,7 @@ from paceline.engines import Engine, Finished, FurtherRequests, OnFinished, Requ
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.environments.hosting import Outcome
 from paceline.training.rollouts.conversations import Completed, Conversations, Drawn, Draws
-from paceline.training.rollouts.episodes import Answers, RunningEpisode, RunningGroup, completion_of, opened
+from paceline.training.rollouts.episodes import Answers, RunningEpisode, RunningGroup, completion_of
 from paceline.types import Completion, EpisodeEnd, Message, Task, Turn
 
 BEGIN_ATTEMPTS = 3
@@ -216,7 +216,7 @@ class EpisodeBatch(FurtherRequests):
         if outcome.failure is not None:
             self._fail(episode, f"could not begin: {outcome.failure}", timed_out=outcome.timed_out)
         else:
-            episode.messages = opened(episode.messages, outcome.value)
+            episode.begin(outcome.value, self._conversations.tokens[episode.name].plain)
             group.openings[episode.sample] = tuple(episode.messages)
         if not group.beginning:
             self._ask_first(group)

@@ -4,8 +4,10 @@ import queue
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from paceline.environments import Environment, EnvironmentSpec
+from paceline.environments.harmless import PlainText
 from paceline.environments.hosting import Hosted, Hosts, Outcome
 from paceline.environments.hosting.results import Method
 from paceline.errors import TrainingError
@@ -60,6 +62,25 @@ class RunningEpisode:
         """The environment, for a sentence."""
         assert self.spec is not None
         return self.spec.name
+
+    def begin(self, opening: str | Sequence[Message] | None, plain: PlainText) -> None:
+        """Add to the prompt what the environment says first: text to its last message, or further messages.
+
+        It is read as text, whatever it holds: no control token comes of it.
+        """
+
+        def read(content: Any) -> Any:
+            if not isinstance(content, str):
+                return content
+            text, notes, _ = plain.read(content, None)
+            self.notes += notes
+            return text
+
+        if isinstance(opening, str) and opening:
+            *before, last = self.messages
+            self.messages = [*before, {**last, "content": f"{last['content']}{read(opening)}"}]
+        elif opening and not isinstance(opening, str):
+            self.messages = [*self.messages, *({**one, "content": read(one["content"])} for one in opening)]
 
     def own_context(self) -> tuple[int, ...] | None:
         """Context of the turn that was just sampled, where it is not the prompt and the tokens before it."""
@@ -166,13 +187,3 @@ def completion_of(episode: RunningEpisode) -> Completion:
             notes=tuple(episode.notes),
         ),
     )
-
-
-def opened(messages: Sequence[Message], opening: str | Sequence[Message] | None) -> list[Message]:
-    """The prompt's messages with what the environment adds: text to the last one, or further messages."""
-    if opening is None or opening == "" or opening == []:
-        return list(messages)
-    if not isinstance(opening, str):
-        return [*messages, *opening]
-    *before, last = messages
-    return [*before, {**last, "content": f"{last['content']}{opening}"}]
