@@ -93,6 +93,8 @@ def test_the_message_has_the_calls_in_the_form_of_chat_templates():
         ],
     }
     assert calls_of(assistant_message(parsed)) == [F_CALL, G_CALL]
+    thinking = {"role": "assistant", "content": "Well.", "reasoning_content": "Hm."}
+    assert assistant_message(ParsedTurn(content="Well."), reasoning="Hm.") == thinking
     # Llama's template takes an empty list for calls.
     assert assistant_message(ParsedTurn(content="Well.")) == {"role": "assistant", "content": "Well."}
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from paceline.config.sections import DataConfig
+from paceline.data.extraction.calls import assistant_message, parse_calls
+from paceline.data.extraction.thinking import opening_thought
 from paceline.data.prompts import tool_format
 from paceline.data.rows import Row
 from paceline.data.tasks import build_tasks
@@ -219,6 +221,20 @@ def test_each_message_has_the_limit_for_itself():
 
 
 # --- appending, or a branch
+
+
+def test_thinking_stays_in_the_branch_of_a_template_that_keeps_it_until_the_next_question():
+    tokens, tokenizer = turn_tokens("qwen3", history="branch"), tokenizer_of("qwen3")
+    calls = '<tool_call>\n{"name": "lookup", "arguments": {"word": "cat"}}\n</tool_call>'
+    for written, is_kept in ((f"<think>\nA cat?\n</think>\n\n{calls}", True), (f"<think>A cat?</think>{calls}", False)):
+        sampled = (*tokenizer(written)["input_ids"], tokenizer.convert_tokens_to_ids("<|im_end|>"))
+        parsed = parse_calls(written, "hermes", prefilled=False)
+        message = assistant_message(parsed, reasoning=opening_thought(written))
+        observed = tokens.observed(sampled, [result("A pet.")], message=message, earlier=[ASKED], most=None)
+        held = (*tokens.whole([ASKED]), *sampled)
+        context = tokens.rewritten(held, observed.ids, [ASKED, message, *observed.messages])
+        assert (context is None) == is_kept
+        assert context is None or "<think>\nA cat?\n</think>" in tokens.raw_text(context)
 
 
 def test_a_template_without_an_end_token_always_branches():

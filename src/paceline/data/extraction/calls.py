@@ -126,13 +126,16 @@ def call_format_in(visible: str) -> CallFormat:
     return "openai" if visible.lstrip()[:1] in ("{", "[") else "react"
 
 
-def assistant_message(parsed: ParsedTurn) -> dict[str, object]:
+def assistant_message(parsed: ParsedTurn, *, reasoning: str | None = None) -> dict[str, object]:
     """Return a turn as chat templates and reward functions read it, in the form of OpenAI's messages.
 
     Arguments are an object, not a string: templates would encode a string once more. Without calls there is no
-    `tool_calls`, which some templates take an empty list for.
+    `tool_calls`, which some templates take an empty list for. `reasoning`: the thinking that the turn begins with; a
+    template keeps it or leaves it out.
     """
     message: dict[str, object] = {"role": "assistant", "content": parsed.content}
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
     if parsed.calls:
         message["tool_calls"] = [
             {"type": "function", "id": call_id(None, index), "function": {"name": name, "arguments": arguments}}

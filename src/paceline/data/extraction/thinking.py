@@ -38,6 +38,19 @@ def visible_text(completion: str, *, prefilled: bool = False, tags: tuple[str, .
     return ThoughtReader(prefilled=prefilled, tags=tags).visible(completion)
 
 
+def opening_thought(completion: str) -> str | None:
+    r"""Return the closed `<think>` block that a completion begins with, opened by the prompt or by itself; None: none.
+
+    >>> opening_thought("<think>\nmaybe 41\n</think>\n42"), opening_thought("42 <think>no</think>")
+    ('maybe 41', None)
+    """
+    thought, closed, _ = completion.partition(CLOSE_THINK)
+    opened, tag, inside = thought.partition(OPEN_THINK)
+    if not closed or (tag and opened.strip()):
+        return None
+    return (inside if tag else opened).strip("\n") or None
+
+
 class ThoughtReader:
     """Removes the thinking from a text read piece by piece, no tag cut in two; see `visible_text`."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing_extensions import override
 
 from paceline.data.extraction.calls import assistant_message, parse_calls
-from paceline.data.extraction.thinking import prefills_think
+from paceline.data.extraction.thinking import opening_thought, prefills_think
 from paceline.engines import Engine, Finished, FurtherRequests, OnFinished, Request, Sampling
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.environments.hosting import Outcome
@@ -282,7 +282,8 @@ class EpisodeBatch(FurtherRequests):
                 prefilled=prefills_think(episode.group.task.prompt),
                 tools=spec.tools,
             )
-            content, malformed, message = parsed.content, parsed.malformed, assistant_message(parsed)
+            content, malformed = parsed.content, parsed.malformed
+            message = assistant_message(parsed, reasoning=opening_thought(raw))
             calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
         turn = Turn(
             sampled=len(one.token_ids),
