@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from paceline.config.layout import divisors, layout
+from paceline.config.objective import CREDITED
 from paceline.config.presets import preset_values
 from paceline.config.reading import NULL_WORDS, find_option, is_code, options, parse_value, section_classes, values_of
 from paceline.config.rules import require
@@ -83,6 +84,15 @@ def _check(config: Config) -> None:
     nearest = [*[n for n in fitting if n < parts][-1:], *[n for n in fitting if n > parts][:1]]
     why = f"the nearest that do are {' and '.join(map(str, nearest))}"
     require(rollouts % parts == 0, "num_minibatches", parts, f"divide the {rollouts} completions of a step", why)
+
+    # turns that are compared
+    for option, value, known in (
+        ("advantage", advantage.advantage, CREDITED),
+        ("reward_aggregation", advantage.reward_aggregation, ("sum_then_normalize",)),
+    ):
+        right, rule = config.environment.turn_credit is None or value in known, f"be {' or '.join(known)}"
+        why = "leave --turn-credit out to compare whole episodes"
+        require(right, option, value, f"{rule} with --turn-credit", why)
 
     # names of rewards that other options refer to
     names, name = config.rewards.names, advantage.filter_func

@@ -7,6 +7,8 @@ from typing import Literal
 from paceline.config.rules import require
 
 PresetName = Literal["grpo", "dapo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo", "reinforce_pp", "scalerl"]
+CREDITED = ("group", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none")
+"""Advantages whose baseline is of the group, so that its turns can be compared too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -93,8 +93,11 @@ class EnvironmentSpec:
     """Arguments of that function by name, such as JSON can hold."""
     tools: tuple[Mapping[str, Any], ...] = ()
     """JSON schemas of its tools, as chat templates show them; empty: it has none, and calls are not looked for."""
+    check: Callable[[], object] = tuple
+    """Called once before a run begins; raises what every episode would fail with, a sandbox that cannot be had."""
     is_instant: bool = False
-    """True if it only computes, in microseconds: then it is called in the engine's thread, without a deadline."""
+    """True if it only computes, within bounds of its own: then it is called in the engine's thread. It has no deadline,
+    as that thread cannot leave its own call; where it hangs all the same, the watchdog ends the run."""
     own_process: bool = False
     """True if each episode gets a process of its own, which makes it from its address, and is killed at a deadline."""
     has_reward: bool = False

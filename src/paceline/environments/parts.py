@@ -45,6 +45,8 @@ class AddressPart:
     schemas: Callable[[], Schemas] = tuple
     prepare: Callable[[], object] = tuple
     """Loads what all episodes of a process share."""
+    check: Callable[[], object] = tuple
+    """Raises what every episode would fail with."""
     is_instant: bool = False
     own_process: bool = False
     has_reward: bool = False
@@ -93,6 +95,7 @@ def _python(address: str, argument: str | None, sandbox: str) -> AddressPart:
         toolset=functools.partial(interpreters.python_tool, level),
         schemas=lambda: [interpreters.SCHEMA],
         prepare=functools.partial(interpreters.sandbox_of, level),
+        check=functools.partial(interpreters.sandbox_of, level),
         decides=(version, each),
         settings={"python": f"Python {version}, sandbox {level}, {each}"},
     )

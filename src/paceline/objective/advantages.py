@@ -25,9 +25,6 @@ ROUNDING = 4 * sys.float_info.epsilon
 """Relative error of a sum by rounding. Weights, rewards, products and the sum itself are rounded by half an epsilon
 each, and rewards are made of a few such numbers themselves."""
 
-CREDITED = ("group", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none")
-"""Advantages whose baseline is of the group, so that its turns can be compared too."""
-
 MEAN_FLOOR = 1e-12
 """Share of the spread below which a mean is rounding of 0, and taken as 0."""
 
@@ -76,8 +73,8 @@ def turn_advantages(
 
     Who reached turn k was settled before it, so that mean is a baseline. Where nobody else did, the baseline is the
     group's mean of R, less what the episode had earned before k. Means of `leave_one_out` are over the others. The
-    scale is that of `advantages` of this kind, one of `CREDITED`, by R; a kind that scales gives 0.0 where all R are
-    equal.
+    scale is that of `advantages` of this kind, one of `config.objective.CREDITED`, by R; a kind that scales gives 0.0
+    where all R are equal.
 
     The other way to centre, each turn's reward by its own mean, would charge an episode for every turn that it chose to
     take: the sum over j >= k has then as many means as it has turns.

@@ -192,6 +192,17 @@ def test_one_option_in_two_spellings_is_refused():
             {"reward_funcs": "f.py:g,overlong", "overlong_share": 0.2},
             r"--reward-funcs must not name a function overlong with --overlong-share, got .*",
         ),
+        *(
+            ({"environment": "guess", "turn_credit": 1.0, "prompts_per_step": 2, **others}, message)
+            for others, message in (
+                ({"advantage": "batch"}, r"--advantage must be group or .* with --turn-credit, got 'batch'"),
+                ({"advantage": "mine.py:f"}, r"--advantage must be group or .* with --turn-credit, got 'mine.py:f'"),
+                (
+                    {"reward_aggregation": "normalize_then_sum"},
+                    r"--reward-aggregation must be sum_then_normalize with --turn-credit, got 'normalize_then_sum'",
+                ),
+            )
+        ),
         ({"max_refills": 2}, r"--max-refills must be 0 without --filter-range, got 2"),
         ({"oversampling": 2.0}, r"--oversampling must be 1 without --filter-range, got 2\.0"),
         ({"oversampling": 0.5, "filter_range": [0, 1]}, r"--oversampling must be at least 1, got 0\.5"),

@@ -139,22 +139,6 @@ def test_a_group_of_equal_sums_may_have_turns_to_learn_from():
     assert grouped(one, turn_credit=1.0, advantage="group").dropped == "zero_deviation"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"advantage": "batch"}, r"--advantage must be group or .* with --turn-credit, got 'batch'"),
-        ({"advantage": "mine.py:f"}, r"--advantage must be group or .* with --turn-credit, got 'mine.py:f'"),
-        ({"reward_aggregation": "normalize_then_sum"}, r"--reward-aggregation must be sum_then_normalize with"),
-    ],
-)
-def test_comparisons_that_turns_cannot_be_credited_by_are_refused(options, message):
-    one = scored(turns(1), turns(2), rewards=[{"right": 1.0}, {"right": 0.0}])
-    config = AdvantageConfig(**options)
-    own = (lambda rewards: [0.0] * len(rewards)) if "mine" in config.advantage else None
-    with pytest.raises(ConfigError, match=message):
-        make_groups([one], config, weights=WEIGHTS, max_completion_length=100, own=own, turn_credit=1.0)
-
-
 def test_turns_that_one_episode_alone_reached_are_counted():
     right = {"right": lambda completions, **_: [1.0, 2.0, 3.0]}
     made = scripted_sampler(

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from paceline.config.building import build_config
-from paceline.errors import ConfigError, DataError, ModelError
+from paceline.errors import ConfigError, DataError, ModelError, SandboxError
 from paceline.runtime.own_code import own_name
 from paceline.training.identity import graders
 from paceline.training.setup.checks import check
@@ -118,6 +118,19 @@ def test_rows_behind_the_dataset_size_are_not_looked_at(tmp_path, names):
     check(build_config({**options, "dataset_size": "3"}))
     with pytest.raises(DataError, match=r"rows\.jsonl:4"):
         check(build_config({**options, "dataset_size": "4"}))
+
+
+def test_a_sandbox_that_a_tool_cannot_have_is_refused_at_once(tmp_path, monkeypatch):
+    def none_is_usable():
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    make_model(tmp_path / "model")
+    (tmp_path / "rows.jsonl").write_text(ROW)
+    monkeypatch.setattr("tempfile.gettempdir", none_is_usable)
+    monkeypatch.setattr("paceline.environments.builtin.python._SANDBOXES", {})
+    options = {"model": str(tmp_path / "model"), "dataset": str(tmp_path / "rows.jsonl"), "max_completion_length": "4"}
+    with pytest.raises(SandboxError, match="--sandbox auto cannot be had on this machine"):
+        check(build_config({**options, "environment": ["calculator", "python"], "reward_funcs": "accuracy"}))
 
 
 def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):

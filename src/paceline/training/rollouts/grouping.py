@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from paceline.config.objective import AdvantageConfig
-from paceline.config.rules import require
 from paceline.errors import ConfigError
 from paceline.metrics.statistics import mean_and_std
 from paceline.objective.advantages import (
-    CREDITED,
     ROUNDING,
     AdvantageKind,
     GroupAdvantage,
@@ -88,8 +86,7 @@ def make_groups(
     None: all turns of an episode get the advantage of its reward.
 
     Raises:
-        ConfigError: what `own` returns is not one finite number per completion, or the options of the comparison are
-            none that turns can be credited by.
+        ConfigError: what `own` returns is not one finite number per completion.
     """
     # what an environment gives weighs as much as it says
     own_rewards = {name: 1.0 for one in scored for given in one.rewards for name in given if name not in weights}
@@ -108,7 +105,6 @@ def make_groups(
         compared = advantages(sums, kind=cast(AdvantageKind, options.advantage))
     by_turn: Sequence[Sequence[tuple[float, ...]] | None] = [None] * len(kept)
     if turn_credit is not None:
-        check_turn_credit(options)
         completions = [one.completions for one in scored if one.left_out is None]
         earned = [
             [turn_rewards(*one, weights=all_weights) for one in zip(*group, strict=True)]
@@ -121,16 +117,6 @@ def make_groups(
         values, credit = next(found) if one.left_out is None else (None, None)
         groups.append(_group(one, its, values, credit, options, all_weights))
     return tuple(groups)
-
-
-def check_turn_credit(options: AdvantageConfig) -> None:
-    """Raise ConfigError unless turns can be credited under these options."""
-    for name, value, known in (
-        ("advantage", options.advantage, CREDITED),
-        ("reward_aggregation", options.reward_aggregation, ("sum_then_normalize",)),
-    ):
-        rule = f"be {' or '.join(known)} with --turn-credit"
-        require(value in known, name, value, rule, "leave --turn-credit out to compare whole episodes")
 
 
 def turn_rewards(

@@ -129,7 +129,7 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, needs_weights: bool =
         _screen(config, checked, rows, dataset, by_functions)
     if data.eval_dataset is not None:
         _look_at_held_out_rows(config, checked)
-    _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()))
+    _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()), checked.environments)
     check_completion_fits(config.sampling.max_completion_length, limit=positions)
     return checked
 
@@ -142,7 +142,7 @@ def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
     if config.engine.engine == "vllm":
         check_vllm(None)
     _look_at_held_out_rows(config, checked)
-    _look_at_what_they_need(checked.measure.values())
+    _look_at_what_they_need(checked.measure.values(), checked.environments)
     return checked
 
 
@@ -171,8 +171,10 @@ def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
     return positions_of(described)
 
 
-def _look_at_what_they_need(functions: Iterable[RewardFunction]) -> None:
-    """Refuse a host that cannot isolate programs if a function needs it; the sandbox stays open for the run."""
+def _look_at_what_they_need(functions: Iterable[RewardFunction], environments: Mapping[str, EnvironmentSpec]) -> None:
+    """Refuse a host that cannot isolate programs if a function or tool needs it; the sandbox stays open for the run."""
+    for spec in environments.values():
+        spec.check()
     for one in functions:
         if isinstance(one, BuiltIn) and one.describe is not None:
             one.describe()
