@@ -42,7 +42,7 @@ FAREWELL_SECONDS = 5.0
 """Seconds that an environment has to close itself after it failed, or at the end of a run that was broken off."""
 CLOSE_SECONDS = 60.0
 """Seconds that the end of everything may take; each of its parts has a shorter limit."""
-LEFT_BEFORE_NOTE = 3  # Late calls that hold threads before a note says so
+LEFT_BEFORE_TOLD = 3  # Late calls that hold threads before a failure says so
 ENDED = "the run ended before it answered"
 CUT_SHORT = "it was closed before it answered"
 GONE = "it has ended before"
@@ -138,12 +138,6 @@ class Hosts:
                 of episodes that begin together.
             wait_seconds: that a call waits for a free process or thread.
         """
-        self.made = 0
-        """Environments begun, but for instant ones."""
-        self.late = 0
-        """Calls that took too long."""
-        self.notes: list[str] = []
-        """What a reader should know, each sentence once."""
         self.seconds, self.wait, self.most_processes = step_seconds, wait_seconds, most_processes
         self._lock = threading.Lock()
         self._keeper: _Keeper | None = None
@@ -153,11 +147,6 @@ class Hosts:
     def alive(self) -> int:
         """Number of environments that have begun and not ended, but for instant ones."""
         return 0 if self._keeper is None else len(self._keeper.living)
-
-    @property
-    def killed(self) -> int:
-        """Number of processes killed at a deadline."""
-        return 0 if self._keeper is None else self._keeper.processes.killed
 
     @property
     def left(self) -> int:
@@ -206,7 +195,6 @@ class _Keeper:
         self.living = set[Host]()
         self._calls = set[asyncio.Task[Result]]()
         self._endings = set[asyncio.Task[None]]()
-        self._has_noted = False
         self.threads = Threads(MOST_THREADS, hosts.wait)
         self.processes = Processes(hosts.most_processes, hosts.wait)
         self._thread = threading.Thread(target=self.loop.run_forever, name="environments", daemon=True)
@@ -218,7 +206,6 @@ class _Keeper:
             hosted.busy.cancel()
             hosted.host = None
         elif method == "begin":
-            self._hosts.made += 1
             hosted.host = (
                 ProcessHost(hosted.spec, self.processes)
                 if hosted.spec.own_process
@@ -251,23 +238,21 @@ class _Keeper:
             failure = f"{error}" if isinstance(error, HostFailure) else described(error)
             if late:
                 reason = f": {error}" if str(error) else ""
-                failure = f"it took more than {self._hosts.seconds:g} seconds{reason}"
-                self._count_late(hosted.spec)
+                failure = f"it took more than {self._hosts.seconds:g} seconds{reason}{self._still_held()}"
         if failure is not None or method == "close":
             if hosted.host is host:
                 hosted.host = None
             self.end(host, 0.0 if method == "close" else farewell)
         then(Outcome(value=value, failure=failure, timed_out=late, seconds=seconds))
 
-    def _count_late(self, spec: EnvironmentSpec) -> None:
-        self._hosts.late += 1
+    def _still_held(self) -> str:
         left = self.threads.workers.left
-        if left >= LEFT_BEFORE_NOTE and not self._has_noted:
-            self._has_noted = True
-            self._hosts.notes.append(
-                f"{left} calls of environments, the last one of {spec.name!r}, took too long and still "
-                "hold their threads and memory, as threads cannot be ended; give it a process of its own"
-            )
+        if left < LEFT_BEFORE_TOLD:
+            return ""
+        return (
+            f" ({left} late calls of environments still hold their threads and memory, as threads cannot be ended; "
+            "give it a process of its own)"
+        )
 
     def end(self, host: Host, seconds: float) -> None:
         """End an environment, without waiting for that."""

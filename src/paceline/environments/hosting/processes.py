@@ -241,8 +241,6 @@ class Processes:
     """The zygotes of a run, and the places of the processes that they fork; see `Threads`."""
 
     def __init__(self, most: int, wait: float) -> None:
-        self.killed = 0
-        """Processes killed at a deadline."""
         self._most, self._wait = most, wait
         self._free = asyncio.Semaphore(most)
         self._zygotes: dict[str, list[EnvironmentZygote]] = {}
@@ -303,7 +301,6 @@ class ProcessHost:
             async with asyncio.timeout(seconds):
                 value, failure = await self._child.call(method, data)
         except TimeoutError:
-            self._processes.killed += 1
             await self.end(seconds=0)
             raise TooLate from None
         return (None, failure) if failure is not None else attempt(partial(checked, self._spec.name, method, value))
