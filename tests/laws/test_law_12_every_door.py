@@ -1,4 +1,5 @@
-"""Law 12: the command line, the library, a loop by hand and GRPOTrainer make one run, and resume each other's."""
+"""Law 12: the command line, the library, a loop by hand and GRPOTrainer make one run, and resume each other's: of
+completions of one turn, and of conversations."""
 
 import hashlib
 import os
@@ -15,7 +16,13 @@ from paceline.cli.main import main
 from tests.chaos.sabotage import Trap, lay
 
 STEPS = 4
-NUMBERS = {"num_generations": 4, "max_completion_length": 16, "learning_rate": 1e-3, "max_steps": STEPS}
+NUMBERS = {"num_generations": 4, "learning_rate": 1e-3, "max_steps": STEPS}
+TURNS = {"max_completion_length": 64, "max_turn_length": 8, "max_tool_calling_iterations": 2}
+KINDS: dict[str, tuple[dict, dict]] = {
+    "one-turn": ({"max_completion_length": 16}, {}),
+    "conversations": (TURNS, {"environment_factory": "guess:5"}),
+}
+"""Arguments of GRPOConfig and of GRPOTrainer."""
 
 
 def by_command(run: Path, config: Path, *, resume: bool) -> None:
@@ -36,11 +43,19 @@ def by_hand(run: Path, config: Path, *, resume: bool) -> None:
 
 
 def by_trainer(run: Path, config: Path, *, resume: bool) -> None:
-    """The arguments whose options are those of `config`, which this door has written."""
+    """The arguments whose options are those of `config`, which this door has written, and whose name is the kind's."""
+    numbers, others = KINDS[config.stem]
     arguments = paceline.GRPOConfig(
-        output_dir=str(run), per_device_train_batch_size=16, lr_scheduler_type="constant", save_steps=1, **NUMBERS
+        output_dir=str(run),
+        per_device_train_batch_size=16,
+        lr_scheduler_type="constant",
+        save_steps=1,
+        **NUMBERS,
+        **numbers,
     )
-    trainer = paceline.GRPOTrainer("embedded", reward_funcs="accuracy", train_dataset="arithmetic", args=arguments)
+    trainer = paceline.GRPOTrainer(
+        "embedded", reward_funcs="accuracy", train_dataset="arithmetic", args=arguments, **others
+    )
     trainer.train(resume_from_checkpoint=resume)
 
 
@@ -52,26 +67,45 @@ def weights(run: Path) -> str:
     return hashlib.sha256((run / "final" / "model.safetensors").read_bytes()).hexdigest()
 
 
-@pytest.fixture(scope="module")
-def config(tmp_path_factory) -> Path:
+def written_by_trainer(place: Path, kind: str) -> Path:
     """All options of GRPOTrainer's run without the directory, and few tasks to evaluate."""
-    place = tmp_path_factory.mktemp("law-12")
-    by_trainer(place / "run", place, resume=False)
+    by_trainer(place / "run", place / f"{kind}.yaml", resume=False)
     lines = (place / "run" / "config.yaml").read_text().splitlines()
     kept = [line for line in lines if not line.startswith(("output_dir:", "eval_size:"))]
-    (place / "config.yaml").write_text("\n".join([*kept, "eval_size: 2"]))
-    return place / "config.yaml"
+    (place / f"{kind}.yaml").write_text("\n".join([*kept, "eval_size: 2"]))
+    return place / f"{kind}.yaml"
 
 
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory) -> dict[str, Path]:
+    """By kind of run."""
+    return {kind: written_by_trainer(tmp_path_factory.mktemp("law-12"), kind) for kind in KINDS}
+
+
+@pytest.fixture
+def config(configs, kind) -> Path:
+    return configs[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("door", ["command", "train", "hand"])
 def test_every_door_ends_with_the_same_weights_bit_for_bit(tmp_path, config, door):
     DOORS[door](tmp_path / "run", config, resume=False)
     assert weights(tmp_path / "run") == weights(config.parent / "run")
+    turns = [record.get("turns_mean", 1) > 1 for record in paceline.TrainedRun(tmp_path / "run").metrics]
+    assert turns == [config.stem == "conversations"] * STEPS
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("begun", "resumed"), [("command", "train"), ("train", "hand"), ("hand", "trainer"), ("trainer", "command")]
+    ("kind", "begun", "resumed"),
+    [
+        ("one-turn", "command", "train"),
+        ("one-turn", "train", "hand"),
+        ("one-turn", "hand", "trainer"),
+        ("one-turn", "trainer", "command"),
+        ("conversations", "command", "trainer"),
+    ],
 )
 def test_a_run_that_was_killed_goes_on_through_any_other_door(tmp_path, config, begun, resumed):
     child = [sys.executable, "-m", "tests.laws.test_law_12_every_door", begun, str(tmp_path / "run"), str(config)]

@@ -480,6 +480,14 @@ def test_a_trainer_evaluates_and_trains_again(trained):
         ({"environment_factory": 3}, ConfigError, "must be a class or function that makes an environment"),
         ({"environment_factory": {}}, ConfigError, "must be a class or function that makes an environment"),
         ({"environment_factory": dict}, ConfigError, "must define a callable `reset`"),
+        (
+            {"environment_factory": "gues:5", "rows": [question()]},
+            ConfigError,
+            "environment_factory gues:5: the module",
+        ),
+        ({"environment_factory": ["guess", Counter]}, ConfigError, "must have addresses alone in a list"),
+        ({"environment_factory": "guess", "tools": [multiply]}, ConfigError, "tools must be None with addresses"),
+        ({"environment_factory": "guess"}, ConfigError, "`train_dataset` is required"),
         ({"environment_factory": {"a": Counter, "b": Echo}}, ConfigError, "requires a `train_dataset`"),
         ({"environment_factory": Counter, "args": {"max_steps": -1}}, ConfigError, "max_steps must be above 0 without"),
         (
@@ -505,6 +513,21 @@ def test_a_trainer_evaluates_and_trains_again(trained):
 def test_what_cannot_be_is_refused_at_the_start(trained, given, error, words):
     with pytest.raises(error, match=words):
         trained(counting, **{"reward_funcs": Recorder(), **given})
+
+
+def test_an_address_gives_the_environment_of_the_command_line(trained):
+    reward, args = Recorder(), {"max_tool_calling_iterations": 4}
+    trainer = trained(
+        lambda prompt, index: str(prompt.count("assistant")),  # 1, then 2, then 3
+        rows=[question()],
+        reward_funcs=reward,
+        environment_factory="guess:5",
+        args=args,
+    )
+    trainer.train()
+    assert trainer.reward_func_names == ["recorder", "guess"]
+    assert trainer.state.log_history[0]["rewards/guess/mean"] == 1.0
+    assert "environments" not in reward.given
 
 
 def test_classes_of_one_name_have_rewards_of_their_own():

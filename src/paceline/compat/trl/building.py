@@ -234,7 +234,7 @@ def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surrou
         adapter=arguments.peft_config is not None or hasattr(arguments.model, "peft_config"),
         layout=layout_options(arguments.args, os.environ),
         dataset=getattr(arguments.train_dataset, "address", "train_dataset"),
-        environments=() if environments is None else tuple(environments.specs),
+        environments=() if environments is None else environments.options,
         environment_rewards=() if environments is None else tuple(environments.kinds),
     )
 

@@ -5,6 +5,7 @@
 | `tools`                            | one environment, `tools`; with an `environment_factory` they are in each        |
 | a factory                          | an environment by its class's name, whose public methods are tools              |
 | a dict of factories                | the column `environment` chooses one by its key, and `reset` is not given it    |
+| -                                  | addresses of the command line's `--environment` in the place of a factory       |
 | an object for each slot of a batch | the same: made once, in a thread of its own, and reset for each episode         |
 | `str(result)`, `{"error": ...}`    | the same texts; an error of the connection is a failure of the environment      |
 | `get_reward`                       | the reward of the episode, under the class's name                               |
@@ -21,6 +22,7 @@ from typing import Any
 from paceline.compat.trl.slots import Slot, SlotPool
 from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Observation
 from paceline.environments.objects import opening_of, reward_of, row_for, tool_methods
+from paceline.environments.resolving import specs as specs_of
 from paceline.environments.schemas import tool_schema
 from paceline.environments.tools import FAILURES, CallError, Tool, ToolEnvironment
 from paceline.errors import ConfigError, DataError, first_line
@@ -43,13 +45,20 @@ class GivenEnvironments:
     tools: Tools
     """Every function that some conversation may call, methods of environments among them."""
     kinds: Mapping[str, type]
-    """Classes that give rewards, by the name of the reward."""
+    """Classes that give rewards, by the name of the reward; of an address, `Environment`."""
     are_chosen: bool
     """True: the column `environment` of each row names one."""
     own_data: bool
     """True: an environment may write the prompts, so that rows need none."""
     lent: list["Slot"] = field(default_factory=list)
     """Objects of the episodes since this was last cleared, in their order."""
+    addresses: tuple[str, ...] = ()
+    """Addresses that the environments come from; empty: they are objects of the program."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What the option `environment` has for them."""
+        return self.addresses or tuple(self.specs)
 
     @property
     def objects(self) -> list[Any]:
@@ -82,14 +91,17 @@ class GivenEnvironments:
                 )
 
 
-def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvironments | None:
+def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str = "auto") -> GivenEnvironments | None:
     """Make environments of a trainer's arguments; None without any. Each factory is called once to look at its object,
     for at most so many `seconds`.
 
     Raises:
-        ConfigError: something else than functions, a tool without types or docstring, an object without `reset`.
+        ConfigError: something else than functions, a tool without types or docstring, an object without `reset`; an
+            address that leads nowhere, or one beside tools.
     """
     shared = _functions(tools)
+    if isinstance(factory, str | list | tuple) and factory:
+        return _by_address([factory] if isinstance(factory, str) else factory, shared, sandbox)
     if factory is None:
         if not shared:
             return None
@@ -104,8 +116,8 @@ def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvi
     wrong = [one for one in factories.values() if not callable(one)]
     if not factories or wrong or not all(isinstance(name, str) for name in factories):
         raise ConfigError(
-            "environment_factory must be a class or function that makes an environment, or a dict of them by name, got "
-            f"{factory!r}"
+            "environment_factory must be a class or function that makes an environment, a dict of them by name, or "
+            f"addresses such as 'guess:5', got {factory!r}"
         )
     lent, names, specs = list[Slot](), dict[type, str](), dict[str, EnvironmentSpec]()
     functions, kinds = list(shared), dict[str, type]()
@@ -131,6 +143,27 @@ def given_environments(tools: Any, factory: Any, *, seconds: float) -> GivenEnvi
             has_reward=has_reward,
         )
     return GivenEnvironments(specs=specs, tools=functions, kinds=kinds, are_chosen=are_chosen, own_data=True, lent=lent)
+
+
+def _by_address(addresses: Sequence[Any], tools: Tools, sandbox: str) -> GivenEnvironments:
+    """Make the environments that the command line makes of the same addresses."""
+    for one in addresses:
+        if not isinstance(one, str):
+            raise ConfigError(f"environment_factory must have addresses alone in a list, got {one!r}; give a dict")
+    if tools:
+        raise ConfigError(
+            f"tools must be None with addresses in environment_factory, got {tools[0].__name__}; give its address "
+            "too, as 'file.py:function'"
+        )
+    found = specs_of(addresses, sandbox=sandbox)
+    return GivenEnvironments(
+        specs=found,
+        tools=(),
+        kinds={spec.name: Environment for spec in found.values() if spec.has_reward},
+        are_chosen=len(found) > 1,
+        own_data=False,
+        addresses=tuple(addresses),
+    )
 
 
 def environment_reward(kind: Any) -> Callable[..., Any]:

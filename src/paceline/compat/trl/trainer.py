@@ -81,7 +81,10 @@ class GRPOTrainer:
             with said_in_field_names():
                 train_dataset = AddressedRows(train_dataset, seed=self.args.seed)
         seconds = (self.args.environment_timeout or ENVIRONMENT_TIMEOUT)[0]
-        self._environments = given_environments(tools, environment_factory, seconds=seconds)
+        with said_in_field_names():
+            self._environments = given_environments(
+                tools, environment_factory, seconds=seconds, sandbox=self.args.sandbox
+            )
         checks.check_rollouts(rollout_func, self._environments)
         if train_dataset is None and self._environments is not None and self._environments.own_data:
             train_dataset = checks.own_rows(self.args, self._environments)

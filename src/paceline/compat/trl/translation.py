@@ -103,7 +103,7 @@ class Surroundings:
     dataset: str = "train_dataset"
     """Address of the training rows, or the name of those that are objects."""
     environments: tuple[str, ...] = ()
-    """Names of environments; empty: every completion has one turn."""
+    """Names or addresses of environments; empty: every completion has one turn."""
     environment_rewards: tuple[str, ...] = ()
     """Names of the rewards that environments give."""
 
