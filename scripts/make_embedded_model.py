@@ -21,8 +21,10 @@ from random import Random
 
 import torch
 from small_models import (
+    Lesson,
     Stage,
     knowledge,
+    lesson_of,
     make_model,
     make_tokenizer,
     prompt_of,
@@ -73,23 +75,24 @@ def hasty_completion(problem: ArithmeticProblem, rng: Random) -> str:
     return f"<think>{';'.join(steps[:kept])}</think><answer>{answer}</answer>"
 
 
-def lessons(stage: Stage, write: Write) -> Iterator[tuple[ArithmeticProblem, str]]:
+def lessons(stage: Stage, write: Write) -> Iterator[Lesson]:
     rng = Random(stage.seed)
     stream = problems("train", seed=stage.seed, operations=stage.operations)
-    return ((problem, write(problem, rng)) for problem in stream)
+    return (lesson_of(problem.question, write(problem, rng)) for problem in stream)
 
 
 def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, temperature: float) -> str:
     """Share of right answers and mean tokens of a completion, on held-out problems."""
     chosen = list(islice(problems("test"), EVAL_SIZE))
-    completions = solve(model, tokenizer, chosen, temperature=temperature, max_length=MAX_COMPLETION_LENGTH)
+    prompts = [prompt_of(problem.question) for problem in chosen]
+    completions = solve(model, tokenizer, prompts, temperature=temperature, max_length=MAX_COMPLETION_LENGTH)
     right = sum(f"<answer>{p.answer}</answer>" in text for p, text in zip(chosen, completions, strict=True))
     return report(tokenizer, completions, right=right)
 
 
 def main(directory: Path) -> None:
     torch.set_num_threads(1)
-    corpus = [prompt_of(problem) + problem.completion for problem in islice(problems("train"), 10_000)]
+    corpus = [prompt_of(problem.question) + problem.completion for problem in islice(problems("train"), 10_000)]
     numbers = [str(number) for number in range(10, 100)]
     tokenizer = make_tokenizer(corpus, pre_token=PRE_TOKEN, tags=TAGS, pieces=numbers)
     model = make_model(tokenizer, num_layers=2)
@@ -100,7 +103,8 @@ def main(directory: Path) -> None:
     print(f"stage 2: greedy {accuracy(model, tokenizer, temperature=0.0)}")
     print(f"stage 2: sampled {accuracy(model, tokenizer, temperature=1.0)}")
     # Only the choice between stopping and a further step is left out.
-    led = knowledge(model, tokenizer, list(islice(problems("test"), EVAL_SIZE)), left_out=("</think>", ";"))
+    chosen = [lesson_of(problem.question, problem.completion) for problem in islice(problems("test"), EVAL_SIZE)]
+    led = knowledge(model, tokenizer, chosen, left_out=("</think>", ";"))
     print(f"stage 2: {100 * led:.1f} % right when led along the full solution")
     save(model, tokenizer, directory)
 

@@ -21,7 +21,19 @@ from pathlib import Path
 from random import Random
 
 import torch
-from small_models import Stage, knowledge, make_model, make_tokenizer, report, save, solve, supervise
+from small_models import (
+    Lesson,
+    Stage,
+    knowledge,
+    lesson_of,
+    make_model,
+    make_tokenizer,
+    prompt_of,
+    report,
+    save,
+    solve,
+    supervise,
+)
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from paceline.data.programs import NUM_STEPS, ProgramProblem, Sentence, problems
@@ -78,16 +90,17 @@ def slip(step: Sentence, problem: ProgramProblem, rng: Random) -> Sentence:
     return replace(step, piece=rng.choice([piece for piece in problem.kind.steps if piece is not step.piece]))
 
 
-def lessons(stage: Stage, write: Write) -> Iterator[tuple[ProgramProblem, str]]:
+def lessons(stage: Stage, write: Write) -> Iterator[Lesson]:
     rng = Random(stage.seed)
     stream = problems("train", seed=stage.seed, num_steps=stage.operations)
-    return ((problem, write(problem, rng)) for problem in stream)
+    return (lesson_of(problem.question, write(problem, rng)) for problem in stream)
 
 
 def accuracy(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, temperature: float) -> str:
     """Share of completions that are the solution to the letter, and mean tokens of one, on held-out problems."""
     chosen = list(islice(problems("test"), EVAL_SIZE))
-    completions = solve(model, tokenizer, chosen, temperature=temperature, max_length=MAX_COMPLETION_LENGTH)
+    prompts = [prompt_of(problem.question) for problem in chosen]
+    completions = solve(model, tokenizer, prompts, temperature=temperature, max_length=MAX_COMPLETION_LENGTH)
     right = sum(p.completion == text for p, text in zip(chosen, completions, strict=True))
     return report(tokenizer, completions, right=right)
 
@@ -104,7 +117,8 @@ def main(directory: Path) -> None:
     supervise(model, tokenizer, lessons(STAGE_2, hasty_completion), STAGE_2)
     print(f"stage 2: greedy {accuracy(model, tokenizer, temperature=0.0)}")
     print(f"stage 2: sampled {accuracy(model, tokenizer, temperature=1.0)}")
-    led = knowledge(model, tokenizer, list(islice(problems("test"), EVAL_SIZE)), left_out=())
+    chosen = [lesson_of(problem.question, problem.completion) for problem in islice(problems("test"), EVAL_SIZE)]
+    led = knowledge(model, tokenizer, chosen, left_out=())
     print(f"stage 2: {100 * led:.1f} % right when led along the full solution")
     save(model, tokenizer, directory)
 

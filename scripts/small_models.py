@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -30,23 +29,11 @@ CHAT_TEMPLATE = (
 BATCH_SIZE = 64
 MICRO_BATCH_SIZE = 32
 
-Pair = tuple[list[int], list[int]]
-"""Token ids of a prompt and of its completion."""
+Lesson = Sequence[tuple[str, bool]]
+"""Texts of a conversation in their order, each with True if the model is to learn to write it."""
 
-
-class Problem(Protocol):
-    """What both datasets make."""
-
-    @property
-    def question(self) -> str: ...
-
-    @property
-    def completion(self) -> str:
-        """The full text that answers the question."""
-
-
-Lesson = tuple[Problem, str]
-"""A problem and the completion to learn for it."""
+Example = tuple[list[int], list[int]]
+"""Token ids of a lesson, and its labels: the same where the text is learnt, -100 elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +43,8 @@ class Stage:
     steps: int
     learning_rate: float
     """Peak of AdamW."""
-    operations: tuple[int, ...]
-    """Possible numbers of steps of a problem."""
+    operations: tuple[int, ...] = ()
+    """Possible numbers of steps of a problem, where problems have steps."""
     seed: int
     """Fixes the problems and the choices of the writer."""
 
@@ -120,36 +107,51 @@ def make_model(tokenizer: PreTrainedTokenizerFast, *, num_layers: int) -> LlamaF
     return model
 
 
-def prompt_of(problem: Problem) -> str:
-    return f"<|user|>{problem.question}{END}<|assistant|>"
+def prompt_of(question: str) -> str:
+    return f"<|user|>{question}{END}<|assistant|>"
+
+
+def lesson_of(question: str, completion: str) -> Lesson:
+    """A prompt and the completion to learn for it."""
+    return (prompt_of(question), False), (completion + END, True)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
+def examples(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Example]:
+    """Texts are encoded one by one: a conversation's tokens are those of its messages."""
+    encoded = iter(encode(tokenizer, [text for lesson in lessons for text, _ in lesson]))
+    found = []
+    for lesson in lessons:
+        ids, labels = list[int](), list[int]()
+        for _, is_learnt in lesson:
+            piece = next(encoded)
+            ids += piece
+            labels += piece if is_learnt else [-100] * len(piece)
+        found.append((ids, labels))
+    return found
+
+
 def batches(
     tokenizer: PreTrainedTokenizerFast, lessons: Iterator[Lesson], steps: int
 ) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Per step: micro-batches of token ids and, where the completion is, of labels (-100 elsewhere)."""
+    """Per step: micro-batches of token ids and of labels."""
     for _ in range(steps):
-        chosen = list(islice(lessons, BATCH_SIZE))
-        prompts = encode(tokenizer, [prompt_of(problem) for problem, _ in chosen])
-        completions = encode(tokenizer, [completion + END for _, completion in chosen])
-        pairs = sorted(zip(prompts, completions, strict=True), key=lambda pair: len(pair[0]) + len(pair[1]))
-        slices = [pairs[start : start + MICRO_BATCH_SIZE] for start in range(0, BATCH_SIZE, MICRO_BATCH_SIZE)]
+        chosen = sorted(examples(tokenizer, list(islice(lessons, BATCH_SIZE))), key=lambda example: len(example[0]))
+        slices = [chosen[start : start + MICRO_BATCH_SIZE] for start in range(0, BATCH_SIZE, MICRO_BATCH_SIZE)]
         yield [padded(part, tokenizer.pad_token_id) for part in slices]
 
 
-def padded(pairs: list[Pair], pad_id: int) -> tuple[Tensor, Tensor]:
+def padded(chosen: Sequence[Example], pad_id: int) -> tuple[Tensor, Tensor]:
     """Right-padded: under causal attention nothing before the padding sees it, so no attention mask is needed."""
-    length = max(len(prompt) + len(completion) for prompt, completion in pairs)
-    ids = torch.full((len(pairs), length), pad_id)
-    labels = torch.full((len(pairs), length), -100)
-    for row, (prompt, completion) in enumerate(pairs):
-        end = len(prompt) + len(completion)
-        ids[row, :end] = torch.tensor(prompt + completion)
-        labels[row, len(prompt) : end] = torch.tensor(completion)
+    length = max(len(ids) for ids, _ in chosen)
+    ids = torch.full((len(chosen), length), pad_id)
+    labels = torch.full((len(chosen), length), -100)
+    for row, (own, learnt) in enumerate(chosen):
+        ids[row, : len(own)] = torch.tensor(own)
+        labels[row, : len(own)] = torch.tensor(learnt)
     return ids, labels
 
 
@@ -189,36 +191,34 @@ def backward(model: LlamaForCausalLM, ids: Tensor, labels: Tensor, num_tokens: i
 def solve(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    chosen: Sequence[Problem],
+    texts: Sequence[str],
     *,
     temperature: float,
     max_length: int,
 ) -> list[str]:
-    """One completion per problem, in order; temperature 0 is greedy."""
+    """One completion per prompt, in order; temperature 0 is greedy."""
     drawing = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-    prompts = encode(tokenizer, [prompt_of(problem) for problem in chosen])
-    written = ["" for _ in chosen]
+    prompts = encode(tokenizer, list(texts))
+    written = ["" for _ in prompts]
     for length in sorted({len(prompt) for prompt in prompts}):
         same_length = [row for row, prompt in enumerate(prompts) if len(prompt) == length]
         ids = torch.tensor([prompts[row] for row in same_length])
         output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_length, **drawing)
-        texts = tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
-        for row, text in zip(same_length, texts, strict=True):
+        found = tokenizer.batch_decode(output[:, length:], skip_special_tokens=True)
+        for row, text in zip(same_length, found, strict=True):
             written[row] = text
     return written
 
 
 @torch.no_grad()
 def knowledge(
-    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, chosen: Sequence[Problem], *, left_out: Sequence[str]
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson], *, left_out: Sequence[str]
 ) -> float:
-    """Share of problems in which every token of the full completion, given those before it, is most probable.
+    """Share of lessons in which every token to learn, given those before it, is most probable.
 
     The tokens `left_out` are neither asked for nor allowed.
     """
-    prompts = encode(tokenizer, [prompt_of(problem) for problem in chosen])
-    completions = encode(tokenizer, [problem.completion + END for problem in chosen])
-    ids, labels = padded(list(zip(prompts, completions, strict=True)), tokenizer.pad_token_id)
+    ids, labels = padded(examples(tokenizer, lessons), tokenizer.pad_token_id)
     ignored = tokenizer.convert_tokens_to_ids(list(left_out))
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits
     logits[..., ignored] = -torch.inf

@@ -34,7 +34,8 @@ class ModelConfig:
     """Model, its precision and its device."""
 
     model: str
-    """Directory, Hub name, or `embedded` or `embedded-programs` for the small models that ship with the package."""
+    """Directory, Hub name, or `embedded`, `embedded-programs` or `embedded-agent` for the small models that ship with the
+    package."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, and on a CPU with
     AMX for models from 10 million parameters, else float32."""
@@ -79,8 +80,8 @@ class DataConfig:
     """Datasets, and the conversion of rows to prompts."""
 
     dataset: str | tuple[str, ...]
-    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, or `reasoning_gym:NAME`; several are
-    joined. `#N` behind one takes N of its rows, drawn by `seed`."""
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, or `reasoning_gym:NAME`;
+    several are joined. `#N` behind one takes N of its rows, drawn by `seed`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
     eval_dataset: tuple[str, ...] | None = None

@@ -52,8 +52,13 @@ class Asked(Protocol):
 GeneratedProblem = TypeVar("GeneratedProblem", bound=Asked)
 
 
-def drawn_once(dataset: str, split: str, draw: Callable[[], GeneratedProblem]) -> Iterator[GeneratedProblem]:
-    """Yield what `draw` gives of one split, each question once; its text alone decides the split it is in.
+def split_of(question: str) -> str:
+    """Return the split that a generated question belongs to, `train` or `test`, by its text alone."""
+    return "test" if hashlib.blake2b(question.encode(), digest_size=1).digest()[0] % 2 else "train"
+
+
+def check_split(dataset: str, split: str) -> None:
+    """Refuse a split other than the two that generators have.
 
     Raises:
         DataError: a split other than `train` and `test`.
@@ -61,13 +66,21 @@ def drawn_once(dataset: str, split: str, draw: Callable[[], GeneratedProblem]) -
     if split not in ("train", "test"):
         raise DataError(f"dataset {dataset!r} has the splits 'train' and 'test', got {split!r}; use one of the two")
 
+
+def drawn_once(dataset: str, split: str, draw: Callable[[], GeneratedProblem]) -> Iterator[GeneratedProblem]:
+    """Yield what `draw` gives of one split, each question once; its text alone decides the split it is in.
+
+    Raises:
+        DataError: a split other than `train` and `test`.
+    """
+    check_split(dataset, split)
+
     def stream() -> Iterator[GeneratedProblem]:
         seen: set[str] = set()
         while True:
             problem = draw()
             question = problem.question
-            own = "test" if hashlib.blake2b(question.encode(), digest_size=1).digest()[0] % 2 else "train"
-            if own == split and question not in seen:
+            if split_of(question) == split and question not in seen:
                 seen.add(question)
                 yield problem
 

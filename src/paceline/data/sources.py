@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data import arithmetic, programs
+from paceline.data import arithmetic, guess, programs
 from paceline.data.files import READABLE, data_ending, read_file
 from paceline.data.order import sample_places
 from paceline.data.rows import WHOLE, Row, RowsOnDemand, digest_of
@@ -24,6 +24,7 @@ from paceline.errors import DataError
 BUILT_IN: Mapping[str, Callable[[str, int], Sequence[Mapping[str, object]]]] = {
     "arithmetic": arithmetic.rows,
     "programs": programs.rows,
+    "guess": guess.rows,
 }
 
 GYM_PREFIX = "reasoning_gym:"
@@ -71,7 +72,7 @@ def load_rows(
     Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`: each at most once, or where there
     are fewer all of them as often as it takes.
 
-    `dataset` is `arithmetic`, `programs`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet` file, a
+    `dataset` is `arithmetic`, `programs`, `guess`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet` file, a
     directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for it. One
     that is among `files` is not read again, and one that is read is kept there.
 

@@ -11,7 +11,11 @@ from paceline.errors import ConfigError, ModelError, first_line
 PACKAGE = Path(__file__).parent
 DEFAULT = "embedded"
 """The model that a command takes when it is given neither a model nor a configuration file."""
-DIRECTORIES: Mapping[str, str] = {"embedded": "embedded", "embedded-programs": "embedded/programs"}
+DIRECTORIES: Mapping[str, str] = {
+    "embedded": "embedded",
+    "embedded-programs": "embedded/programs",
+    "embedded-agent": "embedded/agent",
+}
 """Models that ship with the package: from their names to their directories below `PACKAGE`."""
 RECIPE = "recipe.yaml"
 """The file with the options with which such a model learns, in each of the directories."""

@@ -54,6 +54,14 @@ def test_a_number_that_is_not_found_earns_nothing():
     assert game.close() == 0.0
 
 
+def test_a_row_with_a_range_has_the_secret_and_the_rules():
+    game = Guess()
+    assert game.begin({**TASK, "low": 12, "high": 37, "answer": "30"}, seed=0) is None
+    said_to = [game.answer(said(text)).messages[0]["content"] for text in ("24", "31", "None", "30")]
+    assert said_to == ["higher", "lower", "Say a number from 12 to 37.", "right"]
+    assert game.close() == 1.0
+
+
 def test_of_several_numbers_the_last_one_counts():
     assert last_number("1 2 3 4 5") == 5
     assert played(Guess(5), seed_of(2, 5), ["1 2 3 4 5"])[0][0] == "lower"

@@ -1,4 +1,4 @@
-"""`guess`, `guess:N`: a number from 1 to N to guess, 20 without N.
+"""`guess`, `guess:N`: a number from 1 to N to guess, 20 without N; or what a row of the dataset `guess` says.
 
 | the last number of a turn | the answer                                | reward of the turn |
 |---------------------------|-------------------------------------------|--------------------|
@@ -7,7 +7,8 @@
 | is above it               | `lower`                                   | 0                  |
 | there is none             | `Say a number from 1 to N.`               | 0                  |
 
-The episode's reward is 1 if the number was found, else 0. The secret follows from the episode's seed.
+The episode's reward is 1 if the number was found, else 0. The secret follows from the episode's seed. Where the row has
+the columns `low` and `high`, the secret is its answer, and its prompt says the rules.
 """
 
 import random
@@ -24,14 +25,21 @@ class Guess:
     """`Environment` of one game."""
 
     def __init__(self, most: int = DEFAULT_MOST) -> None:
-        self._most = most
+        self._low, self._high = 1, most
         self._secret = 0
         self._is_found = False
 
-    def begin(self, task: Mapping[str, Any], seed: int) -> str:
-        """Start a game; returns its rules."""
-        self._secret = random.Random(seed).randint(1, self._most)
-        return behind_prompt(task, f"Guess a number from 1 to {self._most}.")
+    def begin(self, task: Mapping[str, Any], seed: int) -> str | None:
+        """Start a game; returns its rules, None where the prompt has them.
+
+        Raises:
+            ValueError: the row's answer is not a whole number.
+        """
+        if "low" in task and "high" in task:
+            self._low, self._high, self._secret = int(task["low"]), int(task["high"]), int(task["answer"])
+            return None
+        self._secret = random.Random(seed).randint(self._low, self._high)
+        return behind_prompt(task, f"Guess a number from {self._low} to {self._high}.")
 
     def answer(self, turn: AgentTurn) -> Observation:
         """Answer a guess as the table at the top of this file says."""
@@ -40,7 +48,7 @@ class Guess:
             self._is_found = True
             return Observation(messages=({"role": "user", "content": "right"},), reward=1.0, done=True)
         if guess is None:
-            said = f"Say a number from 1 to {self._most}."
+            said = f"Say a number from {self._low} to {self._high}."
         else:
             said = "higher" if guess < self._secret else "lower"
         return Observation(messages=({"role": "user", "content": said},), reward=0.0)
