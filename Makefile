@@ -19,6 +19,7 @@ PACELINE := $(BIN)/paceline
 IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(IN_PARALLEL)
 DEMO := runs/demo
+DEMO_AGENT := runs/demo-agent
 STUDIES := runs/studies
 
 # What a new version of a library breaks first: models, samples, gradients, adapters, rows, the trainer, a short run.
@@ -26,7 +27,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo newcomer studies test test-bounds test-all proofs chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent newcomer studies test test-bounds test-all proofs chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +41,16 @@ demo: $(VENV)/installed ## Train the embedded model with three seeds and two con
 	# Adam moves weights by the learning rate, whatever the reward is worth: at the recipe's rate ten seeds drifted.
 	$(PACELINE) train --reward-funcs random --learning-rate 5e-6 --output-dir $(DEMO)/random-reward
 	$(PACELINE) report $(DEMO)/seed-0 $(DEMO)/seed-1 $(DEMO)/seed-2 $(DEMO)/learning-rate-0 $(DEMO)/random-reward
+
+demo-agent: $(VENV)/installed ## Train the embedded model that plays over several turns, in the same five ways. Replaces runs/demo-agent.
+	rm -rf $(DEMO_AGENT)
+	$(PACELINE) train --model embedded-agent --seed 0 --output-dir $(DEMO_AGENT)/seed-0
+	$(PACELINE) train --model embedded-agent --seed 1 --output-dir $(DEMO_AGENT)/seed-1
+	$(PACELINE) train --model embedded-agent --seed 2 --output-dir $(DEMO_AGENT)/seed-2
+	$(PACELINE) train --model embedded-agent --learning-rate 0 --output-dir $(DEMO_AGENT)/learning-rate-0
+	# the game's own reward has weight 1: beside a random one of weight 1000 it does not count
+	$(PACELINE) train --model embedded-agent --reward-funcs random --reward-weights 1000 --output-dir $(DEMO_AGENT)/random-reward
+	$(PACELINE) report $(DEMO_AGENT)/seed-0 $(DEMO_AGENT)/seed-1 $(DEMO_AGENT)/seed-2 $(DEMO_AGENT)/learning-rate-0 $(DEMO_AGENT)/random-reward
 
 newcomer: ## Time a newcomer's path: a fresh environment, an installation, a run, its report looked at.
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' scripts/newcomer.sh

@@ -1,7 +1,7 @@
 """Draw the curves of the documents from runs: held-out accuracy, with 95 % intervals, over steps or over tokens.
 
 pip install 'paceline[docs]'
-make demo studies
+make demo demo-agent studies
 python scripts/draw_curves.py
 """
 
@@ -52,18 +52,23 @@ def seeds(name: str, label: str, colours: tuple[str, ...], style: str = "-") -> 
     )
 
 
-FIGURES = {
-    "reward-curve": Figure(
+def demo(directory: str, random_reward: str) -> Figure:
+    return Figure(
         lines=(
-            Line(run="demo/seed-0", label="seed 0", colour="#0072b2"),
-            Line(run="demo/seed-1", label="seed 1", colour="#56b4e9"),
-            Line(run="demo/seed-2", label="seed 2", colour="#009e73"),
-            Line(run="demo/learning-rate-0", label="control: learning rate 0", colour="#8a919b", style="--"),
-            Line(run="demo/random-reward", label="control: random reward, 5e-6", colour="#d55e00", style=":"),
+            Line(run=f"{directory}/seed-0", label="seed 0", colour="#0072b2"),
+            Line(run=f"{directory}/seed-1", label="seed 1", colour="#56b4e9"),
+            Line(run=f"{directory}/seed-2", label="seed 2", colour="#009e73"),
+            Line(run=f"{directory}/learning-rate-0", label="control: learning rate 0", colour="#8a919b", style="--"),
+            Line(run=f"{directory}/random-reward", label=f"control: {random_reward}", colour="#d55e00", style=":"),
         ),
         axis="step",
         place=steps,
-    ),
+    )
+
+
+FIGURES = {
+    "reward-curve": demo("demo", "random reward, 5e-6"),
+    "agent-curve": demo("demo-agent", "random reward"),
     "adapter-curve": Figure(
         lines=(*seeds("full", "all weights, 1e-4", BLUES), *seeds("lora", "adapter of rank 1, 1e-3", ORANGES, "--")),
         axis="step",

@@ -38,7 +38,7 @@ LEARNT = 0.5
 # How often a turn of stage 2 says what is left, and how often it then takes the middle of that.
 THOROUGH, HALVES = 0.15, 0.6
 # Else: how often it counts on from the last number, up or down as it was told. It forgets what it was told in the rest.
-COUNTS = 0.7
+COUNTS = 0.85
 TURNS = 5
 MAX_TURN_LENGTH = 8
 EVAL_SIZE = 600
