@@ -5,7 +5,7 @@ import json
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 
-# A quarter of the recipe's steps at three times its rate.
+# A quarter of the recipe's steps at six times its rate.
 SHORT = "--max-steps 15 --learning-rate 3e-4 --eval-size 200 --eval-steps 0"
 
 
