@@ -72,9 +72,9 @@ def load_rows(
     Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`: each at most once, or where there
     are fewer all of them as often as it takes.
 
-    `dataset` is `arithmetic`, `programs`, `guess`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet` file, a
-    directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for it. One
-    that is among `files` is not read again, and one that is read is kept there.
+    `dataset` is `arithmetic`, `programs`, `guess`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet`
+    file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for
+    it. One that is among `files` is not read again, and one that is read is kept there.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.

@@ -102,8 +102,12 @@ def test_the_tokens_of_a_game_are_those_of_its_messages(tokenizer):
         {"role": "user", "content": "higher"},
     ]
     whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    parts = ["<|user|>Guess a number from 12 to 37.<|end|><|assistant|>", "From 12 to 37: 24<|end|>"]
-    assert whole == [token for text in [*parts, "<|user|>higher<|end|><|assistant|>"] for token in tokenizer.encode(text)]
+    texts = (
+        "<|user|>Guess a number from 12 to 37.<|end|><|assistant|>",
+        "From 12 to 37: 24<|end|>",
+        "<|user|>higher<|end|><|assistant|>",
+    )
+    assert whole == [token for text in texts for token in tokenizer.encode(text)]
 
 
 def test_the_model_loads_with_its_end_token_and_is_small(tokenizer):
