@@ -444,6 +444,18 @@ def test_objects_are_made_once_and_keep_their_thread(trained):
     assert last_log(trainer)["rewards/Table/mean"] == pytest.approx(1 / 3)
 
 
+def test_environments_are_those_of_a_ranks_own_step(trained):
+    """Another rank than the first hears of a step by `begin_step`."""
+    trainer = trained(counting, rows=[question()], environment_factory=Counter, args={"max_steps": 2})
+    trainer.train()
+    last = trainer.environments
+    assert len(last) == 3
+    trainer._observer.be_at({"global_step": 2})
+    assert trainer.environments == last
+    trainer._observer.begin_step({"global_step": 3})
+    assert (trainer.environments, trainer.state.global_step) == ([], 3)
+
+
 def test_async_environments_are_awaited(trained):
     class Slow(Counter):
         async def reset(self, **row: Any) -> str:

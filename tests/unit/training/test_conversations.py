@@ -305,6 +305,26 @@ def test_an_environment_that_cannot_begin_is_tried_again_with_the_same_seed():
     assert set(seeds) == {DRAWS.environment_seed(task(), 0)}
 
 
+@pytest.mark.parametrize("instant", [True, False])
+def test_a_second_attempt_to_begin_changes_no_conversation(instant):
+    attempts = list[int]()
+
+    class Reluctant(Counting):
+        def begin(self, task, seed):
+            attempts.append(seed)
+            if len(attempts) in (2, 3, 7):
+                raise OSError("no room")
+            return super().begin(task, seed)
+
+    def tokens(kind):
+        spec = EnvironmentSpec(name="counting", make=lambda: kind(opening=" It is {seed}."), is_instant=instant)
+        found = held(DictatedEngine(said), conversations(spec), *(task(f"t{number}") for number in range(3)))
+        return [(begun.prompt_ids, [one.token_ids for one in group]) for begun, group in found]
+
+    assert tokens(Reluctant) == tokens(Counting)
+    assert len(attempts) == 9
+
+
 def test_tasks_without_an_environment_have_one_turn_beside_others():
     two = conversations(counting(), replace(counting(), name="other"))
     plain, talking = task("plain"), task("talking", environment="other")

@@ -168,15 +168,14 @@ class CallbackObserver:
     def step_begin(self, number: int) -> None:
         """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
         self.reward_log.columns.clear()  # an evaluation's are of no step
-        if self.trainer._environments is not None:
-            self.trainer._environments.lent.clear()
+        self._forget_objects()
         if not self._in_epoch:
             self._fire("on_epoch_begin")
             self._in_epoch = True
         if self.job.launch is not None:
             # the log grows with the run, and the other ranks have no use for it before the end
             now = {name: value for name, value in vars(self.state).items() if name != "log_history"}
-            self.job.launch.call("be_at", now)
+            self.job.launch.call("begin_step", now)
         self._fire("on_step_begin")
 
     def step_end(self, record: MetricsRecord, batch: RolloutBatch) -> Requests:
@@ -201,6 +200,16 @@ class CallbackObserver:
             self._in_epoch = False
             self._log_evaluate_save(batch)
         return Requests(stop=self.control.should_training_stop)
+
+    def begin_step(self, state: Mapping[str, Any]) -> None:
+        """Begin a step on this rank, in the first one's state."""
+        self._forget_objects()
+        self.be_at(state)
+
+    def _forget_objects(self) -> None:
+        """Forget the environments of the step before, which this rank's own episodes had."""
+        if self.trainer._environments is not None:
+            self.trainer._environments.lent.clear()
 
     def be_at(self, state: Mapping[str, Any]) -> None:
         """Set the trainer's state on this rank to the first one's: reward functions read it. During steps its

@@ -8,46 +8,35 @@ import contextlib
 import heapq
 import inspect
 import queue
-import threading
-import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from paceline.runtime.interrupts import Interrupt
-
-_Job = tuple[Callable[[], Any], Callable[[Any, Exception | None], None]]
-"""A function, and what is to be told of its result or what it raised."""
+from paceline.environments.hosting.threads import OwnThread
 
 
-class _Overtime(BaseException):
-    """The call took longer than it may. No `Exception`: a tool that swallows those must not swallow this."""
-
-
-class OwnThread:
-    """A thread that runs one call after another: what a program opens may belong to the thread that opened it."""
+class SlotThread(OwnThread):
+    """The thread of an object; what its functions raise is raised where they are called."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.is_lost = False
         """True once a call in it has taken too long."""
-        self._jobs, self._interrupts = queue.SimpleQueue[_Job | None](), list[Interrupt]()
-        threading.Thread(target=_work, args=(self._jobs, self._interrupts), name="environment", daemon=True).start()
-        weakref.finalize(self, self._jobs.put, None).atexit = False  # the thread ends with it
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Run a function; raises what it raises. A task that is cancelled meanwhile leaves the thread behind."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Any] = loop.create_future()
 
-        def settle(value: Any, error: Exception | None) -> None:
+        def settle(value: Any, raised: BaseException | None) -> None:
             if not done.done():
-                done.set_result(value) if error is None else done.set_exception(error)
+                done.set_result(value) if raised is None else done.set_exception(_as_exception(raised))
 
-        def arrived(value: Any, error: Exception | None) -> None:
+        def arrived(value: Any, raised: BaseException | None) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, value, error)
+                loop.call_soon_threadsafe(settle, value, raised)
 
-        self._jobs.put((function, arrived))
+        self.submit(function, arrived)
         try:
             return await done
         except asyncio.CancelledError:
@@ -56,57 +45,36 @@ class OwnThread:
 
     def call(self, function: Callable[[], Any], seconds: float) -> Any:
         """Run a function while the caller waits; raises what it raises, and TimeoutError after so many seconds."""
-        arrived = queue.SimpleQueue[tuple[Any, Exception | None]]()
-        self._jobs.put((function, lambda value, error: arrived.put((value, error))))
+        arrived = queue.SimpleQueue[tuple[Any, BaseException | None]]()
+        self.submit(function, lambda value, raised: arrived.put((value, raised)))
         try:
-            value, error = arrived.get(timeout=seconds)
+            value, raised = arrived.get(timeout=seconds)
         except queue.Empty:
             self.leave()
             raise TimeoutError(f"it took more than {seconds:g} seconds") from None
-        if error is not None:
-            raise error
+        if raised is not None:
+            raise _as_exception(raised)
         return value
 
     def leave(self) -> None:
         """Interrupt what runs, and let the thread end."""
         self.is_lost = True
-        self._jobs.put(None)
-        for interrupt in self._interrupts:
-            interrupt.send(_Overtime())
+        self.interrupt()
 
 
-def _work(jobs: "queue.SimpleQueue[_Job | None]", interrupts: list[Interrupt]) -> None:
-    interrupt = Interrupt()
-    interrupts.append(interrupt)
-    interrupt.open()
-    try:
-        while (job := jobs.get()) is not None:
-            function, arrived = job
-            value: Any = None
-            error: Exception | None = None
-            try:
-                value = function()
-            except _Overtime:
-                return
-            except StopIteration as stopped:  # no future takes it
-                error = RuntimeError(f"StopIteration: {stopped}")
-            except Exception as raised:  # noqa: BLE001 - the border to a program's own code
-                error = raised
-            except BaseException as raised:  # noqa: BLE001 - sys.exit() ends no run from here
-                error = RuntimeError(f"{type(raised).__name__}: {raised}")
-            arrived(value, error)
-            del job, function, arrived, value, error  # what they hold must not live on while the thread waits
-    except _Overtime:
-        return
-    finally:
-        interrupt.close()
+def _as_exception(raised: BaseException) -> Exception:
+    """Return what a program raised as what may be raised anywhere: sys.exit() ends no run from here, and no future
+    takes a StopIteration."""
+    if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+        return raised
+    return RuntimeError(f"{type(raised).__name__}: {raised}")
 
 
 class Slot:
     """An object with its thread; one episode at a time has it."""
 
     def __init__(self, number: int, factory: Callable[[], Any]) -> None:
-        self.number, self._factory, self.thread = number, factory, OwnThread()
+        self.number, self._factory, self.thread = number, factory, SlotThread()
         self.inner: Any = None
         """The object, once it is made."""
 

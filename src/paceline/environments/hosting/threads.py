@@ -10,6 +10,7 @@ import contextlib
 import inspect
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from queue import SimpleQueue
@@ -41,6 +42,11 @@ MOST_LEFT = 64
 """Threads that calls left behind may hold."""
 
 
+Arrived = Callable[[Any, BaseException | None], None]
+ThreadJob = tuple[Callable[[], Any], Arrived]
+"""A function, and what is told of its result or of what it raised."""
+
+
 def _tell(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(function)
@@ -51,12 +57,61 @@ def _settle(future: "asyncio.Future[Result]", result: Result) -> None:
         future.set_result(result)
 
 
+class OwnThread:
+    """A daemon thread that runs one call after another, and ends with the object."""
+
+    def __init__(self) -> None:
+        self._jobs, self._interrupts = SimpleQueue[ThreadJob | None](), list[Interrupt]()
+        self.thread = threading.Thread(
+            target=_work, args=(self._jobs, self._interrupts), name="environment", daemon=True
+        )
+        self.thread.start()
+        weakref.finalize(self, self._jobs.put, None).atexit = False
+
+    def submit(self, function: Callable[[], Any], arrived: Arrived) -> None:
+        """Run a function after those before it; `arrived` is called there with its result, or with what it raised."""
+        self._jobs.put((function, arrived))
+
+    def end(self) -> None:
+        """Let the thread end after what it has been given."""
+        self._jobs.put(None)
+
+    def interrupt(self) -> None:
+        """Raise `Overtime` in what runs, of which nothing arrives then, and let the thread end."""
+        self.end()
+        for one in self._interrupts:
+            one.send(Overtime())
+
+
+def _work(jobs: "SimpleQueue[ThreadJob | None]", interrupts: list[Interrupt]) -> None:
+    """Live as an `OwnThread`, without a reference to it."""
+    interrupt = Interrupt()
+    interrupts.append(interrupt)
+    with contextlib.suppress(Overtime):
+        interrupt.open()
+        try:
+            while (job := jobs.get()) is not None:
+                function, arrived = job
+                value: Any = None
+                raised: BaseException | None = None
+                try:
+                    value = function()
+                except Overtime:
+                    return
+                except BaseException as error:  # noqa: BLE001 - the border; a KeyboardInterrupt that no key was pressed for
+                    raised = error
+                arrived(value, raised)
+                del job, function, arrived, value, raised  # what they hold must not live on while the thread waits
+        finally:
+            interrupt.close()
+
+
 class WorkerThreads:
     """Daemon threads, each of which runs one call at a time; as many as are needed up to a limit."""
 
     def __init__(self, most: int) -> None:
-        self._idle: list[_Worker] = []
-        self._left: list[_Worker] = []
+        self._idle: list[OwnThread] = []
+        self._left: list[OwnThread] = []
         self._free = asyncio.Semaphore(most)
 
     @property
@@ -80,10 +135,15 @@ class WorkerThreads:
                 await self._free.acquire()
         except TimeoutError:
             raise HostFailure(f"no thread was free for it within {wait:g} seconds") from None
-        worker = self._idle.pop() if self._idle else _Worker()
-        done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        worker, loop = self._idle.pop() if self._idle else OwnThread(), asyncio.get_running_loop()
+        done: asyncio.Future[Result] = loop.create_future()
+
+        def arrived(value: Any, raised: BaseException | None) -> None:
+            result = value if raised is None else (None, described(raised))
+            _tell(loop, partial(_settle, done, result))
+
         on_start()
-        worker.jobs.put((function, done))
+        worker.submit(partial(attempt, function), arrived)
         try:
             async with asyncio.timeout(seconds):
                 return await done
@@ -95,52 +155,19 @@ class WorkerThreads:
                 self._idle.append(worker)
             else:
                 self._left.append(worker)
-                worker.leave()
+                self._insist(worker, loop)
+
+    def _insist(self, worker: OwnThread, loop: asyncio.AbstractEventLoop) -> None:
+        """Interrupt a call until its thread ends."""
+        if worker.thread.is_alive():
+            worker.interrupt()
+            loop.call_later(AGAIN_SECONDS, self._insist, worker, loop)
 
     def close(self) -> None:
         """Let go of all threads; those of late calls may go on."""
         for worker in self._idle:
-            worker.jobs.put(None)
+            worker.end()
         self._idle.clear()
-
-
-class _Worker:
-    """One thread."""
-
-    def __init__(self) -> None:
-        self.jobs = SimpleQueue[tuple[Callable[[], Any], "asyncio.Future[Result]"] | None]()
-        self.thread = threading.Thread(target=self._live, name="environment", daemon=True)
-        self._interrupt: Interrupt | None = None
-        self.thread.start()
-
-    def leave(self) -> None:
-        """Interrupt the call until its thread ends. Called from the keeper."""
-        self.jobs.put(None)
-        self._insist(asyncio.get_running_loop())
-
-    def _insist(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self.thread.is_alive():
-            if self._interrupt is not None:
-                self._interrupt.send(Overtime())
-            loop.call_later(AGAIN_SECONDS, self._insist, loop)
-
-    def _live(self) -> None:
-        with contextlib.suppress(Overtime):
-            self._interrupt = Interrupt()
-            self._interrupt.open()
-            try:
-                while (job := self.jobs.get()) is not None:
-                    function, done = job
-                    try:
-                        result = attempt(function)
-                    except Overtime:
-                        return
-                    except BaseException as error:  # noqa: BLE001 - a KeyboardInterrupt that no key was pressed for
-                        result = None, described(error)
-                    _tell(done.get_loop(), partial(_settle, done, result))
-                    del job, function, done, result  # what they hold must not live on while the thread waits
-            finally:
-                self._interrupt.close()
 
 
 class SharedLoop:
