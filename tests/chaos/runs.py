@@ -51,7 +51,7 @@ def variety(prompts, completions, **columns):
 def mischief(completions):
     pass
 '''
-MOMENTARY = ("clock", "seconds", "weights_bytes")
+MOMENTARY = ("clock", "seconds", "environment_seconds", "weights_bytes")
 """What is of the hour, or of the place where the run is done, and not of the run."""
 
 

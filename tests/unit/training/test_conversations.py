@@ -1,5 +1,7 @@
 """Conversations between a scripted engine and scripted environments: which tokens, which ends, which rewards."""
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -183,6 +185,35 @@ def test_the_order_of_answers_changes_no_episode(instant, further, backwards):
         ]
 
     assert without_seconds(found) == without_seconds(expected)
+
+
+def test_in_rounds_requests_come_in_one_order_whenever_answers_do():
+    class Last(Counting):
+        """Of two siblings the first answers each turn once the second has."""
+
+        def begin(self, task, seed):
+            self.is_first = not began
+            began.append(self)
+
+        def answer(self, turn):
+            if self.is_first:
+                assert answered[turn.number].wait(5.0)
+            else:
+                answered[turn.number].set()
+            return super().answer(turn)
+
+    def keys(make, *, instant):
+        engine = DictatedEngine(said)
+        spec = EnvironmentSpec(name="counting", make=make, is_instant=instant)
+        held(engine, replace(conversations(spec), in_rounds=True), task())
+        return [request.keys for request in engine.requests]
+
+    began, answered = list[Last](), defaultdict[int, threading.Event](threading.Event)
+    expected = keys(Counting, instant=True)
+    assert keys(Last, instant=False) == expected
+    assert [key for one in expected for key in one] == [
+        DRAWS.key(task(), 0, sample, turn) for turn in range(3) for sample in range(2)
+    ]
 
 
 def test_an_environment_that_fails_leaves_its_siblings_alone():

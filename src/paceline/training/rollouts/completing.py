@@ -49,8 +49,7 @@ def complete(
         ]
         tell = None if on_finished is None else _telling(on_finished)
         completions = engine.generate(requests, sampling, on_finished=tell)
-        pairs = zip(tasks, completions, strict=True)
-        return [Completed(task=task, completions=group) for task, group in pairs]
+        return [Completed(task=task, completions=group) for task, group in zip(tasks, completions, strict=True)]
     batch = EpisodeBatch(drawn, sampling, draws, conversations, on_finished)
     batch.run(engine)
     return batch.results()
@@ -99,7 +98,7 @@ class EpisodeBatch(FurtherRequests):
     def run(self, engine: Engine) -> None:
         """Sample all episodes to their ends, in one call of the engine, or round by round where it takes no more."""
         try:
-            if engine.takes_further:
+            if engine.takes_further and not self._conversations.in_rounds:
                 first = self.take(wait=False)
                 results = engine.generate(first or (), self._sampling, on_finished=self._finished, further=self)
                 self._collect(results)
@@ -116,8 +115,9 @@ class EpisodeBatch(FurtherRequests):
     def _run_in_rounds(self, engine: Engine) -> None:
         self._continues = False
         while True:
-            while self._asked:  # lock-step: the round waits for all that were asked
+            while self._asked or self._closing:  # lock-step: for all that were asked, and for room for others
                 self._answers.work_on_next()
+            self._ready.sort(key=lambda ready: (ready[1][0].group.number, ready[1][0].sample))
             requests = self.take(wait=True)
             if requests is None:
                 return

@@ -72,6 +72,9 @@ class Conversations:
     """How the model writes tool calls, by its chat template."""
     hosts: Hosts
     limits: EpisodeLimits
+    in_rounds: bool = False
+    """Sample the next turns of all episodes together once every environment has answered: slower, and no bit of a
+    logprob depends on when an answer comes."""
 
     @property
     def names(self) -> tuple[str, ...]:

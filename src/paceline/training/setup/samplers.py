@@ -104,6 +104,7 @@ def make_conversations(
             prompt_tokens=config.data.max_prompt_length,
             episode_seconds=episode_seconds,
         ),
+        in_rounds=config.model.deterministic,
     )
 
 
