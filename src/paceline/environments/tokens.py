@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill
+from paceline.data.extraction.call_records import CallFormat
+from paceline.data.extraction.calls import calls_of, parse_calls
+from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
 from paceline.data.prompts import chat_text, pinned_date, takes_system, tool_format
 from paceline.data.tools import with_call_ids
 from paceline.environments.frames import (
@@ -71,7 +73,8 @@ class TurnTokens:
         `history` is the option of that name.
 
         Raises:
-            ModelError: the tokenizer has no chat template, or neither appending nor rendering anew can be right.
+            ModelError: the tokenizer has no chat template, neither appending nor rendering anew can be right, or calls
+                cannot be read in the form in which the template writes them.
             ConfigError: `history` is `append`, and appending is not defined.
         """
         if tokenizer.chat_template is None:
@@ -90,6 +93,8 @@ class TurnTokens:
         self._controls = dict[tuple[AnswerRoles, bool], Counter[int]]()
         self.shows_tools = self._tools is not None and self._tools.shows_tools
         """True: the template shows tools, calls and results; False: they are plain text within other messages."""
+        self.call_format: CallFormat = self._call_format() if self.shows_tools else "hermes"
+        """Form in which the model writes calls: that of the template, else the one that plain text asks for."""
         self.pinned: Mapping[str, str] = {} if (date := pinned_date(tokenizer)) is None else {"date": date}
         """What the template shows of the world outside, held fixed: part of the run's identity."""
         self._check_tokenizer()
@@ -212,6 +217,24 @@ class TurnTokens:
         if name is None or name in self._names or _PLAIN_NAME.fullmatch(str(name)):
             return {}
         return {"name": "unknown_tool"}
+
+    def _call_format(self) -> CallFormat:
+        """Return the form in which a call reads as it was when the template has written it."""
+        roles: AnswerRoles = ("tool",)
+        turn = calling(roles, SAMPLED[0], "", 1)
+        before, whole = self.text([QUESTION]), self.text([QUESTION, turn, *said(roles, ["x"])])
+        pairs = zip(before, whole, strict=False)
+        same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(before))
+        written = whole[len(re.sub(r"<[^<>]*$", "", before[:same])) :]  # each may go on with a tag of its own
+        written = written[: min((at for stop in self._stops if (at := written.find(stop)) >= 0), default=None)]
+        forms: tuple[CallFormat, ...] = ("xml", "hermes", "mistral", "llama", "openai")
+        for form in forms:
+            if list(parse_calls(written, form, prefilled=prefills_think(before)).calls) == calls_of(turn):
+                return form
+        raise ModelError(
+            f"tools need a chat template that writes calls in a form that is read ({', '.join(forms)}), and this one "
+            f"writes {written!r}; use a model of another family, or environments without tools"
+        )
 
     def _check_tokenizer(self) -> None:
         """Hold template and tokenizer to what no other way of rendering can make up for."""

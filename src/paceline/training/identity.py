@@ -119,7 +119,7 @@ def environment_digests(conversations: Conversations | None) -> dict[str, dict[s
         name: {
             "tools": hashlib.sha256(_json(spec.tools).encode()).hexdigest()[:16],
             "code or content": spec.digest,
-            "form of tool calls": conversations.call_format if spec.tools else "",
+            "form of tool calls": conversations.tokens[spec.name].call_format if spec.tools else "",
             **conversations.tokens[spec.name].pinned,
         }
         for name, spec in conversations.specs.items()

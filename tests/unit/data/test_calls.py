@@ -6,7 +6,7 @@ import pytest
 
 from paceline.data.extraction.call_arguments import cast_by_schema
 from paceline.data.extraction.call_records import CallFormat, MalformedCall, calls_of
-from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, call_format_of, parse_calls
+from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
 from tests.call_cases import F_CALL, G_CALL, MALFORMED, READ, F, deep, tags, xml
 
 
@@ -48,22 +48,6 @@ PIECES += ["<tool_call></think>", "</think> <think>{", "<tool_call>[]</tool_call
 def test_a_huge_turn_of_nothing_but_marks_is_read_and_has_no_call(piece, call_format):
     for before in ("", "<tool_call><function=f>" if call_format == "xml" else '[{"name":'):
         assert not parse_calls(before + piece * 20_000, call_format, prefilled=False).calls
-
-
-@pytest.mark.parametrize(
-    ("template", "call_format"),
-    [
-        (None, "hermes"),
-        ("{{ message.content }}", "hermes"),
-        ("<tool_call>\n{{ call | tojson }}\n</tool_call>", "hermes"),
-        ("<tool_call>\n<function={{ call.name }}>", "xml"),
-        ("[AVAILABLE_TOOLS]{{ tools }}[TOOL_CALLS]", "mistral"),
-        ("{{- 'ipython' }}", "llama"),
-        ("<|python_tag|>", "llama"),
-    ],
-)
-def test_a_chat_template_tells_how_its_model_writes_calls(template, call_format):
-    assert call_format_of(template) == call_format
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_an_id_that_the_model_chose_is_kept_where_templates_take_it():
 
 def test_a_name_that_the_model_made_up_cannot_forge_a_header():
     template = EACH.replace("{{ m.role }}", "{{ m.role }}{{ ' ' ~ m.name if m.name }}").replace(
-        "{{ m.content }}", "{{ m.content }}{{ m.tool_calls }}{{ tools if loop.first }}"
+        "{{ m.content }}", "{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{{ tools if loop.first }}"
     )
     tokens = tokens_of(template, tools=TOOLS)
     assert tokens.shows_tools
@@ -218,6 +218,37 @@ def test_each_message_has_the_limit_for_itself():
     observed, text = seen("qwen2.5", call("lookup", "lookup"), result("short"), result("word " * 50), most=20)
     assert observed.messages[0]["content"] == "short"
     assert text.count("[cut") == 1
+
+
+# --- the form of calls
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("qwen2.5", "hermes"), ("qwen3", "hermes"), ("qwen3-without-thinking", "hermes"), ("llama3.1", "llama"),
+     ("mistral", "mistral"), ("chatml", "hermes")],
+)  # fmt: skip
+def test_calls_are_read_in_the_form_in_which_the_template_writes_them(name, form):
+    assert turn_tokens(name).call_format == form
+
+
+def writing_calls(name, value):
+    """Conversations with a template that writes the name and the only argument of a call in its own way."""
+    template = tokenizer_of("qwen2.5").chat_template
+    start, end = template.index("'\\n<tool_call>\\n{"), template.index("'}\\n</tool_call>'")
+    written = f"'<tool_call>{name}' -}}}}{{{{- call.function.arguments.values() | first -}}}}{{{{- '{value}"
+    tokenizer = tokenizer_with(BY_NAME["qwen2.5"], template[:start] + written + template[end:].removeprefix("'}\\n"))
+    return TurnTokens(tokenizer, tools=TOOLS, stop_ids=stop_ids_of("qwen2.5"))
+
+
+def test_parameters_in_tags_are_read_in_the_form_of_tags():
+    tokens = writing_calls("<function=' ~ call.function.name ~ '><parameter=key>", "</parameter></function>")
+    assert tokens.call_format == "xml"
+
+
+def test_calls_in_a_form_that_is_not_read_are_refused():
+    with pytest.raises(ModelError, match=r"writes '<tool_call>lookup0<value>.*use a model of another family"):
+        writing_calls("' ~ call.function.name ~ '<value>", "</value>")
 
 
 # --- appending, or a branch

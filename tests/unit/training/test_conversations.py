@@ -118,7 +118,6 @@ def conversations(*specs: EnvironmentSpec, **limits: Any) -> Conversations:
     return Conversations(
         specs={spec.name: spec for spec in specs},
         tokens={spec.name: TurnTokens(TOKENIZER, tools=spec.tools, stop_ids=frozenset({END})) for spec in specs},
-        call_format="hermes",
         hosts=Hosts(step_seconds=5.0),
         limits=replace(default, **limits),
     )

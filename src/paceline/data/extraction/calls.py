@@ -99,20 +99,6 @@ def parse_calls(
     )
 
 
-def call_format_of(chat_template: str | None) -> CallFormat:
-    """Return the form in which a chat template writes calls; `hermes` where it shows none of its own.
-
-    >>> call_format_of("{{ '[TOOL_CALLS]' }}"), call_format_of(None)
-    ('mistral', 'hermes')
-    """
-    template = chat_template or ""
-    if OPEN_CALL in template:
-        return "xml" if "<function=" in template else "hermes"
-    if "[TOOL_CALLS]" in template:
-        return "mistral"
-    return "llama" if "ipython" in template or "python_tag" in template else "hermes"
-
-
 def call_format_in(visible: str) -> CallFormat:
     """Return the form in which a text seems to write calls, special tokens left out; `react` where it has no mark.
 

@@ -278,7 +278,7 @@ class EpisodeBatch(FurtherRequests):
             raw = tokens.raw_text(one.token_ids[:-1] if ends else one.token_ids)
             parsed = parse_calls(
                 raw,
-                self._conversations.call_format,
+                tokens.call_format,
                 prefilled=prefills_think(episode.group.task.prompt),
                 tools=spec.tools,
             )

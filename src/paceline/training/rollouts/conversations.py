@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.data.extraction.call_records import CallFormat
 from paceline.engines import Engine, sample_key
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import Hosts
@@ -68,8 +67,6 @@ class Conversations:
     """Environments by the name that rows call them by."""
     tokens: Mapping[str, TurnTokens]
     """Tokens between turns, by the environment's own name: its tools are in the prompt."""
-    call_format: CallFormat
-    """How the model writes tool calls, by its chat template."""
     hosts: Hosts
     limits: EpisodeLimits
     in_rounds: bool = False
@@ -113,7 +110,7 @@ class Conversations:
                 shown = (
                     "by the chat template" if tokens.shows_tools else "in plain text, as the chat template has no form"
                 )
-                said += [f"calls are read as {self.call_format}", f"tools are shown {shown}"]
+                said += [f"calls are read as {tokens.call_format}", f"tools are shown {shown}"]
             said += [f"the chat template's {key} is held at {value}" for key, value in tokens.pinned.items()]
             if tokens.problem is not None:
                 then = "rendered anew where that matters" if tokens.branches else "continued all the same"

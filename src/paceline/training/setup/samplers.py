@@ -7,7 +7,6 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
-from paceline.data.extraction.calls import call_format_of
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
 from paceline.environments.harmless import ChatTokenizer
@@ -95,7 +94,6 @@ def make_conversations(
     return Conversations(
         specs=environments,
         tokens=tokens,
-        call_format=call_format_of(template if isinstance(template := tokenizer.chat_template, str) else None),
         hosts=Hosts(step_seconds=step_seconds, most_processes=max(MOST_PROCESSES, config.sampling.num_generations)),
         limits=EpisodeLimits(
             turns=options.max_turns,
