@@ -22,6 +22,7 @@ from paceline.models.parallel.mesh_ranks import MeshLayout, MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding
+from paceline.reports.trackers.opening import flat_numbers
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.episodes import random_conversation
@@ -149,10 +150,11 @@ def learner(family: str, loss: str, optim: str, dtype: torch.dtype, ranks: Ranks
     )
 
 
-def trained(half: Learner) -> tuple[dict[str, Tensor], list[dict[str, object]]]:
+def trained(half: Learner) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
     """Whole weights of what is on this rank after all steps, by name, and what each step reported."""
     chance = random.Random(5)
-    stats = [asdict(half.step(groups_of(sizes, chance), learning_rate=1e-3)) for sizes in STEPS]
+    steps = [half.step(groups_of(sizes, chance), learning_rate=1e-3) for sizes in STEPS]
+    stats = [flat_numbers(asdict(one)) for one in steps]
     moved = {name: one for name, one in half.policy.model.named_parameters() if one.requires_grad}
     return {name: _whole(one) for name, one in moved.items()}, stats
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut, share_out, units
 from paceline.objective.micro_batches import pack, padded_rows, token_weights
+from paceline.reports.trackers.opening import flat_numbers
 from paceline.training.learner.learner import PreparedBatch
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
@@ -161,7 +162,7 @@ def group(*branches: Sequence[int]) -> RolloutGroup:
 def numbers_of(stats: UpdateStats) -> dict[str, float]:
     """All that there is, but for what rows and budgets decide."""
     names = ("tokens_forwarded", "micro_batch_tokens")
-    return {name: value for name, value in asdict(stats).items() if value is not None and name not in names}
+    return {name: value for name, value in flat_numbers(asdict(stats)).items() if name not in names}
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from paceline.objective.micro_batches import pack
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import samples_of
 from paceline.types import Completion, Rollout, RolloutGroup, Task
+from tests.episodes import branched, conversation
 from tests.tiny import tiny_model, with_exact_norms
 
 TEMPERATURE = 0.8
@@ -52,7 +53,7 @@ def group(logprobs: list[list[float]]) -> RolloutGroup:
                 reward=1.0,
                 advantage=1.0,
             )
-            for ids, values in zip(COMPLETIONS, logprobs, strict=True)
+            for ids, values in zip(COMPLETIONS, logprobs, strict=False)
         ),
     )
 
@@ -81,6 +82,50 @@ def test_the_reported_mismatch_is_the_difference_that_was_put_in():
     assert stats.logprob_mismatch_max == pytest.approx(0.5, abs=1e-9)
     assert stats.logprob_mismatch_mean == pytest.approx(0.75 / tokens, abs=1e-9)
     assert half.step([group(true)], learning_rate=0.0).logprob_mismatch_max < 1e-9
+
+
+def conversation_of(model, turns: int, *, drift: dict[int, float]) -> Completion:
+    """Two tokens in each of so many turns, two read between them, and by `drift` wrong logprobs of sampled tokens."""
+    parts = [(f"{turn:02d}", "" if turn + 1 == turns else "ok") for turn in range(turns)]
+    made = conversation(*parts)
+    every = plain_logprobs(model, made.token_ids)
+    sampled = [place for start, end in made.sampled_spans for place in range(start, end)]
+    values = [every[place].item() + drift.get(number, 0.0) for number, place in enumerate(sampled)]
+    return replace(made, logprobs=tuple(values))
+
+
+def group_of(*completions: Completion) -> RolloutGroup:
+    task = Task(task_id="0", prompt="", prompt_ids=PROMPT, answer=None)
+    rollouts = [Rollout(completion=one, rewards={}, reward=1.0, advantage=1.0) for one in completions]
+    return RolloutGroup(task=task, rollouts=tuple(rollouts))
+
+
+@pytest.mark.parametrize("rewritten", [(), (1, 2)], ids=["one row", "a row for each turn"])
+def test_a_drift_at_the_second_turn_shows_there(rewritten):
+    half = learner(torch.float64)
+    with torch.no_grad():
+        drifted = conversation_of(half.policy.model, 3, drift={2: 0.5, 3: -0.25})
+        sound = conversation_of(half.policy.model, 2, drift={})
+    groups = [group_of(branched(drifted, PROMPT, rewritten), sound)]
+    by_turn = half.step(groups, learning_rate=0.0).logprob_mismatch_by_turn
+    # two tokens of each of two conversations at turns 1 and 2, of one at turn 3
+    assert by_turn == pytest.approx({"1": 0.0, "2": 0.75 / 4, "3": 0.0}, abs=1e-9)
+    assert half.measure(groups).logprob_mismatch_by_turn == by_turn
+
+
+def test_late_turns_are_measured_together_and_single_ones_as_the_first():
+    half = learner(torch.float64)
+    with torch.no_grad():
+        long = conversation_of(half.policy.model, 10, drift={14: 0.5, 19: 0.25, 0: 0.125})
+        single = plain_logprobs(half.policy.model, COMPLETIONS[0]).tolist()
+    one_turn = group([single]).rollouts[0].completion
+    stats = half.step([group_of(long, one_turn)], learning_rate=0.0)
+    by_turn = stats.logprob_mismatch_by_turn
+    assert by_turn is not None
+    assert list(by_turn) == ["1", "2", "3", "4", "5", "6", "7", "8+"]
+    assert by_turn["1"] == pytest.approx(0.125 / (2 + len(COMPLETIONS[0])), abs=1e-9)
+    assert by_turn["8+"] == pytest.approx(0.75 / 6, abs=1e-9)  # three turns of two tokens
+    assert half.step([group([single])], learning_rate=0.0).logprob_mismatch_by_turn is None
 
 
 def test_a_step_without_signal_says_that_it_measured_nothing():

@@ -104,6 +104,11 @@ METRICS: Mapping[str, Metric] = {
     "skipped_fraction": Metric("share", "trained tokens left out by skip_threshold"),
     "logprob_mismatch_mean": Metric("nats", "|engine's - trainer's| logprob, mean over trained tokens"),
     "logprob_mismatch_max": Metric("nats", "the largest of those"),
+    "logprob_mismatch_by_turn": Metric(
+        "nats",
+        "logprob_mismatch_mean over the tokens of each turn, by its number: 1 to 7, and 8+ for all later ones; only "
+        "where there is a second turn. A template, a cache or a position that differs shows from turn 2 on",
+    ),
     "weights_bytes": Metric("bytes", "of the weights that each sampler, or rank with a copy, took to begin the step"),
     "clock": Metric(
         "seconds",
@@ -117,7 +122,7 @@ OPTIONAL = frozenset(
     {
         *("kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "weights_bytes"),
         *("turns_mean", "turns_max", "observed_tokens", "branches", "tool_calls", "malformed_calls"),
-        *("environment_seconds", "episode_ends"),
+        *("environment_seconds", "episode_ends", "logprob_mismatch_by_turn"),
         *("rows_left_out", "prompts_truncated", "format_accuracy", "turns_without_sibling"),
     }
 )

@@ -52,6 +52,8 @@ class Sample:
     """Start and end in `completion_ids` of each run of sampled tokens; None: all are sampled."""
     span_advantages: tuple[float, ...] | None = None
     """Advantage of each of the `spans`, in the place of `advantage`; None: they have the same."""
+    turns: tuple[int, ...] | None = None
+    """Number of the turn, from 0, of each run of sampled tokens; None: the first turn alone."""
 
     @property
     def num_targets(self) -> int:
@@ -103,6 +105,8 @@ class MicroBatch:
     """Share of each target in the step's average; the shares sum to 1 over the step."""
     advantages: Float[Tensor, " N"]
     rollout_logprobs: Float[Tensor, " N"]
+    turns: Int[Tensor, " N"] | None
+    """Number of the turn of each target, from 0; None: the step has first turns alone."""
 
     @property
     def num_targets(self) -> int:
@@ -177,6 +181,10 @@ def pack(
             lengths[-1] += sample.num_targets
         else:
             lengths.append(sample.num_targets)
+    turns = None
+    if any(sample.turns is not None for sample in samples):
+        pairs = (pair for one in chosen for pair in zip(one.turns or (0,), one.runs, strict=True))
+        turns = torch.tensor([turn for turn, (start, end) in pairs for _ in range(start, end)])
     prompt_lengths = tuple(len(prompt) for prompt in prompts)
     prompt_of_sample = tuple(numbers[sample.group, sample.prompt] for sample in chosen)
     input_lengths, runs = tuple(len(one.completion_ids) - 1 for one in chosen), tuple(one.runs for one in chosen)
@@ -200,6 +208,7 @@ def pack(
         weights=torch.tensor([weights[index] for index in indices], dtype=dtype).repeat_interleave(counts),
         advantages=torch.tensor(values, dtype=dtype).repeat_interleave(repeats),
         rollout_logprobs=torch.tensor([value for s in chosen for value in s.rollout_logprobs], dtype=dtype),
+        turns=turns,
     )
 
 

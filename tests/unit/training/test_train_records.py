@@ -30,6 +30,7 @@ NOTHING = UpdateStats(
     skipped_fraction=None,
     logprob_mismatch_mean=None,
     logprob_mismatch_max=None,
+    logprob_mismatch_by_turn=None,
 )
 
 

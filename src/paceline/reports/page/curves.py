@@ -142,6 +142,13 @@ def conversations(run: RunRecord) -> str:
             ("environment_seconds", "Seconds of environments", 3),
         )
     ]
+    by_turn = [
+        ChartLine(label=f"turn {turn}", series=metric(run.metrics, "logprob_mismatch_by_turn", turn), colour=colour)
+        for colour, turn in enumerate(("1", "2", "3", "8+"), start=1)
+    ]
+    drawn = tuple(line for line in by_turn if not line.series.empty)
+    if drawn:
+        charts.append(Chart(title="Engine against trainer, by turn", unit="nats, log scale", lines=drawn, log=True))
     return _grid(charts)
 
 

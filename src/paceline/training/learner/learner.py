@@ -29,7 +29,14 @@ from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.optimizers import make_optimizer
 from paceline.training.learner.pipeline import Pipelined
 from paceline.training.learner.samples import minibatches, samples_of, trained_rows
-from paceline.training.learner.stats import UpdateStats, UpdateSums, merge_sums, read_sums, summarise_updates
+from paceline.training.learner.stats import (
+    UpdateStats,
+    UpdateSums,
+    merge_sums,
+    mismatch_of_turns,
+    read_sums,
+    summarise_updates,
+)
 from paceline.types import RolloutGroup
 
 
@@ -313,6 +320,8 @@ class Learner:
         if first:
             mismatch = (batch.rollout_logprobs - old).abs()
             sums |= {"entropy": entropy.detach().sum(), "mismatch": mismatch.sum(), "mismatch_max": mismatch.max()}
+            if batch.turns is not None:
+                sums |= mismatch_of_turns(mismatch, batch.turns)
         return loss, replace(part, old_logprobs=old), sums
 
     def _loss_now(self) -> LossConfig:

@@ -86,6 +86,7 @@ def _rows(
                 completion=completion if len(sampled) > 1 else None,
                 spans=tuple((spans[at][0] - start, spans[at][1] - start) for at in members) if several else None,
                 span_advantages=advantages if len(advantages) > 1 else None,
+                turns=None if members == [0] else tuple(members),
             )
         )
     return rows

@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
+
+TURNS = ("1", "2", "3", "4", "5", "6", "7", "8+")
+"""Turns whose mismatch is told apart; the last stands for all from there on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +55,8 @@ class UpdateStats:
     """Nats, absolute difference between `rollout_logprobs` and the trainer's at the start of the step."""
     logprob_mismatch_max: float | None
     """The largest of those."""
+    logprob_mismatch_by_turn: Mapping[str, float] | None
+    """The mean over the tokens of each turn, by its number from 1; None where no turn is a second one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +70,18 @@ class UpdateSums:
     update's targets, and `forwarded`, its tokens that went through the model."""
     skipped: bool = False
     """True if a number is not finite, so that nothing was updated."""
+
+
+def mismatch_of_turns(mismatch: Float[Tensor, " N"], turns: Int[Tensor, " N"]) -> dict[str, Tensor]:
+    """Sums of the tokens' mismatch, and their number, for each turn that is told apart."""
+    places = torch.arange(len(TURNS), device=turns.device)
+    members = turns.clamp(max=len(TURNS) - 1)[:, None] == places
+    sums = torch.where(members, mismatch[:, None], 0.0).sum(0), members.sum(0)
+    return {
+        f"{name}_of_turn_{turn}": values[place]
+        for name, values in zip(("mismatch", "tokens"), sums, strict=True)
+        for place, turn in enumerate(TURNS)
+    }
 
 
 def read_sums(parts: Sequence[Mapping[str, Tensor]], norm: Tensor | None) -> dict[str, float]:
@@ -121,7 +139,16 @@ def summarise_updates(updates: Sequence[UpdateSums], *, micro_batch_tokens: int,
         skipped_fraction=_per_token(made, "skipped"),
         logprob_mismatch_mean=_per_token(first, "mismatch"),
         logprob_mismatch_max=max((update.values["mismatch_max"] for update in first), default=None),
+        logprob_mismatch_by_turn=_by_turn([update.values for update in first]),
     )
+
+
+def _by_turn(updates: Sequence[Mapping[str, float]]) -> dict[str, float] | None:
+    """Return the mean mismatch of each turn that has tokens."""
+    having = [values for values in updates if f"tokens_of_turn_{TURNS[0]}" in values]
+    tokens = {turn: sum(values[f"tokens_of_turn_{turn}"] for values in having) for turn in TURNS}
+    sums = {turn: sum(values[f"mismatch_of_turn_{turn}"] for values in having) for turn in TURNS}
+    return {turn: sums[turn] / tokens[turn] for turn in TURNS if tokens[turn]} or None
 
 
 def _per_token(updates: Sequence[UpdateSums], name: str) -> float | None:
