@@ -14,6 +14,15 @@ os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": f"{n} and 1 make {n + 1}.\n#### {n + 1}"} for n in range(6)]
 CLUSTER = ("--cluster", "--num-producers", "2")
+CONVERSATIONS: dict[str, object] = {
+    "environment": "guess:5",
+    "max_turns": 3,
+    "max_turn_length": 8,
+    "max_prompt_length": 200,
+    "max_completion_length": 160,
+    "max_steps": 2,
+}
+"""Options more for two steps of short games."""
 REWARD = """
 import multiprocessing, os, pathlib, signal
 
@@ -98,12 +107,14 @@ def weights(run: RunDir) -> bytes:
 
 
 def completions(run: RunDir) -> list[list[dict]]:
-    """All rollouts, step by step, without logprobs, which round otherwise in other batches; rewards without the
-    function's name, which holds the directory."""
+    """All rollouts, step by step, without logprobs, which round otherwise in other batches, and without the seconds of
+    environments; rewards without the function's name, which holds the directory."""
     steps = [run.rollouts(step) for step in run.rollout_steps()]
     return [[_comparable(one) for one in step] for step in steps]
 
 
 def _comparable(rollout: dict) -> dict:
     kept = {name: value for name, value in rollout.items() if name != "logprobs"}
+    for turn in kept["episode"]["turns"] if "episode" in kept else ():
+        del turn["seconds"]
     return {**kept, "rewards": list(rollout["rewards"].values())}
