@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.chaos.runs import OPTIONS, Outcome, Place, furnish
-from tests.chaos.scene import Scene, must
+from tests.chaos.scene import REMEDY, Scene, must
 
 WORLD = '''
 """Three turns, each answered by what the seed and the model's words come to; many different letters are worth most.
@@ -169,6 +169,32 @@ def trainer_killed_between_turns(scene: Scene) -> None:
     place = furnish_conversing(scene.root / "place")
     lay_trap(place, "if turn is not None and count == 40: os.kill(trainer(), signal.SIGKILL)")
     assert place.train().status == -9
+    lift_trap(place)
+    must(place.resume(), 0)
+    _must_be_whole(scene, place)
+
+
+def sigterm_between_turns(scene: Scene) -> None:
+    place = furnish_conversing(scene.root / "place")
+    lay_trap(place, "if turn is not None and count == 40: os.kill(trainer(), signal.SIGTERM)")
+    must(place.train(), 130, REMEDY)
+    assert [record["step"] for record in place.run.metrics()] == [1, 2]
+    lift_trap(place)
+    must(place.resume(), 0)
+    _must_be_whole(scene, place)
+
+
+def sigterm_while_environments_hang(scene: Scene) -> None:
+    """The grace ends before their deadline does."""
+    place = furnish_conversing(scene.root / "place")
+    lay_trap(
+        place,
+        "if turn is not None and count == 40: os.kill(trainer(), signal.SIGTERM)",
+        "if turn is not None and count >= 40: signal.pause()",
+    )
+    ended = place.train("--stop-grace", 1)
+    must(ended, 130)
+    assert ended.seconds < 45, "it waited for the environments' own deadline of 60 s"
     lift_trap(place)
     must(place.resume(), 0)
     _must_be_whole(scene, place)

@@ -143,6 +143,12 @@ FAULTS: tuple[Fault, ...] = (
         "SIGKILL to the trainer between two turns of a conversation",
         "resumed, " + UNTOUCHED,
     ),
+    _fault(conversing.sigterm_between_turns, "SIGTERM between two turns of a conversation", INTERRUPTED),
+    _fault(
+        conversing.sigterm_while_environments_hang,
+        "SIGTERM, and environments hang for longer than `--stop-grace`",
+        "it ends with status 130 after the grace; resumed from the last checkpoint, " + UNTOUCHED,
+    ),
     # updates
     _fault(graders.no_memory, "an update runs out of memory once", "the update is repeated in smaller micro-batches"),
     _fault(graders.one_nan_gradient, "one gradient is NaN", "that update is left out and counted"),

@@ -29,6 +29,7 @@ LONG = {
     ),
     *("missing_progress", "emptied_manifest", "leaves_the_program", "dies_by_a_signal"),
     *("flooding_environments", "wrong_environments", "slow_environments", "trainer_killed_between_turns"),
+    "sigterm_between_turns",
     *("changed_option", "edited_configuration", "changed_row", "changed_model"),
 }
 """Runs several times, waits, or is the twin of one that is tried, here or in `test_resume_changed.py`."""
