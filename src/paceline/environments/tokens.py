@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from paceline.data.extraction.call_records import CallFormat
-from paceline.data.extraction.calls import calls_of, parse_calls
+from paceline.data.extraction.call_records import CallFormat, calls_of
+from paceline.data.extraction.calls import parse_calls
 from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
 from paceline.data.prompts import chat_text, pinned_date, takes_system, tool_format
 from paceline.data.tools import with_call_ids
