@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from paceline.checkpoints.run_directory import RunDir
+from paceline.cli.main import main
 from paceline.config.objective import LossConfig, OptimConfig
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
@@ -12,10 +14,17 @@ from paceline.objective.micro_batches import pack
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import samples_of
 from paceline.types import Completion, Rollout, RolloutGroup, Task
+from tests.cluster_runs import CONVERSATIONS, options_in
 from tests.episodes import branched, conversation
+from tests.families import family, make_model
 from tests.tiny import tiny_model, with_exact_norms
 
 TEMPERATURE = 0.8
+FAR = {
+    "gpt_neo": ("engine: plain path", "learner: padded rows"),
+    "openai-gpt": ("engine: the whole context computed again for each token", "learner: padded rows"),
+}
+"""Models that neither engine nor trainer computes in the fastest way, and what a run says of it."""
 PROMPT, COMPLETIONS = tuple(b"some prompt"), (tuple(b"one answer"), tuple(b"another one, longer"))
 
 
@@ -135,3 +144,15 @@ def test_a_step_without_signal_says_that_it_measured_nothing():
     stats = half.step([silent], learning_rate=1e-2)
     assert (stats.updates, stats.logprob_mismatch_mean, stats.entropy) == (0, None, None)
     assert half.policy_version == 0
+
+
+@pytest.mark.parametrize(("name", "paths"), FAR.items())
+def test_conversations_of_models_off_the_fast_paths_have_no_mismatch_in_any_turn(tmp_path, capsys, name, paths):
+    given = options_in(tmp_path / "place") | CONVERSATIONS | {"max_steps": 1, "output_dir": tmp_path / "run"}
+    make_model(family(name)).save_pretrained(str(given["model"]))
+    assert main(["train", *(f"--{option}={value}" for option, value in given.items())]) == 0
+    (step,) = RunDir(tmp_path / "run").metrics()
+    assert list(step["logprob_mismatch_by_turn"]) == ["1", "2", "3"]
+    assert max(step["logprob_mismatch_by_turn"].values()) < 1e-5
+    said = capsys.readouterr().out
+    assert all(path in said for path in paths)
