@@ -69,29 +69,30 @@ class PlainText:
         if len(readable) < len(text):
             notes.append(f"left out of an answer: {len(text) - len(readable)} NULs or halves of surrogate pairs")
         seen = readable if most is None else readable[: most * LONGEST_TOKEN]
-        plain, made_plain = self._harmless(seen)
+        plain, made_plain, count = self._harmless(seen)
         if made_plain:
             notes.append(f"control tokens in an answer made plain text: {', '.join(made_plain)}")
         unseen = len(readable) - len(seen)
-        kept = plain if most is None else self._within(plain, most, unseen)
+        kept = plain if most is None or (count <= most and not unseen) else self._within(plain, most, unseen)
         if was_cut := kept != plain or unseen > 0:
             notes.append(f"an answer of {len(readable)} characters cut at {most} tokens")
         return kept, tuple(notes), was_cut
 
-    def _harmless(self, text: str) -> tuple[str, list[str]]:
-        """Return the text and the control tokens that were in it."""
+    def _harmless(self, text: str) -> tuple[str, list[str], int]:
+        """Return the text, the control tokens that were in it, and the number of its tokens."""
         made_plain = set[str]()
         for _ in range(ROUNDS):
-            found = {self._control[number] for number in self.controls(self.encode(text))}
+            ids = self.encode(text)
+            found = {self._control[number] for number in self.controls(ids)}
             if not found:
-                return text, sorted(made_plain)
+                return text, sorted(made_plain), len(ids)
             made_plain |= found
             for token in sorted(found):
                 text = text.replace(token, f"{token[0]} {token[1:]}")
-        return LEFT_OUT, sorted(made_plain)
+        return LEFT_OUT, sorted(made_plain), len(self.encode(LEFT_OUT))
 
     def _within(self, text: str, most: int, unseen: int) -> str:
-        """Return the text, or as much of its start as fits within `most` tokens with a mark behind it.
+        """Return as much of the text's start as fits within `most` tokens with a mark behind it.
 
         `unseen`: characters that follow it.
         """
