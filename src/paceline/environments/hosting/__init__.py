@@ -81,10 +81,10 @@ class Host(Protocol):
 class Hosted:
     """One episode's environment. One call at a time; a `close` during another call ends both."""
 
-    def __init__(self, hosts: "Hosts", spec: EnvironmentSpec) -> None:
+    def __init__(self, hosts: "Hosts", spec: EnvironmentSpec, make: Callable[[], Environment]) -> None:
         self.is_instant = spec.is_instant
         """True if calls are carried out at once, in the caller's thread."""
-        self.spec = spec
+        self.spec, self.make = spec, make
         self._hosts = hosts
         self._environment: Environment | None = None  # of an instant one
         self.host: Host | None = None
@@ -114,7 +114,7 @@ class Hosted:
 
     def _call_now(self, method: Method, given: tuple[Any, ...]) -> Any:
         if method == "begin":
-            self._environment = self.spec.make()
+            self._environment = self.make()
         value = getattr(self._environment, method)(*map(own_copy, given))
         if inspect.isawaitable(value):
             dismiss(value)
@@ -153,9 +153,9 @@ class Hosts:
         """Number of threads that late calls still hold."""
         return 0 if self._keeper is None else self._keeper.threads.workers.left
 
-    def open(self, spec: EnvironmentSpec) -> Hosted:
-        """Give a place to the environment of one episode; it is made by `begin`."""
-        return Hosted(self, spec)
+    def open(self, spec: EnvironmentSpec, make: Callable[[], Environment] | None = None) -> Hosted:
+        """Give a place to the environment of one episode; it is made by `begin`, in this process by `make` if given."""
+        return Hosted(self, spec, make or spec.make)
 
     def carry_out(self, hosted: Hosted, method: Method, given: tuple[Any, ...], then: Then) -> None:
         """Carry out a call of `Hosted`."""
@@ -209,7 +209,7 @@ class _Keeper:
             hosted.host = (
                 ProcessHost(hosted.spec, self.processes)
                 if hosted.spec.own_process
-                else ThreadHost(hosted.spec, self.threads)
+                else ThreadHost(hosted.spec.name, hosted.make, self.threads)
             )
             self.living.add(hosted.host)
         host = hosted.host

@@ -79,7 +79,8 @@ def _observation(said: str, value: Any) -> Observation:
             raise WrongResult(f"{said} a dict with the unknown field {unknown[0]!r}, {NEEDS_OBSERVATION}")
     else:
         raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OBSERVATION}")
-    messages, reward, done, calls, failed_calls = ({**FIELDS, **value}[name] for name in FIELDS)
+    given = {**FIELDS, **value}
+    messages, reward, done, calls, failed_calls = (given[name] for name in FIELDS)
     if done not in (True, False):
         raise WrongResult(f"{said} {done!r:.50} as `done`, but it must be True or False")
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
@@ -97,6 +98,8 @@ def _observation(said: str, value: Any) -> Observation:
 
 
 def _messages(said: str, messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    if not messages:
+        return ()
     for one in messages:
         if not isinstance(one, Mapping) or "role" not in one or not isinstance(one["role"], str):
             raise WrongResult(
@@ -184,6 +187,8 @@ def own_copy(given: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value  # what most columns hold: copying it by `deepcopy` costs more than a tiny environment does
     try:
         return copy.deepcopy(value)
     except TypeError:  # a lock, a client: a program's own object, of which there is no second one

@@ -16,7 +16,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from paceline.environments import Environment, EnvironmentSpec
+from paceline.environments import Environment
 from paceline.environments.hosting.results import (
     HostFailure,
     Method,
@@ -309,9 +309,9 @@ class Threads:
 class ThreadHost:
     """One environment of this process."""
 
-    def __init__(self, spec: EnvironmentSpec, threads: Threads) -> None:
+    def __init__(self, name: str, make: Callable[[], Environment], threads: Threads) -> None:
         self.started = time.perf_counter()
-        self._spec, self._threads = spec, threads
+        self._name, self._make, self._threads = name, make, threads
         self._environment: Environment | None = None
         self._loop: SharedLoop | None = None
         self._is_closed = False
@@ -329,18 +329,18 @@ class ThreadHost:
         if failure is not None or not inspect.isawaitable(value):
             return value, failure
         self._loop = self._loop or self._threads.loop()
-        check = partial(checked, self._spec.name, method)
+        check = partial(checked, self._name, method)
         left = seconds - (time.perf_counter() - self.started)
-        return await self._loop.run(value, check, self._spec.name, left)
+        return await self._loop.run(value, check, self._name, left)
 
     def _start(self) -> None:
         self.started = time.perf_counter()
 
     def _call(self, method: Method, given: tuple[Any, ...]) -> Any:
         if method == "begin":
-            self._environment = self._spec.make()
+            self._environment = self._make()
         value = getattr(self._environment, method)(*map(own_copy, given))
-        return value if inspect.isawaitable(value) else checked(self._spec.name, method, value)
+        return value if inspect.isawaitable(value) else checked(self._name, method, value)
 
     async def end(self, *, seconds: float) -> None:
         """Let it close itself, for so many seconds at most; what comes of that is nobody's result.

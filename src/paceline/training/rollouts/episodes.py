@@ -55,7 +55,7 @@ class RunningEpisode:
             self.environment = make()
             return self.environment
 
-        self.environment, self.hosted = None, hosts.open(replace(self.spec, make=made))
+        self.environment, self.hosted = None, hosts.open(self.spec, made)
 
     @property
     def name(self) -> str:

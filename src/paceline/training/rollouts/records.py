@@ -9,7 +9,7 @@ from typing import Any, cast
 from paceline.metrics.statistics import mean_and_std
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.types import Episode, RolloutGroup
+from paceline.types import Episode, RolloutGroup, Turn
 
 
 def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
@@ -121,9 +121,15 @@ def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
         "policy_version": completion.policy_version,
         "weight_changes": [asdict(change) for change in completion.weight_changes],
         "dropped": rollout.dropped or group.dropped,
-        **({} if completion.episode is None else {"episode": asdict(completion.episode)}),
+        **({} if completion.episode is None else {"episode": _episode_record(completion.episode)}),
         **({} if rollout.turn_advantages is None else {"turn_advantages": rollout.turn_advantages}),
     }
+
+
+def _episode_record(episode: Episode) -> dict[str, object]:
+    """Return what `asdict` does, but for copies of the messages: those cost more than all else of a short episode."""
+    turns = tuple({name: getattr(turn, name) for name in Turn.__dataclass_fields__} for turn in episode.turns)
+    return {name: getattr(episode, name) for name in Episode.__dataclass_fields__} | {"turns": turns}
 
 
 def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float | int]:
