@@ -118,6 +118,7 @@ bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only 
 	-$(BIN)/python benchmarks/bench_survival.py
 	-$(BIN)/python benchmarks/bench_survival.py --workload 30m --window 5 --steps 25 --repetitions 2
 	-$(BIN)/python benchmarks/bench_busy.py
+	-$(BIN)/python benchmarks/bench_conversations.py
 	-$(BIN)/python benchmarks/bench_rows.py
 	-$(BIN)/python benchmarks/bench_refusals.py
 	-$(BIN)/python benchmarks/bench_plan.py

@@ -28,7 +28,7 @@ class Setting:
 
 SETTINGS = {
     "embedded": Setting(model="embedded", turn_tokens=12, rows=64),
-    "30m": Setting(model="30m", turn_tokens=12, rows=64),
+    "13m": Setting(model="13m", turn_tokens=12, rows=64),
 }
 """An engine that could do far more, and one that is the bottleneck."""
 

@@ -40,8 +40,10 @@ from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
 from paceline.types import Completion
 
-SAID = ({"role": "user", "content": "What is 2 + 3?"},)
+SAID = ({"role": "user", "content": "And 2 + 3?"},)
 """What every environment with a latency answers."""
+SMALLER = {"num_hidden_layers": 2, "max_position_embeddings": 1024}
+"""What the setting's model has unlike the shape `30m`: rounds of a tenth of a second would take minutes in all."""
 NUM_GENERATIONS = 8
 MOST_PROMPT = 64
 CROWD_TURNS = 4
@@ -78,7 +80,7 @@ def train(kind: str, directory: str, steps: str) -> None:
     address = f"{Path(__file__)}:Once" if kind == "process" else kind
     environment = {} if kind == "plain" else {"environment": [address], "max_turns": 1}
     with paceline.Session(
-        config=model_directory("embedded") / "recipe.yaml",
+        config=Path(model_directory("embedded")) / "recipe.yaml",
         output_dir=directory,
         max_steps=int(steps),
         save_steps=0,
@@ -214,7 +216,7 @@ def latencies(name: str, directory: str) -> None:
     channel, setting, model = Channel.open(), SETTINGS[name], "embedded"
     if setting.model != "embedded":
         model = f"{directory}/{setting.model}"
-        write_model(SHAPES[setting.model] | {"max_position_embeddings": 1024}, Path(model))
+        write_model(SHAPES["30m"] | SMALLER, Path(model))
         load_tokenizer(ModelConfig(model="embedded")).save_pretrained(model)
     scene = Scene(model, rows=setting.rows, turn_tokens=setting.turn_tokens, most_turns=MOST_TURNS)
     local_engine.Scheduler = WatchedScheduler  # type: ignore[misc]

@@ -13,11 +13,13 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import bench_busy
 import bench_cluster
+import bench_conversations
 import bench_generate
 import bench_refusals
 import bench_step
 import bench_survival
 from bench_rewards import compared, judged
+from conversation_work import SETTINGS, EpisodeWork, TurnWork, covered, optimum
 from ends import ForcedEnds, made_lengths
 from figures import disagreements, fastest_of_each_peer, pooled, rates, ratio, standard_errors_apart, summary
 from given import Given, Prompt
@@ -346,3 +348,38 @@ def test_a_share_is_the_middle_of_seconds_alone_over_seconds_beside():
 
     runs = [run(1.0, 2.0, 4.0), run(3.0, 3.0, 4.0), run(1.0, 4.0, 10.0)]  # 0.5 1 0.25; 0.25 0.75 0.1
     assert bench_busy.shares(runs) == {"sampling": {"1": 0.5, "2": 0.25}}
+
+
+def test_the_optimum_lets_no_conversation_wait_while_a_row_is_free():
+    def episode(starts, *turns):
+        works = [TurnWork(read=read, sampled=sampled, latency=latency) for read, sampled, latency in turns]
+        return EpisodeWork(starts=starts, turns=tuple(works))
+
+    # rounds 0-2 of the first, answered at 3; the second takes 1-2 and, read and sampled, 4-5; a row for each
+    works = [episode(0.0, (0, 3, 1.0)), episode(1.0, (0, 2, 2.0), (1, 1, 0.0))]
+    both = optimum(works, rows=2, round_seconds=lambda _: 1.0, prompt_seconds=0.0)
+    assert (both.seconds, both.busy) == (6.0, 4.0)
+    # one row: the second starts at 2, and is answered at 5
+    alone = optimum(works, rows=1, round_seconds=lambda _: 1.0, prompt_seconds=0.0)
+    assert (alone.seconds, alone.busy) == (7.0, 5.0)
+
+
+def test_an_engine_is_busy_by_what_was_ready_and_by_the_optimum():
+    # eight alike: begun at 1, one turn of two tokens, a prompt and a round of a second each, answered after 2
+    moments = [(number, start, end) for number in range(8) for start, end in ((0.0, 1.0), (4.0, 6.0))]
+    answer = {
+        "seconds": 6.0,
+        "turns": [[(2, 0)]] * 8,
+        "moments": moments,
+        "rounds": [{"rows": 8, "sleeping": 0, "kept_out": 0, "seconds": 1.0}],
+        "prompts": [(1, 1.0)],
+    }
+    shares = bench_conversations.busy_shares(answer, SETTINGS["embedded"])
+    assert shares["has_work"] == 3.0
+    assert shares["of_ready"] == pytest.approx(2 / 3)
+    assert shares["optimum_seconds"] == pytest.approx(5.0)
+    assert shares["of_optimum"] == pytest.approx(5 / 6)
+
+
+def test_times_that_overlap_count_once():
+    assert covered([(0, 2), (1, 3), (5, 6)]) == 4.0
