@@ -96,8 +96,6 @@ class PlainText:
 
         `unseen`: characters that follow it.
         """
-        if not unseen and len(self.encode(text)) <= most:
-            return text
         encoded = self._tokenizer([text], add_special_tokens=False, verbose=False, return_offsets_mapping=True)
         spans = encoded["offset_mapping"][0]
         for mark in ("\n[cut: {} more characters]", "[cut]", ""):
