@@ -188,7 +188,6 @@ class Scene:
         conversations = Conversations(
             specs={"late": EnvironmentSpec(name="late", make=_never, reserve=reserve)},
             tokens={"late": self._tokens},
-            call_format="hermes",
             hosts=Hosts(step_seconds=60.0),
             limits=EpisodeLimits(
                 turns=None,

@@ -59,7 +59,6 @@ def held(engine: Any, published: list[int]) -> Completion:
     conversations = Conversations(
         specs={"publishing": spec},
         tokens={"publishing": TurnTokens(TOKENIZER, stop_ids=frozenset({258}))},
-        call_format="hermes",
         hosts=Hosts(step_seconds=5.0),
         limits=EpisodeLimits(
             turns=TURNS, turn_tokens=LENGTH, message_tokens=None, prompt_tokens=400, episode_seconds=50.0
