@@ -18,7 +18,8 @@ TOP = """# What runs survive
 `make chaos` inflicts every fault on this page on short runs of a tiny model, and writes the page. A run has six steps,
 three checkpoints and three evaluations. It is compared with an undisturbed run. Both must leave the same final weights
 (SHA-256 of the safetensors file) and the same completions. They must also leave the same numbers in `metrics.jsonl` and
-`evals.jsonl`, clocks aside. Moments of kills are drawn from seed {seed}. `make test` includes a sample of the faults.
+`evals.jsonl`, clocks aside. Runs of conversations have three steps, and `--deterministic true`. Moments of kills are
+drawn from seed {seed}. `make test` includes a sample of the faults.
 
 {machine} Done: {killed} of {of_kills} kills and {tried} of {of_faults} other faults.
 """
