@@ -42,7 +42,7 @@ def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_r
         if tally.failed_calls:
             calls = "1 call" if tally.failed_calls == 1 else f"{tally.failed_calls} calls"
             sentences.append(
-                f"step {number}: {calls} of the reward function {name!r} failed; the first: "
+                f"step {number}: {calls} of the {batch.scores.named(name)} failed; the first: "
                 f"{batch.scores.first_failures[name].splitlines()[0]}"
             )
     corrected = stats.correction_masked_fraction

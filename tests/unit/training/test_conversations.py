@@ -15,8 +15,9 @@ from paceline.environments.harmless import LONGEST_TOKEN
 from paceline.environments.hosting import Hosts
 from paceline.environments.tokens import TurnTokens
 from paceline.environments.tools import Functions, ToolEnvironment
+from paceline.errors import TrainingError
 from paceline.models.pretrained import load_tokenizer
-from paceline.rewards.scoring.scores import score, with_environments
+from paceline.rewards.scoring.scores import check_failure_rate, score, with_environments
 from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
 from paceline.types import Completion, Task
@@ -228,6 +229,8 @@ def test_an_environment_that_fails_leaves_its_siblings_alone():
     assert scores.values == {"counting": (None, 3.0)}
     assert scores.failed == {"counting": (0,)}
     assert scores.first_failures == {"counting": broken.episode.failure}
+    with pytest.raises(TrainingError, match=r"^environment 'counting' failed on 1 of 2 completions \(50.0%\), above"):
+        check_failure_rate(scores, limit=0.0)
 
 
 def test_one_turn_with_tools_runs_none_and_is_graded():

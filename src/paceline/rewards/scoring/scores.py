@@ -5,7 +5,7 @@ the wrong shape is no failure but a mistake in the function, and ends the run at
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from paceline.errors import TrainingError
@@ -36,12 +36,18 @@ class Scores:
     """For each completion, True if it has the format that functions ask for; None if none asks for one."""
     may_be_silent: bool = False
     """True if a function is marked `may_be_silent`, as those of TRL are: a batch without any reward is no error."""
+    environments: frozenset[str] = frozenset()
+    """Names among them that are environments, which gave rewards of their own."""
 
     @property
     def culprit(self) -> str | None:
         """First failure of the function that failed most; None without failure."""
         most = max(self.first_failures, key=self.against, default=None)
         return None if most is None else self.first_failures[most]
+
+    def named(self, name: str) -> str:
+        """Return what gave the rewards of a name, for a sentence."""
+        return f"{'environment' if name in self.environments else 'reward function'} {name!r}"
 
     def against(self, name: str) -> int:
         """Completions that count against `--max-reward-failure-rate`: those that a function failed on or that its
@@ -92,9 +98,10 @@ def score(
     )
 
 
-def with_environments(scores: Scores, names: Iterable[str], completions: Sequence[Completion]) -> Scores:
+def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Completion]) -> Scores:
     """Add what environments gave to their episodes, as further columns by their names; a failed one is a failure."""
     values, failed, notes, seconds, first = {}, {}, {}, {}, {}
+    environments = frozenset(names)
     for name in names:
         episodes = [one.episode if one.episode and one.episode.environment == name else None for one in completions]
         failures = {row: one.failure for row, one in enumerate(episodes) if one is not None and one.failure is not None}
@@ -112,6 +119,7 @@ def with_environments(scores: Scores, names: Iterable[str], completions: Sequenc
         first_failures={**scores.first_failures, **first},
         notes={**scores.notes, **notes},
         tallies={**scores.tallies, **{name: Tally(failed_calls=len(rows)) for name, rows in failed.items()}},
+        environments=environments,
     )
 
 
@@ -135,7 +143,7 @@ def check_failure_rate(scores: Scores, *, limit: float) -> None:
         return
     if failed / total > limit:
         raise TrainingError(
-            f"reward function {name!r} failed on {failed} of {total} completions ({failed / total:.1%}), above "
+            f"{scores.named(name)} failed on {failed} of {total} completions ({failed / total:.1%}), above "
             f"--max-reward-failure-rate {limit:g}; correct it and resume; the first failure: {scores.culprit}"
         )
     raise TrainingError(
@@ -175,6 +183,7 @@ def merge_scores(parts: Sequence[Scores]) -> Scores:
         first_failures={name: why for part in reversed(parts) for name, why in part.first_failures.items()},
         notes={name: tuple(note for part in parts for note in part.notes[name]) for name in names},
         tallies={name: sum((part.tallies[name] for part in parts), Tally()) for name in names},
+        environments=parts[0].environments,
         formed=tuple(one for part in parts for one in part.formed),
         may_be_silent=any(part.may_be_silent for part in parts),
     )

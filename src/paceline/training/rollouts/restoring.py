@@ -168,6 +168,7 @@ def restored_batch(about: Record, groups: Sequence[RolloutGroup]) -> RolloutBatc
                 for name, one in of_functions.items()
             },
             formed=tuple(about["formed"]) if "formed" in about else (None,) * len(rollouts),
+            environments=frozenset(episode.environment for one in rollouts if (episode := one.completion.episode)),
         ),
         refills=about["refills"],
         missing=about["missing"],
