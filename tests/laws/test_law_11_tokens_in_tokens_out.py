@@ -492,9 +492,9 @@ def test_18_the_glue_of_turn_128_costs_what_that_of_turn_2_does(name):
     counting = Counting(tokenizer_of(name))
     tokens = TurnTokens(counting, tools=TOOLS, stop_ids=stop_ids_of(name))
     messages, costs = [ASKED], []
-    for _ in range(128):
+    for number in range(128):
         counting.asked.clear()
-        turn, answer = call_of("x"), results_of("apples")
+        turn, answer = call_of("x"), results_of(f"apple {number:03}")  # one that is not known yet
         seen = tokens.observed([end_of(name)], answer, message=turn, earlier=messages, most=64)
         messages += [turn, *seen.messages]
         costs.append(dict(counting.asked))
