@@ -6,7 +6,7 @@
 |-----------|------------------------------------------------------------------------------------------|
 | latencies | 256 episodes of 1 to 20 turns, whose environments take 0 to 2 s to begin and to answer   |
 | crowd     | 4,096 episodes at once with the embedded model: memory beyond its weights and cache      |
-| cost      | steps of the embedded model's recipe without an environment and through one of one turn  |
+| cost      | steps of the embedded recipe, two models, without an environment and in one of one turn   |
 
 `latencies` runs with a model that leaves the engine time, and with one that does not. Two shares say how busy the
 engine is: seconds in prompts and rounds over seconds in which at least one conversation was ready to go on, and the
@@ -38,7 +38,10 @@ MOST_BYTES_MIB = 2e9 / 2**20
 MOST_COST = 1.03
 GROUP = 8
 KINDS = ("instant", "thread", "process")
-"""The limit is that of the first; the others have a quarter of its steps."""
+COSTS = (("embedded", "instant"), ("13m", "instant"), ("embedded", "thread"), ("embedded", "process"))
+"""Models and kinds of environments; the first has all steps, the others a quarter."""
+LIMITED = ("13m", "instant")
+"""What the limit is for: a step of the embedded model takes a fifth of a second, and shows what else there is."""
 WARM_UP = 3
 """Steps of each run that do not count."""
 TIMEOUT = 300.0
@@ -49,7 +52,7 @@ def main() -> int:
     """Measure, print, write; the exit status: 1 where a limit is not held or runs ended with different weights."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, action="append", help="may be given again (default: all)")
-    parser.add_argument("--setting", choices=list(SETTINGS), action="append", help="of `latencies` (default: all)")
+    parser.add_argument("--setting", choices=list(SETTINGS), action="append", help="models (default: all)")
     parser.add_argument("--kind", choices=KINDS, action="append", help="of `cost` (default: all)")
     parser.add_argument("--episodes", type=int, default=4096, help="of `crowd`")
     parser.add_argument("--steps", type=int, default=40, help="of each run of `cost`")
@@ -207,27 +210,31 @@ def crowd(asked: argparse.Namespace) -> tuple[dict[str, object], list[str]]:
 def cost(asked: argparse.Namespace) -> tuple[dict[str, object], list[str]]:
     """By kind of environment: seconds of steps without and with it, their ratios, and whether the weights are equal."""
     found, complaints = dict[str, object](), list[str]()
-    for kind in asked.kind or KINDS:
-        steps = asked.steps if kind == KINDS[0] else max(WARM_UP + 3, asked.steps // 4)
-        seconds, weights = in_turns(("plain", kind), steps, asked)
+    for name, kind in COSTS:
+        if (asked.kind and kind not in asked.kind) or (asked.setting and name not in asked.setting):
+            continue
+        steps = asked.steps if (name, kind) == COSTS[0] else max(WARM_UP + 3, asked.steps // 4)
+        seconds, weights = in_turns(("plain", kind), name, steps, asked)
         pairs = list(zip(seconds[kind], seconds["plain"], strict=True))[WARM_UP:]
         low, middle, high = quantiles(one / plain for one, plain in pairs)
-        found[kind] = {
+        found[f"{name}, {kind}"] = {
             "ratio": {"median": middle, "quarter": low, "three_quarters": high, "pairs": len(pairs)},
             "step_seconds": {name: median(taken[WARM_UP:]) for name, taken in seconds.items()},
             "weights": weights,
             "seconds": seconds,
         }
-        print(f"cost, {kind}: {found[kind]['ratio']}", flush=True)
+        print(f"cost, {name}, {kind}: {found[f'{name}, {kind}']['ratio']}", flush=True)
         if weights[kind] != weights["plain"]:
-            complaints.append(f"cost, {kind}: the run ends with other weights than without an environment")
-        if kind == KINDS[0] and middle > MOST_COST:
-            complaints.append(f"cost, {kind}: a step takes {middle - 1:.1%} longer, at most {MOST_COST - 1:.0%}")
+            complaints.append(f"cost, {name}, {kind}: the run ends with other weights than without an environment")
+        if (name, kind) == LIMITED and middle > MOST_COST:
+            complaints.append(
+                f"cost, {name}, {kind}: a step takes {middle - 1:.1%} longer, at most {MOST_COST - 1:.0%}"
+            )
     return found, complaints
 
 
 def in_turns(
-    kinds: tuple[str, ...], steps: int, asked: argparse.Namespace
+    kinds: tuple[str, ...], name: str, steps: int, asked: argparse.Namespace
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Run so many steps of each kind, step by step in alternating order: their seconds, and hashes of the weights."""
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -235,7 +242,7 @@ def in_turns(
         directory = stack.enter_context(tempfile.TemporaryDirectory())
         runs = dict[str, Contender]()
         for kind in kinds:
-            arguments = ("train", kind, str(Path(directory) / kind), str(steps))
+            arguments = ("train", kind, name, str(Path(directory) / kind), str(steps))
             runs[kind] = stack.enter_context(contender(*arguments, asked=asked))
             answer_of(runs[kind].read(timeout=TIMEOUT))
         for step in range(steps):

@@ -10,6 +10,7 @@ import paceline  # noqa: I001 - before torch, as the command does: threads that 
 import asyncio
 import hashlib
 import io
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -73,14 +74,27 @@ def part(address: str, argument: str | None, sandbox: str, *, is_instant: bool) 
     return parts.AddressPart(address=address, name=address, environment=Once, is_instant=is_instant)
 
 
-def train(kind: str, directory: str, steps: str) -> None:
+def model_of(name: str, directory: str) -> str:
+    """Return the address of the embedded model, or write one of the same tokenizer that is larger."""
+    if name == "embedded":
+        return name
+    place = Path(directory) / f"model-{name}"
+    write_model(SHAPES["30m"] | SMALLER, place)
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(Path(model_directory("embedded")) / file, place)
+    return str(place)
+
+
+def train(kind: str, name: str, directory: str, steps: str) -> None:
     """One step of a run for each request; at last the hash of its weights."""
-    channel = Channel.open()
+    channel, model = Channel.open(), model_of(name, f"{directory}-model")
     parts.BUILT_IN |= {name: partial(part, is_instant=name == "instant") for name in ("instant", "thread")}  # type: ignore[operator]
     address = f"{Path(__file__)}:Once" if kind == "process" else kind
     environment = {} if kind == "plain" else {"environment": [address], "max_turns": 1}
     with paceline.Session(
         config=Path(model_directory("embedded")) / "recipe.yaml",
+        model=model,
+        max_prompt_length=192,  # transformers gives the larger model's architecture a tokenizer class of its own
         output_dir=directory,
         max_steps=int(steps),
         save_steps=0,
@@ -212,11 +226,8 @@ def _never() -> Late:
 
 def latencies(name: str, directory: str) -> None:
     """Episodes of a setting, once: what they did and when, and who held the engine's rows."""
-    channel, setting, model = Channel.open(), SETTINGS[name], "embedded"
-    if setting.model != "embedded":
-        model = f"{directory}/{setting.model}"
-        write_model(SHAPES["30m"] | SMALLER, Path(model))
-        load_tokenizer(ModelConfig(model="embedded")).save_pretrained(model)
+    channel, setting = Channel.open(), SETTINGS[name]
+    model = model_of(setting.model, directory)
     scene = Scene(model, rows=setting.rows, turn_tokens=setting.turn_tokens, most_turns=MOST_TURNS)
     local_engine.Scheduler = WatchedScheduler  # type: ignore[misc]
     decoder, rounds, prompts = scene.engine._decoder, list[dict[str, float]](), list[tuple[int, float]]()

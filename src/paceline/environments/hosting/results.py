@@ -186,9 +186,18 @@ def own_copy(given: Any) -> Any:
     return {name: _copied(value) for name, value in given.items()} if isinstance(given, Mapping) else given
 
 
+_NEVER_CHANGED = frozenset({type(None), str, bool, int, float})
+
+
 def _copied(value: Any) -> Any:
-    if value is None or isinstance(value, str | bool | int | float):
-        return value  # what most columns hold: copying it by `deepcopy` costs more than a tiny environment does
+    """Copy what JSON has by itself: `deepcopy` of a prompt costs more than a tiny environment does."""
+    kind = type(value)
+    if kind in _NEVER_CHANGED:
+        return value
+    if kind is dict:
+        return {name: _copied(one) for name, one in value.items()}
+    if kind is list or kind is tuple:
+        return kind(map(_copied, value))
     try:
         return copy.deepcopy(value)
     except TypeError:  # a lock, a client: a program's own object, of which there is no second one
