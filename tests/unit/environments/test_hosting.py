@@ -216,6 +216,9 @@ def test_a_wrong_type_is_refused_by_environment_and_method(hosts, place):
         ("nan", "the reward nan, but it must be finite"),
         ("set", "cannot be written as JSON (it holds a value of type set); make its parts text"),
         ("no role", "must be a dict with `role` and `content`"),
+        ("no content", "must be a dict with `role` and `content`"),
+        ("null", "must be a dict with `role` and `content`"),
+        ("image", "a message with a part of type 'image_url', but only text can be read"),
         ("one message", "`messages` of type dict"),
         ("unknown field", "a dict with the unknown field 'message'"),
         ("surrogate", "text that is no Unicode"),
@@ -224,6 +227,13 @@ def test_a_wrong_type_is_refused_by_environment_and_method(hosts, place):
 def test_a_wrong_answer_is_told_with_its_remedy(name, sentence):
     with pytest.raises(WrongResult, match=re.escape(sentence)):
         checked("odd", "answer", scripted.VALUES[name])
+
+
+@pytest.mark.parametrize("method", ["begin", "answer"])
+def test_the_parts_of_a_message_become_its_text(method):
+    messages = [{"role": "user", "content": [{"type": "text", "text": "one, "}, {"type": "text", "text": "two"}]}]
+    found = checked("odd", method, messages if method == "begin" else {"messages": messages})
+    assert (found if method == "begin" else found.messages) == ({"role": "user", "content": "one, two"},)
 
 
 def test_results_are_plain_copies():

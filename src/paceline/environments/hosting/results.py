@@ -101,17 +101,30 @@ def _messages(said: str, messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
     if not messages:
         return ()
     for one in messages:
-        if not isinstance(one, Mapping) or "role" not in one or not isinstance(one["role"], str):
+        is_message = isinstance(one, Mapping) and isinstance(one.get("role"), str) and one.get("content") is not None
+        if not is_message:
             raise WrongResult(
                 f"{said} a message that is {one!r:.50}, but a message must be a dict with `role` and `content`; "
                 'wrap a text: {"role": "user", "content": text}'
             )
+    messages = [{**one, "content": _text_of_parts(said, one["content"])} for one in messages]
     try:
         text = json.dumps(messages, ensure_ascii=False, default=plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise WrongResult(f"{said} a message that cannot be written as JSON ({error}); make its parts text") from error
     _bounded(said, text)
     return tuple(json.loads(text))
+
+
+def _text_of_parts(said: str, content: Any) -> Any:
+    """Return the text of content that comes in parts, as chat servers send it, and other content as it is."""
+    is_list = isinstance(content, list | tuple) and len(content) > 0
+    if not is_list or not all(isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in content):
+        return content
+    for part in content:
+        if part["type"] != "text" or not isinstance(part.get("text"), str):
+            raise WrongResult(f"{said} a message with a part of type {part['type']!r:.50}, but only text can be read")
+    return "".join(part["text"] for part in content)
 
 
 def plain(value: Any) -> Any:

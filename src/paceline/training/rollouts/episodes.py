@@ -4,7 +4,6 @@ import queue
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from paceline.environments import Environment, EnvironmentSpec
 from paceline.environments.harmless import PlainText
@@ -69,9 +68,7 @@ class RunningEpisode:
         It is read as text, whatever it holds: no control token comes of it.
         """
 
-        def read(content: Any) -> Any:
-            if not isinstance(content, str):
-                return content
+        def read(content: object) -> str:
             text, notes, _ = plain.read(content, None)
             self.notes += notes
             return text
