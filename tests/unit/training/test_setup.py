@@ -133,6 +133,19 @@ def test_a_sandbox_that_a_tool_cannot_have_is_refused_at_once(tmp_path, monkeypa
         check(build_config({**options, "environment": ["calculator", "python"], "reward_funcs": "accuracy"}))
 
 
+@pytest.mark.parametrize(
+    "names", [{"dataset": "plain.jsonl"}, {"dataset": "rows.jsonl", "eval_dataset": "plain.jsonl"}]
+)
+def test_a_conversation_does_not_go_on_from_plain_text(tmp_path, monkeypatch, names):
+    monkeypatch.chdir(tmp_path)
+    make_model(tmp_path / "model")
+    (tmp_path / "rows.jsonl").write_text(ROW)
+    (tmp_path / "plain.jsonl").write_text('{"prompt": "1+1="}\n')
+    options = {"model": "model", "max_completion_length": "4", "environment": "guess", "reward_funcs": (), **names}
+    with pytest.raises(DataError, match=r"^row plain\.jsonl:1: its prompt is plain text, and a conversation \(--env"):
+        prepare(build_config(options))
+
+
 def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):
     make_model(tmp_path / "model")
     (tmp_path / "rows.jsonl").write_text(ROW * 4)

@@ -101,6 +101,15 @@ class Conversations:
         spec = self.spec_of(columns)
         return () if spec is None else spec.tools
 
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse rows of conversations whose prompt is plain text (DataError): a conversation goes on from messages."""
+        for task in tasks:
+            if task.messages is None and self.spec_of(task.columns) is not None:
+                raise DataError(
+                    f"row {task.task_id}: its prompt is plain text, and a conversation (--environment) goes on from "
+                    "messages; make it a list of messages, or rename its column to `question`"
+                )
+
     def describe(self) -> list[str]:
         """Say of each environment what it is, how the model is shown its tools, and what the chat template fails at."""
         lines, own = list[str](), {spec.name: spec for spec in self.specs.values()}

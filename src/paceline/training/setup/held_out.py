@@ -89,6 +89,8 @@ def _evaluator(
         tools_of=no_tools if conversations is None else conversations.tools_of,
     )
     tasks = built.looked_at
+    if conversations is not None:
+        conversations.check(tasks)
     check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
     self_test(
         function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations

@@ -86,7 +86,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
             check=check,
             tools_of=no_tools if conversations is None else conversations.tools_of,
         )
-    tasks.hold_to(partial(_check_tasks, config, overrides, limit))
+    tasks.hold_to(partial(_check_tasks, config, overrides, conversations, limit))
     for some in (overrides.held_out or {}).values():
         check_prompts_fit(some, limit=limit, completion=completion)
     unverified = self_test(
@@ -181,7 +181,13 @@ def own_objective(config: Config, overrides: Overrides) -> tuple[GroupAdvantage 
     return advantage, loss
 
 
-def _check_tasks(config: Config, overrides: Overrides, limit: int | None, tasks: Sequence[Task]) -> None:
+def _check_tasks(
+    config: Config,
+    overrides: Overrides,
+    conversations: Conversations | None,
+    limit: int | None,
+    tasks: Sequence[Task],
+) -> None:
     size = vocabulary_size(config.model) if overrides.model is None else None
     for task in tasks:
         if size is not None and max(task.prompt_ids) >= size:  # by a tokenizer of another model
@@ -189,6 +195,8 @@ def _check_tasks(config: Config, overrides: Overrides, limit: int | None, tasks:
                 f"--model {config.model.model} has weights for {size} tokens, and its tokenizer gives the prompt of "
                 f"row {task.task_id} the token {max(task.prompt_ids)}; put the model's own tokenizer beside it"
             )
+    if conversations is not None:
+        conversations.check(tasks)
     check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
     check_selections(config.rewards.names, tasks)
 
