@@ -110,6 +110,7 @@ def _search(address: str, argument: str | None, sandbox: str) -> AddressPart:
         toolset=functools.partial(search.SearchTool, str(folder)),
         schemas=lambda: [search.SCHEMA],
         prepare=functools.partial(search.index_of, folder),
+        check=functools.partial(search.index_of, folder),  # else the first calls would wait for it, and may be late
         decides=(search.digest_of(folder),),
         settings={"search": f"{count} document{'s' * (count != 1)} in {folder}"},
     )

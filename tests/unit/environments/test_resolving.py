@@ -181,6 +181,13 @@ def test_several_tools_are_put_together(tmp_path):
     assert spec.settings == {"tools": "calculator, search", "search": f"1 document in {tmp_path}"}
 
 
+def test_documents_that_cannot_be_read_are_found_before_a_run(tmp_path):
+    (tmp_path / "towns.jsonl").write_text('{"town": "Thun"}\n')
+    spec = only(f"search:{tmp_path}")
+    with pytest.raises(ConfigError, match=r"towns\.jsonl:1: the row has no text; name its column text"):
+        spec.check()
+
+
 @pytest.mark.parametrize(
     ("address", "name", "opening"),
     [
