@@ -261,6 +261,33 @@ def test_one_turn_with_tools_runs_none_and_is_graded():
     assert [message["content"] for turn in group[0].episode.turns for message in turn.answer] == ["3"]
 
 
+@pytest.mark.parametrize("kind", ["instant", "in a thread", "async"])
+def test_what_a_tool_does_to_its_arguments_changes_no_history(kind):
+    class Later(ToolEnvironment):
+        async def answer(self, turn):
+            return super().answer(turn)
+
+    def largest(numbers: list[int]) -> int:
+        numbers.sort()
+        return numbers[-1]
+
+    schema = {"type": "function", "function": {"name": "largest", "parameters": {"type": "object", "properties": {}}}}
+    environment = Later if kind == "async" else ToolEnvironment
+    spec = EnvironmentSpec(
+        name="tools",
+        make=lambda: environment([Functions([largest])]),
+        tools=(schema,),
+        is_instant=kind == "instant",
+    )
+    call = '<tool_call>{"name": "largest", "arguments": {"numbers": [3, 1, 2]}}</tool_call>'
+    engine = DictatedEngine(lambda request, at: "3" if number_of(request) else call)
+    ((_, group),) = held(engine, conversations(spec), task())
+    for one in group:
+        (asked,) = one.episode.turns[0].message["tool_calls"]
+        assert asked["function"]["arguments"] == {"numbers": [3, 1, 2]}
+        assert one.episode.turns[0].answer[0]["content"] == "3"
+
+
 def test_observed_tokens_count_in_the_budget_and_no_limit_is_below_one():
     engine = DictatedEngine(lambda *_: "1 2 3 4 5 6 7 8 9")
     sampling = replace(SAMPLING, max_completion_length=40)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal
 
-from paceline.environments import Observation
+from paceline.environments import AgentTurn, Observation
 from paceline.errors import PacelineError
 
 Method = Literal["begin", "answer", "close"]
@@ -195,7 +195,11 @@ def dismiss(value: object) -> None:
 
 
 def own_copy(given: Any) -> Any:
-    """Copy a task's columns for one environment, which may change them: episodes of a group share their row."""
+    """Copy what an environment may change: a task's columns, which a group shares, and a turn's calls, which the
+    history shows."""
+    if isinstance(given, AgentTurn):
+        calls = tuple(dataclasses.replace(one, arguments=own_copy(one.arguments)) for one in given.calls)
+        return dataclasses.replace(given, calls=calls) if calls else given
     return {name: _copied(value) for name, value in given.items()} if isinstance(given, Mapping) else given
 
 

@@ -322,7 +322,7 @@ class ThreadHost:
         self._is_closed = self._is_closed or method == "close"
         function = getattr(self._environment, method, None)
         if inspect.iscoroutinefunction(function):  # none of its code runs before it is awaited
-            value, failure = attempt(partial(function, *given))
+            value, failure = attempt(lambda: function(*map(own_copy, given)))
         else:
             run = partial(self._call, method, given)
             value, failure = await self._threads.workers.run(run, seconds, self._threads.wait, self._start)
