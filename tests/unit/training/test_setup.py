@@ -146,6 +146,27 @@ def test_a_conversation_does_not_go_on_from_plain_text(tmp_path, monkeypatch, na
         prepare(build_config(options))
 
 
+def test_several_environments_need_rows_that_choose_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_model(tmp_path / "model")
+    (tmp_path / "rows.jsonl").write_text(ROW)
+    config = build_config(
+        {
+            "model": "model",
+            "dataset": "rows.jsonl",
+            "max_completion_length": "4",
+            "environment": ["small=guess:5", "large=guess:100"],
+            "reward_funcs": "accuracy",
+        }
+    )
+    with pytest.raises(
+        DataError, match=r"^column 'environment' .* \(small, large\), and no row of the dataset has one"
+    ):
+        prepare(config)
+    (tmp_path / "rows.jsonl").write_text(ROW + ROW.replace("{", '{"environment": "small", ', 1))
+    assert len(prepare(config).tasks.tasks) == 2
+
+
 def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):
     make_model(tmp_path / "model")
     (tmp_path / "rows.jsonl").write_text(ROW * 4)

@@ -110,6 +110,15 @@ class Conversations:
                     "messages; make it a list of messages, or rename its column to `question`"
                 )
 
+    def check_choice(self, tasks: Sequence[Task]) -> None:
+        """Refuse tasks of which none chooses one of several environments (DataError): there would be one turn."""
+        if any(self.spec_of(task.columns) is not None for task in tasks):
+            return
+        raise DataError(
+            f"column {ENVIRONMENT!r} of a row chooses among the environments of --environment "
+            f"({', '.join(self.specs)}), and no row of the dataset has one; add the column, or give one environment"
+        )
+
     def describe(self) -> list[str]:
         """Say of each environment what it is, how the model is shown its tools, and what the chat template fails at."""
         lines, own = list[str](), {spec.name: spec for spec in self.specs.values()}

@@ -87,6 +87,8 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
             tools_of=no_tools if conversations is None else conversations.tools_of,
         )
     tasks.hold_to(partial(_check_tasks, config, overrides, conversations, limit))
+    if conversations is not None:
+        conversations.check_choice(tasks.looked_at)
     for some in (overrides.held_out or {}).values():
         check_prompts_fit(some, limit=limit, completion=completion)
     unverified = self_test(
