@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
 from paceline.training.rollouts.records import staleness_metrics
 from paceline.types import Completion, Rollout, RolloutGroup, Task, WeightChange
+from tests.episodes import conversation
 from tests.tiny import tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -171,6 +172,15 @@ def test_a_turn_behind_newer_weights_is_theirs_and_an_older_cache_shows_in_the_r
     for turn in (1, 2):
         anew = logprobs_of_turn(new, completion, turn)
         assert (by_turn[turn] == pytest.approx(anew, abs=2e-5)) is not kept
+
+
+def test_a_conversation_that_could_not_begin_is_not_stale():
+    nothing = conversation(failure="environment 'world' could not begin: no room")
+    sampled = replace(conversation(("one", "")), policy_version=9)
+    for completions, expected in (((nothing, sampled), 1), ((nothing,), 0)):
+        rollouts = tuple(Rollout(completion=one, rewards={}, reward=None, advantage=0.0) for one in completions)
+        found = staleness_metrics([RolloutGroup(task=TASK, rollouts=rollouts)], policy_version=10)
+        assert found == {"staleness_mean": expected, "staleness_max": expected}
 
 
 def test_no_cache_outlives_its_call():

@@ -139,9 +139,10 @@ def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) ->
         for group in groups
         for rollout in group.rollouts
         for version, tokens in rollout.completion.tokens_by_version
+        if tokens  # an episode that could not begin is of no weights
     ]
-    total = sum(age * tokens for age, tokens in ages)
+    total, count = sum(age * tokens for age, tokens in ages), sum(tokens for _, tokens in ages)
     return {
-        "staleness_mean": total / sum(tokens for _, tokens in ages),
-        "staleness_max": max(age for age, _ in ages),
+        "staleness_mean": total / count if count else 0.0,
+        "staleness_max": max((age for age, _ in ages), default=0),
     }

@@ -133,8 +133,7 @@ def batch_about(batch: RolloutBatch) -> dict[str, object]:
     """What is not in the records of a step's groups."""
     scores = batch.scores
     completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
-    versions = {one.policy_version for one in completions}
-    versions |= {change.policy_version for one in completions for change in one.weight_changes}
+    versions = {version for one in completions for version, tokens in one.tokens_by_version if tokens}
     return {
         "refills": batch.refills,
         "missing": batch.missing,
