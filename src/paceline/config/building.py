@@ -103,7 +103,9 @@ def _check(config: Config) -> None:
     require(advantage.overlong_share == 0 or "overlong" not in names, "reward_funcs", names, rule, why)
     if name is not None:
         require(advantage.filter_range is not None, "filter_func", name, "be left out without --filter-range")
-        require(name in names, "filter_func", name, f"be one of the rewards ({', '.join(names)})")
+        rule = f"be one of the rewards ({', '.join(names)})" if names else "be left out here"
+        why = "" if names else "where there is no function, the environment's own reward judges a group"
+        require(name in names, "filter_func", name, rule, why)
     _check_processes(config)
     if config.loop.max_steps is not None:
         warmup_steps, rule = config.optim.warmup_steps, f"be at most --max-steps ({config.loop.max_steps})"

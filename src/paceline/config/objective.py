@@ -32,7 +32,8 @@ class AdvantageConfig:
     filter_range: tuple[float, ...] | None = None
     """Train only on groups whose mean of `filter_func` lies strictly between these two numbers, such as 0 1 (DAPO)."""
     filter_func: str | None = None
-    """Reward that `filter_range` applies to; None: `eval_reward_func` if it is one of them, else the first."""
+    """Reward function that `filter_range` applies to; None: `eval_reward_func` if it is one of them, else the first;
+    without any, the environment's own reward."""
     max_refills: int = 0
     """Further rounds of sampling to replace groups outside `filter_range`; then the step uses the groups it has."""
     oversampling: float = 1.0

@@ -191,7 +191,7 @@ def _part(advantage: AdvantageConfig, sampling: SamplingConfig) -> Iterator[Line
         low, high = advantage.filter_range
         more = f"; {advantage.oversampling:.12g} prompts sampled for each" if advantage.oversampling > 1 else ""
         refills = f"; up to {advantage.max_refills} rounds to replace others" if advantage.max_refills else ""
-        name = advantage.filter_func or "the first reward"
+        name = advantage.filter_func or "the environment's reward"
         yield Line(symbol="groups", text=f"those with {low:.12g} < mean of {name} < {high:.12g}{refills}{more}")
     if advantage.mask_truncated:
         longest = sampling.max_completion_length

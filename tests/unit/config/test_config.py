@@ -189,6 +189,10 @@ def test_one_option_in_two_spellings_is_refused():
             r"--filter-func must be one of the rewards \(accuracy\), got 'format'",
         ),
         (
+            {"filter_func": "guess", "filter_range": [0, 1], "environment": "guess", "reward_funcs": ()},
+            r"--filter-func must be left out here, got 'guess'; where there is no function, the environment's own",
+        ),
+        (
             {"reward_funcs": "f.py:g,overlong", "overlong_share": 0.2},
             r"--reward-funcs must not name a function overlong with --overlong-share, got .*",
         ),

@@ -8,7 +8,7 @@ import pytest
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import ConfigError
 from paceline.training.learner.samples import samples_of
-from paceline.training.rollouts.grouping import ScoredGroup, as_changed, make_groups, turn_rewards
+from paceline.training.rollouts.grouping import ScoredGroup, as_changed, is_inside, make_groups, turn_rewards
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.types import Completion, RolloutGroup
 from tests.episodes import conversation
@@ -48,6 +48,14 @@ def test_episodes_of_one_three_and_seven_turns_give_a_baseline_of_three_rewards(
     assert [rollout.advantage for rollout in group.rollouts] == [2.0, -1.0, -1.0]
     assert [rollout.turn_advantages for rollout in group.rollouts] == [None] * 3
     assert len(samples_of([group])) == 3
+
+
+def test_without_a_function_each_environment_judges_its_own_groups():
+    options, small, large = AdvantageConfig(filter_range=(0.0, 1.0)), (1.0, 0.0), (None, None)
+    assert is_inside({"small": small, "large": large}, (False, False), options)
+    assert is_inside({"small": large, "large": small}, (False, False), options)
+    assert not is_inside({"small": large, "large": (1.0, 1.0)}, (False, False), options)
+    assert not is_inside({"small": large, "large": large}, (False, False), options)
 
 
 def test_an_environment_that_failed_is_in_no_loss_and_no_baseline():

@@ -57,7 +57,11 @@ def is_inside(columns: Mapping[str, Sequence[float | None]], failed: Sequence[bo
     """
     if options.filter_range is None:
         return True
-    judge = columns[options.filter_func or next(iter(columns))]
+    # without a function, environments judge their own tasks: a group has numbers of one of them
+    judges = columns.values() if options.filter_func is None else [columns[options.filter_func]]
+    judge = next((values for values in judges if any(value is not None for value in values)), ())
+    if not judge:
+        return False
     mean, _ = mean_and_std([None if broken else value for value, broken in zip(judge, failed, strict=True)])
     low, high = options.filter_range
     return mean is not None and low < mean < high
