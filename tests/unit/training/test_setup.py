@@ -146,6 +146,19 @@ def test_a_conversation_does_not_go_on_from_plain_text(tmp_path, monkeypatch, na
         prepare(build_config(options))
 
 
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [("accuracy", {"reward_funcs": "accuracy"}), ("overlong", {"reward_funcs": (), "overlong_share": 0.2})],
+)
+def test_an_environment_does_not_take_the_place_of_a_reward(tmp_path, monkeypatch, name, others):
+    monkeypatch.chdir(tmp_path)
+    make_model(tmp_path / "model")
+    (tmp_path / "rows.jsonl").write_text(ROW)
+    options = {"model": "model", "dataset": "rows.jsonl", "max_completion_length": "4", **others}
+    with pytest.raises(ConfigError, match=f"^--environment must not have the name of a reward, got '{name}'; .*NAME="):
+        prepare(build_config({**options, "environment": f"{name}=guess:5"}))
+
+
 def test_several_environments_need_rows_that_choose_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_model(tmp_path / "model")

@@ -6,6 +6,7 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
+from paceline.config.rules import require
 from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
@@ -16,6 +17,7 @@ from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
 from paceline.training.rollouts.conversations import Completer, Conversations, EpisodeLimits
+from paceline.training.rollouts.grouping import OVERLONG
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler
 
@@ -74,6 +76,7 @@ def make_conversations(
     """How conversations are held under the options; None: there is no environment.
 
     Raises:
+        ConfigError: an environment has the name of a reward.
         ConfigError, ModelError: the chat template cannot hold one; the sentence says what it fails at.
     """
     if not environments:
@@ -81,6 +84,10 @@ def make_conversations(
     options = config.environment
     step_seconds, episode_seconds = options.environment_timeout
     own = {spec.name: spec for spec in environments.values()}  # one may be called by several names
+    taken = (*config.rewards.names, *((OVERLONG,) if config.advantage.overlong_share else ()))
+    for name in own:
+        rule, why = "not have the name of a reward", "rewards are recorded by name; give it another as NAME=ADDRESS"
+        require(name not in taken, "environment", name, rule, why)
     tokens = {
         name: TurnTokens(
             cast(ChatTokenizer, tokenizer),
