@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from paceline.objective.advantages import CREDITED, STD_EPS, advantages, turn_advantages
+from paceline.config.objective import CREDITED
+from paceline.objective.advantages import STD_EPS, advantages, turn_advantages
 
 
 @pytest.mark.parametrize("kind", CREDITED)
