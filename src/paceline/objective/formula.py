@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.reading import is_code
-from paceline.config.sections import Config, RewardConfig, SamplingConfig
+from paceline.config.sections import Config, SamplingConfig
 from paceline.objective.advantages import STD_EPS, overlong_buffer
 
 
@@ -29,7 +29,7 @@ def objective(config: Config) -> tuple[Line, ...]:
         *_kl(config.loss),
         *_corrections(config.loss),
         *_average(config.loss, config.sampling),
-        *_worth(config.advantage, config.rewards, config.sampling),
+        *_worth(config),
         *_part(config.advantage, config.sampling),
     )
 
@@ -158,15 +158,25 @@ def _average(loss: LossConfig, sampling: SamplingConfig) -> Iterator[Line]:
         yield Line(symbol="update", text="with masked completions, of no tokens, and ungraded ones, of advantage 0")
 
 
-def _worth(advantage: AdvantageConfig, rewards: RewardConfig, sampling: SamplingConfig) -> Iterator[Line]:
+def _worth(config: Config) -> Iterator[Line]:
+    advantage, sampling, discount = config.advantage, config.sampling, config.environment.turn_credit
     own = f"own: {advantage.advantage}, of the rewards R of a group"
-    yield Line(symbol="A", text=_ADVANTAGES.get(advantage.advantage, own))
+    if discount is None:
+        yield Line(symbol="A", text=_ADVANTAGES.get(advantage.advantage, own))
+    else:
+        yield Line(symbol="A", text=_TURN_ADVANTAGES[advantage.advantage])
+        earned = f"sum over turns j from the token's turn k on of {discount:.12g}^(j - k) * r_j"
+        yield Line(symbol="G_k", text=f"{earned}; alone in turn k, against the mean of R less what was earned before")
+        yield Line(symbol="r_j", text="the environment's reward of turn j; at the last turn also what is left of R")
     yield Line(symbol="group", text=f"the {sampling.num_generations} completions of one prompt")
     length = advantage.overlong_share > 0
-    weighted = {**rewards.weights, **({"overlong": 1.0} if length else {})}
+    environment = {"environment": 1.0} if config.environment.environment else {}
+    weighted = {**config.rewards.weights, **environment, **({"overlong": 1.0} if length else {})}
     each = "z({})" if advantage.reward_aggregation == "normalize_then_sum" else "{}"
     terms = [f"{weight:.12g} * {each.format(name)}" for name, weight in weighted.items()]
     yield Line(symbol="R", text=" + ".join(terms))
+    if environment:
+        yield Line(symbol="environment", text="the environment's own reward of the conversation, where it gives one")
     if advantage.reward_aggregation == "normalize_then_sum":
         yield Line(symbol="z(x)", text=f"(x - mean over group) / (std over group + {STD_EPS:g})")
     if length:
@@ -182,6 +192,16 @@ _ADVANTAGES = {
     "group_mean_reward_std": f"(R - mean over group) / (std of R over step + {STD_EPS:g})",
     "leave_one_out": "R - mean over the others of the group",
     "none": "R - mean over group",
+}
+
+
+_REACHED = "the group's episodes that reached turn k"
+_TURN_ADVANTAGES = {
+    "group": f"(G_k - mean over {_REACHED}) / (std of R over group + {STD_EPS:g})",
+    "group_mean_batch_std": f"(G_k - mean over {_REACHED}) / (std of R - mean over group over step + {STD_EPS:g})",
+    "group_mean_reward_std": f"(G_k - mean over {_REACHED}) / (std of R over step + {STD_EPS:g})",
+    "leave_one_out": f"G_k - mean over the others of {_REACHED}",
+    "none": f"G_k - mean over {_REACHED}",
 }
 
 

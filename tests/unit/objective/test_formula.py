@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.config.building import build_config
-from paceline.config.objective import AdvantageConfig, LossConfig
+from paceline.config.objective import CREDITED, AdvantageConfig, LossConfig
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.objective.formula import as_text, objective
@@ -132,6 +132,8 @@ CHANGES: dict[str, tuple[dict[str, object], object]] = {
     "skip_threshold": ({}, 20.0),
     "reward_funcs": ({}, ("format",)),
     "reward_weights": ({}, (0.5,)),
+    "environment": ({}, ("guess",)),
+    "turn_credit": ({"environment": ("guess",)}, 0.9),
     "num_generations": ({}, 4),
     "max_completion_length": ({"average": "constant"}, 99),
     "temperature": ({}, 0.7),
@@ -157,6 +159,15 @@ def test_every_advantage_and_average_has_words_of_its_own():
     for name in ("advantage", "average", "bound", "kl"):
         (choices,) = (option.choices for option in options() if option.name == name)
         assert len({formula(beta=0.1, **{name: choice}) for choice in choices}) == len(choices)
+
+
+def test_the_rewards_of_an_environment_and_of_its_turns_are_told():
+    lines = rows(formula(environment=("guess",), turn_credit=0.9))
+    assert lines["R"] == "1 * environment"
+    assert lines["A"] == "(G_k - mean over the group's episodes that reached turn k) / (std of R over group + 0.0001)"
+    assert lines["G_k"].startswith("sum over turns j from the token's turn k on of 0.9^(j - k) * r_j")
+    found = {formula(environment=("guess",), turn_credit=1.0, advantage=kind) for kind in CREDITED}
+    assert len(found) == len(CREDITED)
 
 
 def test_code_of_ones_own_is_named():
