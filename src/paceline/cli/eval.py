@@ -18,13 +18,13 @@ from paceline.workers.torchrun.environment import launched
 if TYPE_CHECKING:
     from paceline.training.evaluation import AccuracyResult
 
-SECTIONS = ("model", "data", "engine", "evaluation")
+SECTIONS = ("model", "data", "engine", "environment", "evaluation")
 SINGLE = (
     *("reward_funcs", "max_reward_failure_rate", "reward_timeout", "sandbox"),
     *("max_completion_length", "stop", "seed"),
 )
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
-OF_TRAINING = ("gradient_checkpointing",)
+OF_TRAINING = ("gradient_checkpointing", "turn_credit")
 """Options of those sections that concern gradients only."""
 
 BASELINE = DoorOption(

@@ -103,6 +103,26 @@ def test_an_option_of_training_is_no_option_of_evaluation():
         parse(EVAL, ["--learning-rate", "1"])
 
 
+def test_evaluation_holds_conversations_too(tmp_path, capsys):
+    rows = tmp_path / "games.jsonl"
+    rows.write_text('{"question": "Let us play."}\n')
+    lengths = ["--max-turns", "2", "--max-completion-length", "32", "--max-prompt-length", "64"]
+    options = [
+        "--dataset",
+        str(rows),
+        "--environment",
+        "guess:5",
+        "--reward-funcs",
+        "none",
+        "--system-prompt=",
+        *lengths,
+    ]
+    assert main(["eval", *options]) == 0
+    assert "n = 1" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"--turn-credit is no option of `paceline eval`, only of training"):
+        parse(EVAL, ["--turn-credit", "1"])
+
+
 def test_without_config_and_model_the_recipe_is_the_ground():
     configuration = read_configuration(parse(TRAIN, ["--seed", "3"]).options)
     assert configuration.config.model.model == "embedded"
