@@ -10,6 +10,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,7 +68,8 @@ def part_of(address: str, sandbox: str) -> AddressPart:
     base, colon, argument = address.partition(":")
     if base in BUILT_IN:
         return BUILT_IN[base](address, argument if colon else None, sandbox)
-    if is_code(address):
+    is_near = bool(nearest(base, BUILT_IN)) and not base.endswith(".py") and find_spec(base.partition(".")[0]) is None
+    if is_code(address) and not is_near:
         return _own(address)
     remedies = [f"choose from {', '.join(BUILT_IN)}", "give your own as file.py:NAME or module:NAME"]
     raise ConfigError(f"{FLAG} {address}: there is no such environment{nearest(base, BUILT_IN)}", remedies=remedies)

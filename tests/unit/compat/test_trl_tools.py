@@ -495,7 +495,7 @@ def test_a_trainer_evaluates_and_trains_again(trained):
         (
             {"environment_factory": "gues:5", "rows": [question()]},
             ConfigError,
-            "environment_factory gues:5: the module",
+            "environment_factory gues:5: there is no such environment; did you mean 'guess'",
         ),
         ({"environment_factory": ["guess", Counter]}, ConfigError, "must have addresses alone in a list"),
         ({"environment_factory": "guess", "tools": [multiply]}, ConfigError, "tools must be None with addresses"),

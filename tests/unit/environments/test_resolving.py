@@ -341,6 +341,10 @@ def test_a_built_in_name_goes_before_a_module_of_that_name():
     ("address", "message"),
     [
         ("calculater", "there is no such environment; did you mean 'calculator'\\?; choose from calculator, python, "),
+        ("gues:5", "there is no such environment; did you mean 'guess'\\?; choose from"),
+        ("serch:docs", "there is no such environment; did you mean 'search'\\?; choose from"),
+        ("gues.py:f", "the file cannot be read"),
+        ("guesses_of_nobody:f", "the module cannot be imported"),
         ("own.py", r"there is no such environment; .*or give your own as file\.py:NAME or module:NAME"),
         ("calculator:3", "calculator takes nothing behind a colon; write calculator"),
         ("guess:x", r"the number must lie in \[2, 1000000\]; write guess:20"),
