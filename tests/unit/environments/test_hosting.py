@@ -593,6 +593,16 @@ def test_those_that_live_are_closed_at_the_end(temporary):
     assert [(temporary / place).read_text() for place in KEPT] == ["closed\n"] * 2
 
 
+@pytest.mark.parametrize("place", KEPT)
+def test_a_close_under_way_is_not_cut_short_by_the_end(temporary, place):
+    with Hosts(step_seconds=20) as hosts:
+        files = [temporary / f"{number}" for number in range(10)]
+        opened = [begun(hosts, spec_of(scripted.Raising, place), {"closed": str(file)}) for file in files]
+        asked = [Asked(one, "close") for one in opened]
+    assert [one.outcome().failure for one in asked] == [None] * len(files)
+    assert [file.read_text() for file in files] == ["closed\n"] * len(files)
+
+
 OWNER = """
 import signal, sys, threading
 from dataclasses import replace

@@ -193,7 +193,7 @@ class _Keeper:
         self._hosts = hosts
         self.loop = asyncio.new_event_loop()
         self.living = set[Host]()
-        self._calls = set[asyncio.Task[Result]]()
+        self._calls = dict[asyncio.Task[Result], Method]()
         self._endings = set[asyncio.Task[None]]()
         self.threads = Threads(MOST_THREADS, hosts.wait)
         self.processes = Processes(hosts.most_processes, hosts.wait)
@@ -218,13 +218,13 @@ class _Keeper:
             return
         host.started = time.perf_counter()
         hosted.busy = task = self.loop.create_task(host.call(method, given, self._hosts.seconds))
-        self._calls.add(task)
+        self._calls[task] = method
         task.add_done_callback(partial(self._report, hosted, host, method, then))
 
     def _report(self, hosted: Hosted, host: Host, method: Method, then: Then, task: asyncio.Task[Result]) -> None:
         """Tell the outcome of a call, and end its environment where nothing more can be asked of it."""
         seconds = time.perf_counter() - host.started
-        self._calls.discard(task)
+        del self._calls[task]
         if hosted.busy is task:
             hosted.busy = None
         value, farewell, late = None, 0.0, False
@@ -272,14 +272,18 @@ class _Keeper:
             self.loop.close()
 
     async def _end_all(self) -> None:
-        calls = list(self._calls)
-        for task in calls:
-            task.cancel()
+        calls, farewell = dict(self._calls), min(FAREWELL_SECONDS, self._hosts.seconds)
+        for task, method in calls.items():
+            if method != "close":
+                task.cancel()
         if calls:
+            _, late = await asyncio.wait(calls, timeout=farewell)
+            for task in late:
+                task.cancel()
             await asyncio.wait(calls)
             await asyncio.sleep(0)  # their outcomes are told after them
         for host in list(self.living):
-            self.end(host, min(FAREWELL_SECONDS, self._hosts.seconds))
+            self.end(host, farewell)
         if self._endings:
             await asyncio.wait(self._endings, timeout=2 * FAREWELL_SECONDS)
         self.threads.close()
