@@ -9,7 +9,7 @@ knows how to halve what is left of a range, and rarely does. Three parts:
 2. stage 1, supervised: in any position of a game, the range that is left and its middle, until both are right;
 3. stage 2, supervised: games of a player who mostly counts or guesses at random, without a word about the range.
 
-About six minutes of one core. Prints what the player achieves after each stage and the digest of the weights.
+About four minutes of one core. Prints what the player achieves after each stage and the digest of the weights.
 """
 
 import sys
@@ -31,7 +31,7 @@ DIRECTORY = Path(__file__).parents[1] / "src" / "paceline" / "models" / "embedde
 # A word takes the space before it, and the one after it when a number follows; so does a sign with the one after it.
 PRE_TOKEN = r" ?[A-Za-z]+(?: (?=\d))?|\d{1,2}|\s+| ?[^\sA-Za-z\d]+(?: (?=\d))?"
 
-STAGE_1 = Stage(steps=2400, learning_rate=4e-3, seed=1)
+STAGE_1 = Stage(steps=1200, learning_rate=4e-3, seed=1)
 STAGE_2 = Stage(steps=300, learning_rate=1e-3, seed=2)
 # How often a turn of stage 1 is one to learn. The others are there to lead into positions of every kind.
 LEARNT = 0.5
