@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import torch
 
 from paceline.config.sections import ModelConfig
 from paceline.engines import Finished, Request, Sampling
+from paceline.engines.sampling import as_signed_64, uniforms
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
 from paceline.environments.harmless import LONGEST_TOKEN
 from paceline.environments.hosting import Hosts
@@ -17,6 +19,7 @@ from paceline.environments.tokens import TurnTokens
 from paceline.environments.tools import Functions, ToolEnvironment
 from paceline.errors import TrainingError
 from paceline.models.pretrained import load_tokenizer
+from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.scores import check_failure_rate, score, with_environments
 from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
@@ -164,6 +167,66 @@ def test_each_turn_goes_on_from_the_tokens_before_it_with_a_key_of_its_own():
         assert any(tokens[: len(request.prompt_ids)] == request.prompt_ids for tokens in whole)
 
 
+def test_no_two_turns_of_a_step_draw_by_one_key():
+    engine, held_by = DictatedEngine(said), conversations(counting())
+    drawn = [(task(f"t{number}"), occurrence) for number in range(4) for occurrence in range(2)]
+    with held_by.hosts:
+        complete(engine, drawn, SAMPLING, DRAWS, held_by)
+    keys = [key for request in engine.requests for key in request.keys]
+    assert len(keys) == len(set(keys)) == 4 * 2 * 2 * 3  # tasks, occurrences, siblings, turns
+    firsts = uniforms(torch.tensor(list(map(as_signed_64, keys))), torch.zeros(len(keys), dtype=torch.int64))
+    assert len(set(firsts.tolist())) == len(keys)
+
+
+def test_one_environment_that_waits_holds_up_no_turn_of_sixty_four_others():
+    over = threading.Semaphore(0)
+
+    class Patient(Counting):
+        """The first to begin answers its second turn once all others are over."""
+
+        def begin(self, task, seed):
+            self.waits = not began
+            began.append(self)
+
+        def answer(self, turn):
+            if self.waits and turn.number == 1:
+                assert all(over.acquire(timeout=4.0) for _ in range(64))
+            return super().answer(turn)
+
+        def close(self):
+            over.release()
+            return super().close()
+
+    began = list[Patient]()
+    spec = EnvironmentSpec(name="counting", make=Patient, has_reward=True)
+    tasks = [task(f"t{number}") for number in range(33)]  # of two siblings each
+    found = [one.episode for _, group in held(DictatedEngine(said), conversations(spec), *tasks) for one in group]
+    assert [(one.end, one.failure, len(one.turns)) for one in found] == [("done", None, 3)] * 66
+
+
+def test_a_format_is_not_won_by_the_words_of_a_tool():
+    class Showing(Counting):
+        """Shows the format that is asked for."""
+
+        def answer(self, turn):
+            shown = {"role": "user", "content": "<think>\n1 + 2\n</think>\n<answer>\n3\n</answer>"}
+            return Observation(messages=(shown,), done=turn.number == 1)
+
+    spec = EnvironmentSpec(name="showing", make=Showing, is_instant=True)
+    ((begun, group),) = held(DictatedEngine(said), conversations(spec), task())
+    seen = list[list[str]]()
+
+    def own(completions, **columns):
+        seen.append(completions)
+        return [float("<answer>" in text) for text in completions]
+
+    scores = score({"format": resolve("format"), "own": own}, [begun, begun], group, timeout=5.0)
+    assert scores.values == {"format": (0.0, 0.0), "own": (0.0, 0.0)}
+    assert seen == [[one.text for one in group]]
+    written = replace(group[0], text="<think>\n1 + 2\n</think>\n<answer>\n3\n</answer>")
+    assert score({"format": resolve("format")}, [begun], [written], timeout=5.0).values == {"format": (1.0,)}
+
+
 @pytest.mark.parametrize("instant", [True, False])
 @pytest.mark.parametrize(("further", "backwards"), [(True, True), (False, False)])
 def test_the_order_of_answers_changes_no_episode(instant, further, backwards):
@@ -259,6 +322,27 @@ def test_one_turn_with_tools_runs_none_and_is_graded():
     assert runs == [1, 1]
     assert [one.episode.end for one in group] == ["done", "done"]
     assert [message["content"] for turn in group[0].episode.turns for message in turn.answer] == ["3"]
+
+
+@pytest.mark.parametrize(("left", "carried_out"), [(0, []), (1, [1, 1])])
+def test_no_tool_runs_for_a_turn_that_leaves_no_room_for_a_next_one(left, carried_out):
+    runs = list[int]()
+
+    def add(a: int) -> int:
+        runs.append(a)
+        return a
+
+    schema = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    spec = EnvironmentSpec(
+        name="tools", make=lambda: ToolEnvironment([Functions([add])]), tools=(schema,), is_instant=True
+    )
+    call, held_by = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', conversations(spec)
+    used = len(ids_of(call)) + 1  # with its end token
+    sampling = replace(SAMPLING, max_completion_length=used + held_by.tokens["tools"].least + left)
+    with held_by.hosts:
+        (one,) = complete(DictatedEngine(lambda *_: call), [(task(), 0)], sampling, DRAWS, held_by)
+    assert runs == carried_out
+    assert [made.episode.end for made in one.completions] == ["length", "length"]
 
 
 @pytest.mark.parametrize("kind", ["instant", "in a thread", "async"])

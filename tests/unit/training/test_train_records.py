@@ -8,6 +8,7 @@ from paceline.config.objective import AdvantageConfig
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import step_clock, step_warnings
 from paceline.training.rollouts.records import rollout_metrics
+from tests.episodes import conversation
 from tests.scripted import completion, scripted_sampler, taking, task
 
 NOTHING = UpdateStats(
@@ -75,6 +76,16 @@ def test_failed_calls_of_a_reward_function_are_said_with_the_first():
     assert start == "step 2: 1 call of the reward function 'f' failed"
     assert first == "'f' raised ConnectionError on the whole batch: gone"
     assert rollout_metrics(batch)["rewards"]["f"].items() >= {"failed_calls": 1, "doubtful": 0, "failures": 0}.items()
+
+
+def test_a_step_says_how_many_turns_it_had_and_how_often_history_was_rewritten():
+    plain = conversation(("ab", "xyz"), ("cd", ""), reward=1.0)
+    rewritten = conversation(("ab", ""), ("cd", "x"), ("e", ""), contexts={1: "context"}, reward=0.0)
+    functions = {"f": lambda completions, **columns: [1.0, 0.0]}
+    sampler = scripted_sampler([[plain, rewritten]], functions, {"f": 1.0}, AdvantageConfig())
+    metrics = rollout_metrics(sampler.sample(taking([task("a")]), 1))
+    expected = {"turns_mean": 2.5, "turns_max": 3, "observed_tokens": 4, "branches": 1, "tokens_generated": 9}
+    assert {name: metrics[name] for name in expected} == expected
 
 
 def test_a_correction_of_more_than_a_fifth_of_the_tokens_is_said_with_its_share():
