@@ -214,7 +214,7 @@ def test_other_ranks_are_told_the_state_of_every_step_without_the_log(tmp_path):
     made._observer.job = replace(made._job, launch=ranks)
     made._observer.step_begin(4)
     [(method, told)] = ranks.told
-    assert (method, told["global_step"]) == ("be_at", 3)
+    assert (method, told["global_step"]) == ("begin_step", 3)
     assert set(vars(made.state)) - set(told) == {"log_history"}
 
 
