@@ -45,9 +45,7 @@ class AddressPart:
     """Makes the environment of one episode; None: it is a tool."""
     schemas: Callable[[], Schemas] = tuple
     prepare: Callable[[], object] = tuple
-    """Loads what all episodes of a process share."""
-    check: Callable[[], object] = tuple
-    """Raises what every episode would fail with."""
+    """Loads what all episodes of a process share; raises what every episode would fail with."""
     is_instant: bool = False
     own_process: bool = False
     has_reward: bool = False
@@ -97,7 +95,6 @@ def _python(address: str, argument: str | None, sandbox: str) -> AddressPart:
         toolset=functools.partial(interpreters.python_tool, level),
         schemas=lambda: [interpreters.SCHEMA],
         prepare=functools.partial(interpreters.sandbox_of, level),
-        check=functools.partial(interpreters.sandbox_of, level),
         decides=(version, each),
         settings={"python": f"Python {version}, sandbox {level}, {each}"},
     )
@@ -112,7 +109,6 @@ def _search(address: str, argument: str | None, sandbox: str) -> AddressPart:
         toolset=functools.partial(search.SearchTool, str(folder)),
         schemas=lambda: [search.SCHEMA],
         prepare=functools.partial(search.index_of, folder),
-        check=functools.partial(search.index_of, folder),  # else the first calls would wait for it, and may be late
         decides=(search.digest_of(folder),),
         settings={"search": f"{count} document{'s' * (count != 1)} in {folder}"},
     )

@@ -136,7 +136,7 @@ def _spec(name: str, parts: Sequence[AddressPart], sandbox: str) -> EnvironmentS
         address=f"{__name__}:environment" if own_process else "",
         arguments={"addresses": [part.address for part in parts], "sandbox": sandbox} if own_process else {},
         tools=schemas,
-        check=lambda: [part.check() for part in parts],
+        check=lambda: [part.prepare() for part in parts],  # here too, else the first calls would wait, and may be late
         is_instant=all(part.is_instant for part in parts),
         own_process=own_process,
         has_reward=any(part.has_reward for part in parts),

@@ -9,8 +9,6 @@ objective.py        the fields of the objective as options
 translation.py      a GRPOConfig with its keywords to a Config; errors about options in the names of fields
 models.py           a model as the keywords of `from_pretrained` say: a revision, 4 bits
 datasets.py         datasets as TRL takes them, to tasks; row loaders and an accelerator for scripts
-environments.py     tools and environments as ours, each object in a thread of its own
-rollouts.py         a rollout_func in the place of the engine
 rewards.py          reward functions of TRL's kind as ours
 environments.py     tools and environments as TRL takes them, as ours
 slots.py            objects of environments, each with a thread, lent to one episode after another

@@ -26,7 +26,7 @@ from paceline.environments.resolving import specs as specs_of
 from paceline.environments.schemas import tool_schema
 from paceline.environments.tools import FAILURES, CallError, Tool, ToolEnvironment
 from paceline.errors import ConfigError, DataError, first_line
-from paceline.training.rollouts.conversations import ENVIRONMENT
+from paceline.training.rollouts.conversations import ENVIRONMENT, refuse_plain_text
 from paceline.types import Task
 
 ROW = "paceline_row"
@@ -83,12 +83,7 @@ class GivenEnvironments:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse rows whose prompt is plain text (DataError): a conversation goes on from messages."""
-        for task in tasks:
-            if task.messages is None:
-                raise DataError(
-                    f"row {task.task_id}: its prompt is plain text, and a conversation goes on from messages; make "
-                    "it a list of messages"
-                )
+        refuse_plain_text(tasks, "goes on from messages; make it a list of messages")
 
 
 def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str = "auto") -> GivenEnvironments | None:

@@ -101,7 +101,6 @@ def score(
 def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Completion]) -> Scores:
     """Add what environments gave to their episodes, as further columns by their names; a failed one is a failure."""
     values, failed, notes, seconds, first = {}, {}, {}, {}, {}
-    environments = frozenset(names)
     for name in names:
         episodes = [one.episode if one.episode and one.episode.environment == name else None for one in completions]
         failures = {row: one.failure for row, one in enumerate(episodes) if one is not None and one.failure is not None}
@@ -119,7 +118,7 @@ def with_environments(scores: Scores, names: Sequence[str], completions: Sequenc
         first_failures={**scores.first_failures, **first},
         notes={**scores.notes, **notes},
         tallies={**scores.tallies, **{name: Tally(failed_calls=len(rows)) for name, rows in failed.items()}},
-        environments=environments,
+        environments=frozenset(names),
     )
 
 

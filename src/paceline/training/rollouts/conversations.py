@@ -1,7 +1,7 @@
 """What conversations are held by: environments, tokens between turns, limits, and what random numbers hang on."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -103,12 +103,10 @@ class Conversations:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse rows of conversations whose prompt is plain text (DataError): a conversation goes on from messages."""
-        for task in tasks:
-            if task.messages is None and self.spec_of(task.columns) is not None:
-                raise DataError(
-                    f"row {task.task_id}: its prompt is plain text, and a conversation (--environment) goes on from "
-                    "messages; make it a list of messages, or rename its column to `question`"
-                )
+        refuse_plain_text(
+            (task for task in tasks if self.spec_of(task.columns) is not None),
+            "(--environment) goes on from messages; make it a list of messages, or rename its column to `question`",
+        )
 
     def check_choice(self, tasks: Sequence[Task]) -> None:
         """Refuse tasks of which none chooses one of several environments (DataError): there would be one turn."""
@@ -138,6 +136,13 @@ class Conversations:
             if said:
                 lines.append(f"environment {name!r}: {'; '.join(said)}")
         return lines
+
+
+def refuse_plain_text(tasks: Iterable[Task], rule: str) -> None:
+    """Refuse the first task whose prompt is plain text (DataError); `rule` says what a conversation needs instead."""
+    for task in tasks:
+        if task.messages is None:
+            raise DataError(f"row {task.task_id}: its prompt is plain text, and a conversation {rule}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
