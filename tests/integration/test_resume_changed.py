@@ -1,7 +1,9 @@
 """A run that is gone on with after something has changed: an option, its configuration, its data, its model."""
 
+import importlib
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from paceline.cli.main import main
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from tests.chaos.conversing import furnish_conversing
+from tests.chaos.runs import Place
 from tests.cluster_runs import ROWS, train, weights
 
 
@@ -141,10 +144,25 @@ def test_another_model_in_the_same_place_is_found_out(finished, cut, capsys):
     assert resume(cut, "--override model") == 0
 
 
-def test_another_tokenizer_in_the_same_place_is_found_out(finished, cut, capsys):
+def test_another_chat_template_is_named_alone_and_taken_by_name(finished, cut, capsys):
     file = finished / "model" / "chat_template.jinja"
     file.write_text(file.read_text() + " ")
-    assert "--model" in refusal(cut, capsys)
+    named = f"--model {finished / 'model'} has another chat template than it had"
+    assert refusal(cut, capsys).startswith(f"paceline: {named}, so that")
+    (finished / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in reversed(ROWS)))
+    said = refusal(cut, capsys)
+    assert "rows.jsonl has other content than it had, first in row rows.jsonl:1, " in said
+    assert f", {named}, so that" in said
+    (finished / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert resume(cut, "--override model") == 0
+    assert list(changes(cut)[0]["files"]) == ["model"]
+
+
+def test_prompts_that_change_without_a_known_reason_are_found_out(cut, capsys):
+    record = dict(cut.identity())
+    record["dataset"] = {**record["dataset"], "blocks": ["another", *record["dataset"]["blocks"][1:]]}
+    cut.write_identity(record)
+    assert "rows.jsonl has other content than it had, first in row rows.jsonl:1, so that" in refusal(cut, capsys)
 
 
 def test_another_reward_function_in_the_same_file_is_found_out_and_taken_by_name(finished, cut, capsys):
@@ -210,3 +228,76 @@ def test_another_environment_in_the_same_file_is_found_out_and_taken_by_name(tmp
     assert resume(run, "--override environment") == 0
     assert changes(run)[0]["files"] == {"environment": "World has other code or content than it had"}
     assert resume(run) == 0
+
+
+SHORT = ("--max-completion-length", "60")  # a tool may be shown beside
+
+
+def installed(folder: Path, version: str, text: str) -> None:
+    """Install a package of one module, as pip leaves it."""
+    for old in folder.glob("*"):
+        shutil.rmtree(old)
+    (folder / "worlds").mkdir(parents=True)
+    (folder / "worlds" / "__init__.py").write_text(text)
+    described = folder / f"world_makers-{version}.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: world-makers\nVersion: {version}\n")
+    (described / "top_level.txt").write_text("worlds\n")
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch) -> Iterator[Place]:
+    """A place with a run of two steps, whose environment is of an installed package; what it ended with is `aside`."""
+    place, site = furnish_conversing(tmp_path / "place"), tmp_path / "site"
+    installed(site, "1.0", (place.folder / "world.py").read_text())
+    monkeypatch.chdir(place.folder)
+    monkeypatch.syspath_prepend(site)
+    assert main(["train", *place.words(), "--environment", "worlds:World", "--max-steps", "2", *SHORT]) == 0
+    place.run.path.joinpath("final").rename("aside")
+    yield place
+    sys.modules.pop("worlds", None)
+
+
+def install_anew(place: Place, version: str, text: str) -> None:
+    installed(place.folder.parent / "site", version, text)
+    sys.modules.pop("worlds")
+    importlib.invalidate_caches()
+
+
+def test_another_version_of_an_environments_package_is_named(packaged, capsys):
+    install_anew(packaged, "1.1", (packaged.folder / "world.py").read_text())
+    capsys.readouterr()
+    named = "--environment World is of world-makers 1.1 and was of world-makers 1.0, so that"
+    assert named in refusal(packaged.run, capsys)
+    assert resume(packaged.run, "--override environment") == 0
+
+
+def test_another_schema_of_a_tool_is_named(packaged, capsys):
+    tool = '    tools = [{"type": "function", "function": {"name": "look", "description": "", "parameters": {}}}]\n'
+    text = (packaged.folder / "world.py").read_text().replace("class World:\n", f"class World:\n{tool}")
+    install_anew(packaged, "1.0", text)
+    capsys.readouterr()
+    said = refusal(packaged.run, capsys)
+    assert said.startswith(
+        "paceline: --environment World has other tools than it had (and 2 more differences), so that"
+    )
+
+
+def test_what_is_committed_is_read_without_the_environments_package(packaged, capsys):
+    """Resuming needs it, as prompts show its tools, and says so; nothing is changed, and with it the run goes on."""
+    whole = Path("aside", "model.safetensors").read_bytes()
+    shutil.rmtree(packaged.folder.parent / "site" / "worlds")
+    sys.modules.pop("worlds")
+    importlib.invalidate_caches()
+    assert main(["replay", "run", "--step", "2"]) == 0
+    assert main(["report", "run"]) == 0
+    assert main(["rollouts", "run", "--static", "pages"]) == 0
+    capsys.readouterr()
+    assert refusal(packaged.run, capsys) == (
+        "paceline: --environment worlds:World: the module cannot be imported (ModuleNotFoundError: No module named "
+        "'worlds'); install its package, check PYTHONPATH, or name the file as path/to/file.py:function\n"
+    )
+    installed(packaged.folder.parent / "site", "1.0", (packaged.folder / "world.py").read_text())
+    importlib.invalidate_caches()
+    assert resume(packaged.run) == 0
+    assert weights(packaged.run) == whole

@@ -28,6 +28,8 @@ class TasksDigest:
     """Hashes of names, prompts, gold answers and all columns; the last block may be shorter than the others."""
     of: Literal["tasks", "rows"] = "tasks"
     """`rows`: one hash for a large dataset, of its file's bytes or of a sample of its rows."""
+    unrendered: str = ""
+    """One hash of the same with messages in the place of prompts, which no chat template changes; empty: not known."""
 
 
 def file_digest(path: Path) -> FileDigest:
@@ -67,19 +69,26 @@ def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
     if isinstance(tasks, LargeTasks):
         return TasksDigest(rows=len(tasks), blocks=(tasks.digest(),), of="rows")
     size = _block_size(len(tasks))
-    blocks = list[str]()
+    blocks, unrendered = list[str](), hashlib.sha256()
     for start in range(0, len(tasks), size):
         digest = hashlib.sha256()
         for task in tasks[start : start + size]:
-            content = [task.task_id, task.prompt, task.answer, dict(task.columns)]
-            digest.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
+            asked: object = task.prompt if task.messages is None else task.messages
+            for hashed, prompt in ((digest, task.prompt), (unrendered, asked)):
+                content = [task.task_id, prompt, task.answer, dict(task.columns)]
+                hashed.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
         blocks.append(digest.hexdigest()[:16])
-    return TasksDigest(rows=len(tasks), blocks=tuple(blocks))
+    return TasksDigest(rows=len(tasks), blocks=tuple(blocks), unrendered=unrendered.hexdigest()[:16])
 
 
-def tasks_difference(old: TasksDigest, tasks: Sequence[Task]) -> str | None:
-    """Describe how tasks differ from an earlier digest, to follow "it"; None if they do not."""
+def tasks_difference(old: TasksDigest, tasks: Sequence[Task], *, rendered: bool = True) -> str | None:
+    """Describe how tasks differ from an earlier digest, to follow "it"; None if they do not.
+
+    Not `rendered`: other prompts of the same messages are no difference.
+    """
     new = tasks_digest(tasks)
+    if not rendered and new.unrendered == old.unrendered != "":
+        return None
     if new.rows != old.rows:
         return f"has {new.rows} rows and had {old.rows}"
     if new.of != old.of:

@@ -85,7 +85,8 @@ class EnvironmentSpec:
     make: Callable[[], Environment]
     """Makes the environment of one episode, in this process."""
     reserve: Callable[[], Callable[[], Environment]] | None = None
-    """Called for each episode in order, in the sampler's thread; returns the episode's `make`. None: `make` is that."""
+    """Called for each episode in order, in the sampler's thread; what it returns is called there too, and makes an
+    environment for each attempt to begin the episode. None: `make` does, where the environment runs."""
     address: str = ""
     """Where another process finds the function that makes it: `module:attribute` or `file.py:attribute`. An object may
     have a method `prepare` beside, which is called before with the same arguments, once for all episodes."""
@@ -104,6 +105,8 @@ class EnvironmentSpec:
     """True if it gives rewards: they count as those of a reward function of its name."""
     digest: str = ""
     """Hash of what decides its answers, as far as it can be known: a resumed run has the same."""
+    package: str = ""
+    """Name and version of the installed package that has its code, likewise; empty: none has."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What to say of it at the start of a run."""
 

@@ -4,6 +4,7 @@ Nothing here imports torch, but for schemas of the user's own tools, which come 
 """
 
 import functools
+import importlib.metadata
 import inspect
 import re
 import sys
@@ -51,6 +52,8 @@ class AddressPart:
     has_reward: bool = False
     decides: tuple[str | bytes, ...] = ()
     """What decides its answers, beside the address."""
+    package: str = ""
+    """Name and version of the installed package that has its code; empty: none has."""
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -86,7 +89,7 @@ def _calculator(address: str, argument: str | None, sandbox: str) -> AddressPart
 
 def _python(address: str, argument: str | None, sandbox: str) -> AddressPart:
     level = sandbox if argument is None else argument
-    interpreters.check_level(level, address="python")
+    interpreters.check_level(level, address=address)
     limits, version = interpreters.LIMITS, f"{sys.version_info.major}.{sys.version_info.minor}"
     each = f"{limits.seconds:g} s of processor time per call, {limits.memory_mb} MiB"
     return AddressPart(
@@ -194,6 +197,7 @@ def _own(address: str) -> AddressPart:
         schemas=lambda: [tool_schema(found)],
         own_process=True,
         decides=_source(address),
+        package=_package(address),
     )
 
 
@@ -250,6 +254,7 @@ def part_of_class(kind: type, make: Callable[[], Any], *, address: str, own_proc
         own_process=own_process,
         has_reward=has_reward,
         decides=_source(address) if own_process else (),
+        package=_package(address) if own_process else "",
     )
 
 
@@ -257,3 +262,12 @@ def _source(address: str) -> tuple[bytes, ...]:
     """Return the file that code comes from, as far as it is one."""
     file = file_of_code(address)
     return () if file is None or not file.is_file() else (file.read_bytes(),)
+
+
+def _package(address: str) -> str:
+    """Return name and version of the installed package that a module belongs to."""
+    where = address.rpartition(":")[0]
+    if where.endswith(".py"):
+        return ""
+    names = importlib.metadata.packages_distributions().get(where.partition(".")[0], ())
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(set(names)))

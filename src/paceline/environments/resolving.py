@@ -141,6 +141,7 @@ def _spec(name: str, parts: Sequence[AddressPart], sandbox: str) -> EnvironmentS
         own_process=own_process,
         has_reward=any(part.has_reward for part in parts),
         digest=_digest([*decides, json.dumps(schemas)]),
+        package=", ".join(dict.fromkeys(part.package for part in parts if part.package)),
         settings=settings,
     )
 

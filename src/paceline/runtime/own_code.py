@@ -50,8 +50,8 @@ def own_module(where: str, *, label: str, error: type[PacelineError]) -> ModuleT
         return importlib.import_module(where)
     except _LOADING_ERRORS as cause:
         raise error(
-            f"{label}: the module cannot be imported ({_describe(cause)}); "
-            "check PYTHONPATH, or name the file as path/to/file.py:function"
+            f"{label}: the module cannot be imported ({_describe(cause)}); install its package, check PYTHONPATH, or "
+            "name the file as path/to/file.py:function"
         ) from cause
 
 

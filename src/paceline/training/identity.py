@@ -112,11 +112,13 @@ def model_digests(
 
 
 def environment_digests(conversations: Conversations | None) -> dict[str, dict[str, str]]:
-    """By name of each environment, what is shown of its tools, and hashes of them and of what decides its answers."""
+    """By name of each environment, its package, the form of its tool calls, and hashes of its tools and of what decides
+    its answers."""
     if conversations is None:
         return {}
     return {
         name: {
+            "package": spec.package,
             "tools": hashlib.sha256(_json(spec.tools).encode()).hexdigest()[:16],
             "code or content": spec.digest,
             "form of tool calls": conversations.tokens[spec.name].call_format if spec.tools else "",
@@ -217,15 +219,19 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
         changed |= _changed_environments(before.get("environments", {}), environment_digests(inputs.conversations))
     if changed_options & EXPLAIN:
         return changed
-    if "dataset" in before and (what := tasks_difference(_read(before["dataset"]), inputs.tasks.tasks)):
-        changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
-    for name, tasks in _held_out(inputs).items():
-        held_out = before.get("eval_dataset", {}).get(name)
-        if held_out is not None and (what := tasks_difference(_read(held_out), tasks)):
-            changed["eval_dataset"] = f"{name} {what}"
     now = inputs.model_digests
     was = before.get("model", now)
     others = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+    # prompts are others under another chat template or with other tools, which are named themselves
+    rendered = "chat template" not in others and "environment" not in changed
+    if "dataset" in before and (
+        what := tasks_difference(_read(before["dataset"]), inputs.tasks.tasks, rendered=rendered)
+    ):
+        changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
+    for name, tasks in _held_out(inputs).items():
+        held_out = before.get("eval_dataset", {}).get(name)
+        if held_out is not None and (what := tasks_difference(_read(held_out), tasks, rendered=rendered)):
+            changed["eval_dataset"] = f"{name} {what}"
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
     return changed
@@ -234,7 +240,9 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
 def _changed_environments(before: Record, now: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """What is otherwise of the environments of the same names, under the option that names them."""
     others = [
-        f"{name} has other {part} than it had"
+        f"{name} is of {parts[part] or 'no package'} and was of {before[name].get(part) or 'none'}"
+        if part == "package"
+        else f"{name} has other {part} than it had"
         for name, parts in now.items()
         if name in before
         for part in {**parts, **before[name]}
@@ -252,7 +260,7 @@ def _held_out(inputs: RunInputs) -> dict[str, tuple[Task, ...]]:
 
 
 def _read(record: Record) -> TasksDigest:
-    return TasksDigest(rows=record["rows"], blocks=tuple(record["blocks"]))
+    return TasksDigest(**{**record, "blocks": tuple(record["blocks"])})
 
 
 def _flag(option: str) -> str:
