@@ -444,6 +444,34 @@ def test_objects_are_made_once_and_keep_their_thread(trained):
     assert last_log(trainer)["rewards/Table/mean"] == pytest.approx(1 / 3)
 
 
+def test_an_object_that_begins_at_its_second_attempt_is_listed_once_and_in_its_place(trained):
+    class Reluctant(Counter):
+        made = 0
+
+        def __init__(self) -> None:
+            self.number, type(self).made = type(self).made, type(self).made + 1
+
+        def reset(self) -> str:
+            if self.number == 1:
+                raise OSError("no room")
+            return super().reset()
+
+    reward = Recorder()
+    trainer = trained(counting, rows=[question()], reward_funcs=reward, environment_factory=Reluctant)
+    trainer.train()
+    assert Reluctant.made == 4
+    assert [one.number for one in trainer.environments] == [0, 3, 2]
+    assert trainer.environments == reward.given["environments"]
+
+
+def test_a_prompt_that_is_too_long_is_refused_and_not_cut_in_a_conversation(trained):
+    args = {"max_prompt_length": 8}
+    with pytest.raises(
+        DataError, match=r"has 300 tokens, above the 8 of a conversation \(1 of 1 rows are\); raise max"
+    ):
+        trained(counting, rows=[question()], environment_factory=Counter, args=args)
+
+
 def test_environments_are_those_of_a_ranks_own_step(trained):
     """Another rank than the first hears of a step by `begin_step`."""
     trainer = trained(counting, rows=[question()], environment_factory=Counter, args={"max_steps": 2})

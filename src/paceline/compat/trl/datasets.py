@@ -182,14 +182,19 @@ def make_tasks(
         built.hold_to(environments.check)
 
     def check_lengths(tasks: Sequence[Task]) -> None:
-        """Limit prompts by the model's context if the user sets no limit."""
+        """Limit prompts by the model's context if the user sets no limit, and by the user's where none is cut."""
         limit = data.max_prompt_length
         long = [task for task in tasks if len(task.prompt_ids) > limit]
         if long:
-            cut = f"set max_prompt_length={room}, which cuts it" if room else "set max_prompt_length"
+            of, cut = (
+                f"the model's {limit} positions",
+                f"set max_prompt_length{f'={room}, which cuts it' if room else ''}",
+            )
+            if environments is not None:
+                of, cut = f"the {limit} of a conversation", "raise max_prompt_length if it is set, as it cuts none here"
             raise DataError(
-                f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above the model's {limit} "
-                f"positions ({len(long)} of {len(tasks)} rows are); {cut}, or remove the row"
+                f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above {of} "
+                f"({len(long)} of {len(tasks)} rows are); {cut}, or remove the row"
             )
 
     if unlimited:

@@ -50,8 +50,8 @@ class GivenEnvironments:
     """True: the column `environment` of each row names one."""
     own_data: bool
     """True: an environment may write the prompts, so that rows need none."""
-    lent: list["Slot"] = field(default_factory=list)
-    """Objects of the episodes since this was last cleared, in their order."""
+    lent: list["Loan"] = field(default_factory=list)
+    """Loans to the episodes since this was last cleared, in their order."""
     addresses: tuple[str, ...] = ()
     """Addresses that the environments come from; empty: they are objects of the program."""
 
@@ -63,7 +63,7 @@ class GivenEnvironments:
     @property
     def objects(self) -> list[Any]:
         """Environments of the present step's episodes; [] with tools alone."""
-        return [slot.inner for slot in self.lent if slot.inner is not None]
+        return [one.slot.inner for one in self.lent if one.slot is not None and one.slot.inner is not None]
 
     def tools_of(self, columns: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
         """Return the JSON schemas of a row's tools.
@@ -100,7 +100,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
     if factory is None:
         if not shared:
             return None
-        lent = list[Slot]()
+        lent = list[Loan]()
         reserve = partial(_reserve, SlotPool(lambda: None), lent, shared, ())
         spec = EnvironmentSpec(name=TOOLS, make=_never, reserve=reserve, tools=tuple(map(tool_schema, shared)))
         return GivenEnvironments(
@@ -114,7 +114,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
             "environment_factory must be a class or function that makes an environment, a dict of them by name, or "
             f"addresses such as 'guess:5', got {factory!r}"
         )
-    lent, names, specs = list[Slot](), dict[type, str](), dict[str, EnvironmentSpec]()
+    lent, names, specs = list[Loan](), dict[type, str](), dict[str, EnvironmentSpec]()
     functions, kinds = list(shared), dict[str, type]()
     for key, make in factories.items():
         pool = SlotPool(make)
@@ -195,13 +195,26 @@ def _first(pool: SlotPool, factory: Callable[[], Any], seconds: float) -> Any:
         pool.give_back(slot)
 
 
-def _reserve(pool: SlotPool, lent: list[Slot], tools: Tools, left_out: Sequence[str]) -> Callable[[], Environment]:
-    """Lend a slot to an episode, until nothing refers to its environment any more."""
-    slot = pool.take()
-    lent.append(slot)
-    environment = SlotEnvironment(slot, tools, left_out)
-    weakref.finalize(environment, pool.give_back, slot).atexit = False
-    return lambda: environment
+@dataclass(slots=True)
+class Loan:
+    """What an episode has been lent."""
+
+    slot: Slot | None = None
+    """Slot of the last attempt to begin it."""
+
+
+def _reserve(pool: SlotPool, lent: list[Loan], tools: Tools, left_out: Sequence[str]) -> Callable[[], Environment]:
+    """Return what lends a slot to each attempt of an episode, until nothing refers to the attempt's environment."""
+    loan = Loan()
+    lent.append(loan)
+
+    def lend() -> Environment:
+        loan.slot = slot = pool.take()
+        environment = SlotEnvironment(slot, tools, left_out)
+        weakref.finalize(environment, pool.give_back, slot).atexit = False
+        return environment
+
+    return lend
 
 
 def _never() -> Environment:

@@ -136,7 +136,8 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         "model": surroundings.model,
         "dataset": surroundings.dataset,
         "max_prompt_length": fits if limit is None else limit,
-        "long_prompts": "error" if limit is None else "truncate_left",
+        # the messages that a conversation goes on from cannot be cut
+        "long_prompts": "error" if limit is None or surroundings.environments else "truncate_left",
         "reward_funcs": surroundings.reward_names,
         "environment": surroundings.environments,
         "max_turns": _turns(args) if surroundings.environments else None,

@@ -23,6 +23,7 @@ class RunningEpisode:
         self.hosted: Hosted | None = None
         self.environment: Environment | None = None
         """The environment itself, where it lives in this process."""
+        self._reserved: Callable[[], Environment] | None = None
         self.attempts = 0
         self.prompt_ids: tuple[int, ...] = group.task.prompt_ids
         self.messages: list[Message] = list(group.task.messages or ())
@@ -48,10 +49,13 @@ class RunningEpisode:
     def open(self, hosts: Hosts) -> None:
         """Give the environment to a host, which makes it there."""
         assert self.spec is not None
-        make = self.spec.make if self.spec.reserve is None else self.spec.reserve()
+        make, reserved = self.spec.make, None
+        if self.spec.reserve is not None:
+            self._reserved = self._reserved or self.spec.reserve()
+            reserved = self._reserved()
 
         def made() -> Environment:
-            self.environment = make()
+            self.environment = make() if reserved is None else reserved
             return self.environment
 
         self.environment, self.hosted = None, hosts.open(self.spec, made)
