@@ -25,12 +25,21 @@ CUT_LINE = 64  # Bytes of the line that says how much was left out of an output
 class LocalInterpreter:
     """`Interpreter` in a process of the sandbox, started at the first code; used by one thread at a time."""
 
-    def __init__(self, sandbox: LocalSandbox, *, seed: int, limits: Limits, shown_bytes: int) -> None:
+    def __init__(
+        self,
+        sandbox: LocalSandbox,
+        *,
+        seed: int,
+        limits: Limits,
+        shown_bytes: int,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         """`seed` is that of the module `random`; of a longer output the first and last half of `shown_bytes` are kept.
 
-        `limits.seconds` holds for each piece of code, the other limits for the interpreter.
+        `limits.seconds` holds for each piece of code, the other limits for the interpreter. `waiting` is entered while
+        a piece of code waits for a slot.
         """
-        self._sandbox, self._limits = sandbox, limits
+        self._sandbox, self._limits, self._waiting = sandbox, limits, waiting
         self._content = {"stdin": "", "source": "", "function": None, "seed": seed, "shown_bytes": shown_bytes}
         self._most_bytes = shown_bytes + CUT_LINE
         self._zygote: Zygote | None = None
@@ -48,7 +57,7 @@ class LocalInterpreter:
         data = source.encode("utf-8", "surrogatepass")
         if len(data) > SOURCE_BYTES:
             raise ValueError(f"code of at most {SOURCE_BYTES} bytes can be run, got {len(data)}")
-        with self._sandbox.slot() as go_to_bed:
+        with self._sandbox.slot(waiting=self._waiting) as go_to_bed:
             zygote, code = self._started()
             is_whole = False
             try:

@@ -243,12 +243,19 @@ class LocalSandbox:
         )
 
     @contextlib.contextmanager
-    def slot(self, on_sleep: Callable[[], None] = lambda: None) -> Iterator[Callable[[], None]]:
-        """Wait for a free slot and hold it; call what is yielded to release it early, for a program that sleeps."""
+    def slot(
+        self,
+        on_sleep: Callable[[], None] = lambda: None,
+        waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> Iterator[Callable[[], None]]:
+        """Wait for a free slot, within `waiting`, and hold it; call what is yielded to release it early, for a program
+        that sleeps."""
         place = free = self._free
         beds = self._beds
-        while not place.acquire(timeout=AWAKE_SECONDS):
-            pass  # a thread whose caller waits no more can be interrupted here, and nowhere within a longer wait
+        if not place.acquire(blocking=False):
+            with waiting():  # in pieces: a thread whose caller waits no more can be interrupted between them alone
+                while not place.acquire(timeout=AWAKE_SECONDS):
+                    pass
 
         def go_to_bed() -> None:
             nonlocal place

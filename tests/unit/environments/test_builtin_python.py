@@ -1,6 +1,7 @@
 """`python`: what an interpreter gives becomes a line for the model, and state is kept for one episode alone."""
 
 import os
+import queue
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +13,13 @@ from paceline.environments import EnvironmentSpec, Observation
 from paceline.environments.builtin import python as ours
 from paceline.environments.builtin.python import PythonTool, check_level, python_tool
 from paceline.environments.hosting import Hosts
+from paceline.environments.resolving import specs
 from paceline.environments.tools import ToolEnvironment
 from paceline.errors import ConfigError, SandboxError
 from paceline.sandbox.local import LocalSandbox
 from paceline.sandbox.programs import CodeResult
 from tests.unit.environments.scripted_interpreter import ScriptedInterpreter
-from tests.unit.environments.test_hosting import ask, begun, has_ended
+from tests.unit.environments.test_hosting import Asked, ask, begun, has_ended
 from tests.unit.environments.test_tools import contents, turn
 from tests.unit.sandbox.sandboxes import strongest
 
@@ -82,21 +84,40 @@ def test_code_that_is_no_text_is_refused():
     assert contents(observation) == ["Error: python needs 'code' to be of type string, got 7"]
 
 
-def test_an_exhausted_sandbox_is_a_failure_in_time_and_keeps_no_interpreter(monkeypatch):
-    """Every slot is taken for longer than an answer may take."""
+def test_waiting_for_a_slot_of_the_sandbox_does_not_count_against_an_answer(monkeypatch):
+    """Many episodes on few processors: none fails only because others compute."""
     sandbox = LocalSandbox(strongest(), slots=1)
     monkeypatch.setitem(ours._SANDBOXES, "mine", sandbox)
     spec = EnvironmentSpec(name="python", make=lambda: ToolEnvironment([python_tool("mine")]))
     with Hosts(step_seconds=20) as hosts:
         first = begun(hosts, spec)
+        assert ask(first, "answer", turn(("python", {"code": "1"}))).failure is None  # the interpreter is there
+        hosts.seconds = 0.5
+        with sandbox.slot():
+            asked = Asked(first, "answer", turn(("python", {"code": "2"})))
+            with pytest.raises(queue.Empty):
+                asked.outcomes.get(timeout=1.5)  # three times what an answer may take
+        outcome = asked.outcome()
+        assert outcome.value.messages[0]["content"] == "2"
+        assert outcome.seconds < 0.5
+        late = ask(first, "answer", turn(("python", {"code": "while True: pass"})))
+        assert (late.failure, late.timed_out) == ("it took more than 0.5 seconds", True)
+    sandbox.close()
+
+
+def test_an_exhausted_sandbox_is_a_failure_in_time_and_keeps_no_interpreter(monkeypatch):
+    """Every slot is taken for longer than a call waits for one."""
+    sandbox = LocalSandbox(strongest(), slots=1)
+    monkeypatch.setitem(ours._SANDBOXES, "mine", sandbox)
+    spec = EnvironmentSpec(name="python", make=lambda: ToolEnvironment([python_tool("mine")]))
+    with Hosts(step_seconds=20, wait_seconds=0.5) as hosts:
+        first = begun(hosts, spec)
         assert ask(first, "answer", turn(("python", {"code": "x = 1"}))).failure is None
         (interpreter,) = sandbox._busy
-        hosts.seconds = 0.5
         process = os.pidfd_open(interpreter.pid)
         with sandbox.slot():
             outcome = ask(first, "answer", turn(("python", {"code": "x"})))
-            assert outcome.failure == "it took more than 0.5 seconds"
-        hosts.seconds = 20
+            assert (outcome.failure, outcome.timed_out) == ("what it waited for was not free within 0.5 seconds", False)
         second = begun(hosts, spec)
         assert ask(second, "answer", turn(("python", {"code": "2"}))).value.messages[0]["content"] == "2"
         assert ask(second, "close").failure is None
@@ -169,3 +190,8 @@ def test_a_sandbox_without_interpreters_is_refused(level, message):
     with pytest.raises(ConfigError, match=f"--environment python: {message}"):
         check_level(level, address="python")
     check_level("auto", address="python")
+
+
+def test_a_wrong_level_is_refused_by_the_whole_address():
+    with pytest.raises(ConfigError, match=r"^--environment python:none2: there is no level 'none2' of the sandbox"):
+        specs(["python:none2"])

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast, get_args
 
+from paceline.environments.hosting.threads import waiting
 from paceline.environments.schemas import text_schema
 from paceline.environments.tools import CallError, Tool, tool
 from paceline.errors import ConfigError
@@ -83,7 +84,9 @@ class PythonTool:
 def python_tool(level: str) -> PythonTool:
     """Make the tool in the sandbox of this level, which is opened for the process at its first use."""
     return PythonTool(
-        lambda seed: LocalInterpreter(sandbox_of(level), seed=seed, limits=LIMITS, shown_bytes=SHOWN_BYTES)
+        lambda seed: LocalInterpreter(
+            sandbox_of(level), seed=seed, limits=LIMITS, shown_bytes=SHOWN_BYTES, waiting=waiting
+        )
     )
 
 

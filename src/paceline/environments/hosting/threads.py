@@ -11,7 +11,7 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -41,10 +41,22 @@ END_SECONDS = 12.0
 MOST_LEFT = 64
 """Threads that calls left behind may hold."""
 
-
 Arrived = Callable[[Any, BaseException | None], None]
 ThreadJob = tuple[Callable[[], Any], Arrived]
 """A function, and what is told of its result or of what it raised."""
+_CALL = threading.local()
+"""By thread, what lets the deadline of its call stand still, and go on."""
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Wait for what other episodes hold: the deadline of the call in whose thread this is stands still meanwhile."""
+    hold = getattr(_CALL, "hold", bool)  # there is none where nobody waits for this thread with a deadline
+    hold(True)
+    try:
+        yield
+    finally:
+        hold(False)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
@@ -106,6 +118,28 @@ def _work(jobs: "SimpleQueue[ThreadJob | None]", interrupts: list[Interrupt]) ->
             interrupt.close()
 
 
+class _Deadline:
+    """The deadline of a call in a thread; it stands still while the call waits for what other episodes hold."""
+
+    def __init__(self, seconds: float, wait: float, on_waited: Callable[[float], None]) -> None:
+        self.timeout = asyncio.timeout(seconds)
+        self.waits, self.is_over = False, False
+        self._left, self._wait, self._on_waited, self._loop = seconds, wait, on_waited, asyncio.get_running_loop()
+        self._since = self._loop.time()
+
+    def hold(self, waits: bool) -> None:
+        """Begin or end a wait, on the loop."""
+        if self.is_over or self.timeout.expired():
+            return
+        now, passed = self._loop.time(), self._loop.time() - self._since
+        if waits:
+            self._left -= passed
+        else:
+            self._on_waited(passed)
+        self.waits, self._since = waits, now
+        self.timeout.reschedule(now + (self._wait if waits else self._left))
+
+
 class WorkerThreads:
     """Daemon threads, each of which runs one call at a time; as many as are needed up to a limit."""
 
@@ -120,36 +154,46 @@ class WorkerThreads:
         return sum(worker.thread.is_alive() for worker in self._left)
 
     async def run(
-        self, function: Callable[[], Any], seconds: float, wait: float, on_start: Callable[[], None]
+        self, function: Callable[[], Any], seconds: float, wait: float, on_waited: Callable[[float], None]
     ) -> Result:
-        """Run code of an environment; `on_start` is called once a thread is free, within `wait` seconds.
+        """Run code of an environment; `on_waited` is told of seconds that it waited, for a free thread or in `waiting`.
 
         Raises:
-            TooLate: it took more than `seconds`.
-            HostFailure: no thread was free.
+            TooLate: it took more than `seconds`, besides those.
+            HostFailure: no thread was free within `wait` seconds, or what it waited for.
         """
         if self.left >= MOST_LEFT:
             raise HostFailure(f"{MOST_LEFT} earlier calls took too long and still hold their threads")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             async with asyncio.timeout(wait):
                 await self._free.acquire()
         except TimeoutError:
             raise HostFailure(f"no thread was free for it within {wait:g} seconds") from None
-        worker, loop = self._idle.pop() if self._idle else OwnThread(), asyncio.get_running_loop()
+        on_waited(loop.time() - began)
+        worker = self._idle.pop() if self._idle else OwnThread()
         done: asyncio.Future[Result] = loop.create_future()
+        deadline = _Deadline(seconds, wait, on_waited)
 
         def arrived(value: Any, raised: BaseException | None) -> None:
             result = value if raised is None else (None, described(raised))
             _tell(loop, partial(_settle, done, result))
 
-        on_start()
-        worker.submit(partial(attempt, function), arrived)
+        def carried_out() -> Result:
+            _CALL.hold = lambda waits: _tell(loop, partial(deadline.hold, waits))  # until the thread's next call
+            return attempt(function)
+
+        worker.submit(carried_out, arrived)
         try:
-            async with asyncio.timeout(seconds):
+            async with deadline.timeout:
                 return await done
         except TimeoutError:
+            if deadline.waits:
+                raise HostFailure(f"what it waited for was not free within {wait:g} seconds") from None
             raise TooLate from None
         finally:
+            deadline.is_over = True
             self._free.release()
             if done.done() and not done.cancelled():
                 self._idle.append(worker)
@@ -318,14 +362,14 @@ class ThreadHost:
 
     async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
         """Call a method: in a thread, or on the event loop where it is async; see `Host`."""
-        self._start()
+        self.started = time.perf_counter()
         self._is_closed = self._is_closed or method == "close"
         function = getattr(self._environment, method, None)
         if inspect.iscoroutinefunction(function):  # none of its code runs before it is awaited
             value, failure = attempt(lambda: function(*map(own_copy, given)))
         else:
             run = partial(self._call, method, given)
-            value, failure = await self._threads.workers.run(run, seconds, self._threads.wait, self._start)
+            value, failure = await self._threads.workers.run(run, seconds, self._threads.wait, self._waited)
         if failure is not None or not inspect.isawaitable(value):
             return value, failure
         self._loop = self._loop or self._threads.loop()
@@ -333,8 +377,8 @@ class ThreadHost:
         left = seconds - (time.perf_counter() - self.started)
         return await self._loop.run(value, check, self._name, left)
 
-    def _start(self) -> None:
-        self.started = time.perf_counter()
+    def _waited(self, seconds: float) -> None:
+        self.started += seconds
 
     def _call(self, method: Method, given: tuple[Any, ...]) -> Any:
         if method == "begin":
