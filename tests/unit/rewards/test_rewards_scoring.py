@@ -305,8 +305,8 @@ def test_a_step_without_any_reward_stops_and_one_reward_is_enough():
         return score(functions, [task(0), task(1)], [completion("x")] * 2, timeout=60.0)
 
     message = (
-        r"of 2 completions 'a' failed on 0, 'b' failed on 1, and the rest got None; correct .*--reward-funcs that give "
-        r"numbers .*the first failure: 'b' returned nan on row d\.jsonl:0"
+        r"of 2 completions reward function 'a' failed on 0, reward function 'b' failed on 1, and the rest got None; "
+        r"correct the reward functions, .*numbers .*the first failure: 'b' returned nan on row d\.jsonl:0"
     )
     with pytest.raises(TrainingError, match=message) as stop:
         check_any_reward(grades(a=barren, b=failing))

@@ -20,7 +20,7 @@ from paceline.environments.tools import Functions, ToolEnvironment
 from paceline.errors import TrainingError
 from paceline.models.pretrained import load_tokenizer
 from paceline.rewards.resolving import resolve
-from paceline.rewards.scoring.scores import check_failure_rate, score, with_environments
+from paceline.rewards.scoring.scores import check_any_reward, check_failure_rate, score, with_environments
 from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
 from paceline.types import Completion, Task
@@ -294,6 +294,19 @@ def test_an_environment_that_fails_leaves_its_siblings_alone():
     assert scores.first_failures == {"counting": broken.episode.failure}
     with pytest.raises(TrainingError, match=r"^environment 'counting' failed on 1 of 2 completions \(50.0%\), above"):
         check_failure_rate(scores, limit=0.0)
+
+
+def test_a_step_without_a_reward_is_blamed_on_the_environments_that_failed():
+    spec = counting(failing=0)
+    ((begun, group),) = held(DictatedEngine(said), conversations(spec), task())
+    scores = with_environments(score({}, [begun, begun], group, timeout=1.0), ["counting"], group)
+    check_failure_rate(scores, limit=1.0)
+    message = (
+        "^no completion of the step got a reward: of 2 completions environment 'counting' failed on 2, and the rest "
+        "got None; correct environment 'counting'; the first failure: environment 'counting' failed in turn 1"
+    )
+    with pytest.raises(TrainingError, match=message):
+        check_any_reward(scores)
 
 
 def test_one_turn_with_tools_runs_none_and_is_graded():

@@ -180,6 +180,33 @@ def test_several_environments_need_rows_that_choose_one(tmp_path, monkeypatch):
     assert len(prepare(config).tasks.tasks) == 2
 
 
+def test_a_row_that_names_another_environment_than_the_one_given_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_model(tmp_path / "model")
+    named = ROW.replace("{", '{"environment": "small", ', 1)
+    (tmp_path / "rows.jsonl").write_text(ROW + named)
+    options = {"model": "model", "dataset": "rows.jsonl", "max_completion_length": "4", "reward_funcs": "accuracy"}
+    assert len(prepare(build_config({**options, "environment": "small=guess:5"})).tasks.tasks) == 2
+    for given in ({}, {"eval_dataset": "rows.jsonl", "dataset": "generic.jsonl"}):
+        (tmp_path / "generic.jsonl").write_text(ROW)
+        with pytest.raises(
+            DataError,
+            match=r"^row rows\.jsonl:2: column 'environment' must name an environment of --environment \(guess\), got "
+            "'small'; correct the row, or rename the column if it means something else$",
+        ):
+            prepare(build_config({**options, "environment": "guess:5", **given}))
+
+
+def test_prompts_of_conversations_are_not_cut(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_model(tmp_path / "model")
+    (tmp_path / "rows.jsonl").write_text(ROW)
+    options = {"model": "model", "dataset": "rows.jsonl", "max_completion_length": "4", "long_prompts": "truncate_left"}
+    message = "^--long-prompts must not be truncate_left with --environment, got 'truncate_left'; .*; use drop$"
+    with pytest.raises(ConfigError, match=message):
+        prepare(build_config({**options, "environment": "guess:5", "reward_funcs": ()}))
+
+
 def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):
     make_model(tmp_path / "model")
     (tmp_path / "rows.jsonl").write_text(ROW * 4)

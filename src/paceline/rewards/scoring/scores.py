@@ -160,10 +160,15 @@ def check_any_reward(scores: Scores) -> None:
     total = max(map(len, scores.values.values()), default=0)
     if not total or any(value is not None for values in scores.values.values() for value in values):
         return
-    failed = ", ".join(f"{name!r} failed on {len(rows)}" for name, rows in scores.failed.items())
+    failed = ", ".join(f"{scores.named(name)} failed on {len(rows)}" for name, rows in scores.failed.items())
+    blamed = [name for name in scores.failed if scores.failed[name]]
+    remedy = (
+        f"correct {' and '.join(map(scores.named, blamed))}"
+        if blamed and scores.environments.issuperset(blamed)
+        else "correct the reward functions, or start a run with --reward-funcs that give numbers for the dataset's rows"
+    )
     raise TrainingError(
-        f"no completion of the step got a reward: of {total} completions {failed}, and the rest got None; "
-        "correct the reward functions, or start a run with --reward-funcs that give numbers for the dataset's rows"
+        f"no completion of the step got a reward: of {total} completions {failed}, and the rest got None; {remedy}"
         f"{f'; the first failure: {scores.culprit}' if scores.culprit else ''}"
     )
 

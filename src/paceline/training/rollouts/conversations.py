@@ -79,27 +79,39 @@ class Conversations:
         return tuple(dict.fromkeys(spec.name for spec in self.specs.values()))
 
     def spec_of(self, columns: Mapping[str, object]) -> EnvironmentSpec | None:
-        """Return the environment of a row; None: it has one turn.
+        """Return the environment of a row, the only one whatever its columns say; None: it has one turn.
 
         Raises:
             DataError: the row names an environment that the run has not.
         """
         if len(self.specs) == 1:
             return next(iter(self.specs.values()))
-        name = columns.get(ENVIRONMENT)
-        if name is None:
-            return None
-        if name not in self.specs:
-            raise DataError(
-                f"column {ENVIRONMENT!r} must name an environment of --environment ({', '.join(self.specs)}), got "
-                f"{name!r}; correct the row, or leave the cell empty (null) for a completion of one turn"
-            )
-        return self.specs[str(name)]
+        name = self._named(columns)
+        return None if name is None else self.specs[name]
 
     def tools_of(self, columns: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-        """Return the JSON schemas of a row's tools; raises as `spec_of` does."""
+        """Return the JSON schemas of a dataset's row.
+
+        Raises:
+            DataError: the row names an environment that the run has not, also where there is only one.
+        """
+        self._named(columns)
         spec = self.spec_of(columns)
         return () if spec is None else spec.tools
+
+    def _named(self, columns: Mapping[str, object]) -> str | None:
+        name = columns.get(ENVIRONMENT)
+        if name is None or name in self.specs:
+            return None if name is None else str(name)
+        raise DataError(
+            f"column {ENVIRONMENT!r} must name an environment of --environment ({', '.join(self.specs)}), got {name!r}",
+            remedies=[
+                "correct the row",
+                "rename the column if it means something else"
+                if len(self.specs) == 1
+                else "leave the cell empty (null) for a completion of one turn",
+            ],
+        )
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse rows of conversations whose prompt is plain text (DataError): a conversation goes on from messages."""

@@ -76,13 +76,15 @@ def make_conversations(
     """How conversations are held under the options; None: there is no environment.
 
     Raises:
-        ConfigError: an environment has the name of a reward.
+        ConfigError: an environment has the name of a reward, or prompts are to be cut.
         ConfigError, ModelError: the chat template cannot hold one; the sentence says what it fails at.
     """
     if not environments:
         return None
     options = config.environment
     step_seconds, episode_seconds = options.environment_timeout
+    rule, why = "not be truncate_left with --environment", "a conversation goes on from whole messages; use drop"
+    require(config.data.long_prompts != "truncate_left", "long_prompts", config.data.long_prompts, rule, why)
     own = {spec.name: spec for spec in environments.values()}  # one may be called by several names
     taken = (*config.rewards.names, *((OVERLONG,) if config.advantage.overlong_share else ()))
     for name in own:
