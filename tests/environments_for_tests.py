@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -244,6 +245,42 @@ class Slow(Silent):
         self.count += 1
         time.sleep(float(turn.text))
         return said(f"answer {self.count}")
+
+
+class Hanging(Silent):
+    """Never comes back from one of its methods; a thread that is told to end can leave it."""
+
+    def __init__(self, method):
+        setattr(self, method, self.hang)
+
+    def hang(self, *given):
+        while True:
+            threading.Event().wait(0.1)
+
+
+class Littering(Silent):
+    """Opens a port and a file, and starts a process; a turn says how it ends."""
+
+    def begin(self, task, seed):
+        self.port = socket.create_server(("127.0.0.1", 0))
+        descriptor, self.file = tempfile.mkstemp()
+        self.file_held = os.fdopen(descriptor, "wb")
+        self.child = os.fork() if task.get("forks") else 0
+        if task.get("forks") and self.child == 0:
+            signal.pause()
+        return f"{os.fstat(self.port.fileno()).st_ino}"
+
+    def answer(self, turn):
+        if turn.text == "_exit":
+            os._exit(7)
+        if turn.text == "raise":
+            raise ValueError("the board is full")
+        return said("here")
+
+    def close(self):
+        self.port.close()
+        self.file_held.close()
+        os.unlink(self.file)
 
 
 class Shared:

@@ -3,17 +3,26 @@
 import asyncio
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
-from paceline.environments import AgentTurn, ToolCall
+from paceline.config.objective import AdvantageConfig
+from paceline.environments import AgentTurn, EnvironmentSpec, ToolCall
 from paceline.environments.builtin.calculator import MOST_CHARACTERS
+from paceline.environments.hosting import Hosts
 from paceline.environments.resolving import specs
+from paceline.errors import TrainingError
 from paceline.rewards.function import RewardContext
 from paceline.rewards.maths.verdicts import math_verdicts
 from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.scores import score
+from paceline.training.rollouts.rounds import EngineSampler
+from paceline.training.rollouts.sampler import Sampler
+from tests.environments_for_tests import Hanging
 from tests.scripted import completion, task
+from tests.unit.training.test_conversations import SAMPLING, DictatedEngine, conversations, said
+from tests.unit.training.test_conversations import task as asked
 
 HOSTILE = "9^{9^{9^{9}}}"
 
@@ -65,3 +74,44 @@ def test_every_other_environment_has_a_deadline(address, tmp_path):
     (tmp_path / "one.txt").write_text("one")
     (spec,) = specs([address.format(folder=tmp_path)], sandbox="none").values()
     assert not spec.is_instant
+
+
+ANSWER_SECONDS = 0.5
+
+
+@pytest.mark.parametrize(("method", "attempts"), [("begin", 3), ("answer", 1), ("close", 1)])
+@pytest.mark.parametrize("place", ["here", "own process"])
+def test_a_step_whose_environments_all_hang_ends_at_the_limit_of_one_with_its_cause(place, method, attempts):
+    """However many there are: waited for one after another, the 32 episodes would take 16 seconds and more."""
+    spec = EnvironmentSpec(
+        name="world",
+        make=lambda: Hanging(method),
+        address="tests.environments_for_tests:Hanging",
+        arguments={"method": method},
+        own_process=place == "own process",
+        has_reward=True,
+    )
+    held_by = replace(conversations(spec, turns=2), hosts=Hosts(step_seconds=ANSWER_SECONDS))
+    rounds = EngineSampler(
+        engine=DictatedEngine(said),
+        functions={},
+        sampling=SAMPLING,
+        num_generations=8,
+        advantage=AdvantageConfig(),
+        reward_timeout=1.0,
+        seed=0,
+        conversations=held_by,
+    )
+    sampler = Sampler(
+        rounds=rounds,
+        weights={"world": 1.0},
+        advantage=AdvantageConfig(),
+        max_completion_length=200,
+        max_failure_rate=0.0,
+    )
+    drawn = [(asked(str(number)), 0) for number in range(4)]
+    cause = "environment 'world' failed on 32 of 32 completions .*the first failure: environment 'world' .*"
+    began = time.monotonic()
+    with held_by.hosts, pytest.raises(TrainingError, match=f"^{cause}it took more than 0.5 seconds"):
+        sampler.sample(lambda count: drawn, 4)
+    assert attempts * ANSWER_SECONDS <= time.monotonic() - began < 12

@@ -2,10 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 from paceline.data.tasks import LargeTasks
 from paceline.types import Task
@@ -30,6 +30,11 @@ class TasksDigest:
     """`rows`: one hash for a large dataset, of its file's bytes or of a sample of its rows."""
     unrendered: str = ""
     """One hash of the same with messages in the place of prompts, which no chat template changes; empty: not known."""
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Self:
+        """Make the digest whose fields were recorded as JSON."""
+        return cls(**{**record, "blocks": tuple(record["blocks"])})
 
 
 def file_digest(path: Path) -> FileDigest:

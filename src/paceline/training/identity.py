@@ -225,12 +225,12 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
     # prompts are others under another chat template or with other tools, which are named themselves
     rendered = "chat template" not in others and "environment" not in changed
     if "dataset" in before and (
-        what := tasks_difference(_read(before["dataset"]), inputs.tasks.tasks, rendered=rendered)
+        what := tasks_difference(TasksDigest.read(before["dataset"]), inputs.tasks.tasks, rendered=rendered)
     ):
         changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
     for name, tasks in _held_out(inputs).items():
         held_out = before.get("eval_dataset", {}).get(name)
-        if held_out is not None and (what := tasks_difference(_read(held_out), tasks, rendered=rendered)):
+        if held_out is not None and (what := tasks_difference(TasksDigest.read(held_out), tasks, rendered=rendered)):
             changed["eval_dataset"] = f"{name} {what}"
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)
@@ -257,10 +257,6 @@ def _more(count: int) -> str:
 
 def _held_out(inputs: RunInputs) -> dict[str, tuple[Task, ...]]:
     return {one.name: one.tasks for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)}
-
-
-def _read(record: Record) -> TasksDigest:
-    return TasksDigest(**{**record, "blocks": tuple(record["blocks"])})
 
 
 def _flag(option: str) -> str:

@@ -2,12 +2,13 @@
 
 import gzip
 import json
+from dataclasses import asdict
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
-from paceline.checkpoints.digests import tasks_difference, tasks_digest
+from paceline.checkpoints.digests import TasksDigest, tasks_difference, tasks_digest
 from paceline.compat.trl.datasets import make_tasks, read_rows
 from paceline.config.sections import DataConfig
 from paceline.data.rows import SAMPLE, WHOLE, Row
@@ -156,7 +157,8 @@ def test_a_large_file_is_known_again_by_all_its_bytes(tmp_path, tokenizer):
 
     before = tasks_digest(tasks())
     assert (before.rows, len(before.blocks), before.of) == (SIZE, 1, "rows")
-    assert tasks_difference(before, tasks()) is None
+    recorded = json.loads(json.dumps(asdict(before)))
+    assert (TasksDigest.read(recorded), tasks_difference(before, tasks())) == (before, None)
     path.write_text(path.read_text().replace('"17 + 1"', '"17 + 2"'))
     assert tasks_difference(before, tasks()) == "has other content than it had"
 
