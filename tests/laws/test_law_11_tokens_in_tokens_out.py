@@ -3,6 +3,7 @@
 Each property holds for every family of chat models. The numbers are those of the list of cases in the design.
 """
 
+import copy
 import hashlib
 import random
 from collections import Counter
@@ -456,13 +457,25 @@ def test_16_an_obligation_that_rendering_anew_makes_up_for_is_named(number):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_17_what_changes_the_start_of_a_conversation_makes_a_branch(name):
-    """Tools and switches are fixed when the object is made; a changed system message is another start."""
+    """A changed system message is another start."""
     held = Held(name, has_system=True)
     seen = held.turn([*encoded(name, "Two"), end_of(name)], said("Two"), [asked("Sure?")])
     changed = [{"role": "system", "content": "Be long."}, *held.messages[1:]]
     other = turn_tokens(name, history="branch").rewritten(held.ids[: -len(seen.ids) or None], seen.ids, changed)
     assert other == encoded(name, rendered(name, changed))
     assert other[: len(held.prompt_ids)] != held.prompt_ids
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_17_tools_and_switches_are_those_of_the_start_whatever_becomes_of_them(name):
+    """Nothing hands others on, and whoever gave them may change them: no prompt of any turn is another."""
+    tools, switches = copy.deepcopy(TOOLS), {**BY_NAME[name].switches}
+    tokens = TurnTokens(tokenizer_of(name), tools=tools, switches=switches, stop_ids=stop_ids_of(name))
+    for one in tools:
+        one["function"]["name"] = "other"
+    switches |= {"enable_thinking": not switches.get("enable_thinking"), "date_string": "1 Jan 1970"}
+    messages = [ASKED, said("Two"), asked("Sure?")]
+    assert tokens.whole(messages) == turn_tokens(name).whole(messages)
 
 
 class Counting:

@@ -22,7 +22,7 @@ from paceline.environments.builtin import mcp as servers
 from paceline.environments.builtin import python as interpreters
 from paceline.environments.objects import ObjectEnvironment, tool_methods
 from paceline.environments.schemas import check_tool, tool_schema
-from paceline.environments.tools import Functions, Toolset
+from paceline.environments.tools import FixedTools, Functions, Toolset, tools_text
 from paceline.errors import ConfigError
 from paceline.runtime.own_code import file_of_code, nearest, own_function
 
@@ -234,6 +234,8 @@ def part_of_class(kind: type, make: Callable[[], Any], *, address: str, own_proc
     missing = [name for name in ("begin", "answer", "close") if not hasattr(kind, name)]
     if not missing:
         environment, tools = make, getattr(kind, "tools", ())
+        if tools:
+            environment = functools.partial(FixedTools, make, tools_text(tools))
         has_reward = bool(getattr(kind, "has_reward", True))
     elif hasattr(kind, "reset"):
         environment, tools = (lambda: ObjectEnvironment(make())), tool_methods(kind)

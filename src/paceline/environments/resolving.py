@@ -3,6 +3,7 @@
 Tools are put together into one environment, called `tools` if there are several; `NAME=ADDRESS` gives another name.
 """
 
+import copy
 import functools
 import json
 import re
@@ -123,7 +124,7 @@ def _made(parts: Sequence[AddressPart]) -> Environment:
 
 
 def _spec(name: str, parts: Sequence[AddressPart], sandbox: str) -> EnvironmentSpec:
-    schemas = tuple(schema for part in parts for schema in part.schemas())
+    schemas = tuple(copy.deepcopy(schema) for part in parts for schema in part.schemas())
     _check_names(name, schemas)
     own_process = any(part.own_process for part in parts)
     decides = [one for part in parts for one in (part.address, *part.decides)]

@@ -4,6 +4,7 @@ Nothing that the model sampled is decoded and encoded again. Where a template re
 start a branch: a context of its own, rendered as a whole.
 """
 
+import copy
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -81,6 +82,8 @@ class TurnTokens:
             raise ModelError(
                 "a conversation needs a chat template, and the model's tokenizer has none; use one that has"
             )
+        # what others may change later: a prompt of the middle would show other tools than that of the start
+        tools, switches = copy.deepcopy(list(tools)), copy.deepcopy(dict(switches))
         self._tokenizer, self._switches, self._history = tokenizer, switches, history
         self._tools = tool_format(tokenizer, tools, switches)
         self.plain = PlainText(tokenizer)

@@ -34,7 +34,7 @@ from typing import Any, Protocol
 from paceline.data.extraction.call_arguments import is_one_of
 from paceline.data.tools import call_id
 from paceline.environments import AgentTurn, Observation, ToolCall
-from paceline.errors import PacelineError
+from paceline.errors import EnvironmentFailure, PacelineError
 
 SHOWN_NAME, SHOWN_VALUE, SHOWN_ERROR = 60, 60, 300  # Characters of a model's or a tool's own words in an error
 
@@ -162,6 +162,48 @@ def result_text(value: object) -> str:
     """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return _ADDRESS.sub(r"\1", text)
+
+
+class FixedTools:
+    """`Environment` of a class with `tools`, of which the model is told at the start of a conversation.
+
+    An object that has others then, or by and by, is refused at its next answer: the model would not know of them.
+    """
+
+    def __init__(self, make: Callable[[], Any], told: str) -> None:
+        """`told`: the `tools_text` of what the class has."""
+        self._inner, self._told = make(), told
+
+    def begin(self, task: Mapping[str, Any], seed: int) -> Any:
+        """Start an episode of the inner environment."""
+        return self._inner.begin(task, seed)
+
+    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+        """Answer as the inner environment does.
+
+        Raises:
+            EnvironmentFailure: its tools are others by now.
+        """
+        if tools_text(self._inner.tools) != self._told:
+            raise EnvironmentFailure(
+                f"{type(self._inner).__name__} has other `tools` than its class, but the model was told of those; "
+                "leave them as they are, and say in the answer to a call that it cannot be made now"
+            )
+        answer: Observation | Awaitable[Observation] = self._inner.answer(turn)
+        return answer
+
+    def close(self) -> Any:
+        """End the inner environment's episode."""
+        return self._inner.close()
+
+
+def tools_text(tools: Any) -> str:
+    """Return schemas of tools as JSON, and functions by their names.
+
+    >>> tools_text([print, {"a": 1}])
+    '["print", {"a": 1}]'
+    """
+    return json.dumps(tools, default=lambda one: getattr(one, "__name__", type(one).__name__))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Conversations between a scripted engine and scripted environments: which tokens, which ends, which rewards."""
 
+import copy
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from paceline.engines.sampling import as_signed_64, uniforms
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
 from paceline.environments.harmless import LONGEST_TOKEN
 from paceline.environments.hosting import Hosts
+from paceline.environments.resolving import spec_of_environment
 from paceline.environments.tokens import TurnTokens
 from paceline.environments.tools import Functions, ToolEnvironment
 from paceline.errors import TrainingError
@@ -307,6 +309,56 @@ def test_a_step_without_a_reward_is_blamed_on_the_environments_that_failed():
     )
     with pytest.raises(TrainingError, match=message):
         check_any_reward(scores)
+
+
+LOOK, LEAP = (
+    {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
+    for name in ("look", "leap")
+)
+
+
+class Growing(Counting):
+    """Has another tool from its second turn on, in the way that `changes` says."""
+
+    tools: Any = (LOOK,)
+    changes = ""
+
+    def begin(self, task: Mapping[str, Any], seed: int) -> None:
+        self.tools = copy.deepcopy(self.tools)
+
+    def answer(self, turn: AgentTurn) -> Any:
+        if turn.number == 1 and self.changes == "list":
+            self.tools = (*self.tools, LEAP)
+        if turn.number == 1 and self.changes == "schema":
+            self.tools[0]["function"]["name"] = "leap"
+        if turn.number == 1 and self.changes == "answer":
+            return {"messages": [], "tools": [LEAP]}
+        return super().answer(turn)
+
+
+OTHER_TOOLS = "in turn 3: Growing has other `tools` than its class, but the model was told of those; leave them as"
+UNKNOWN_FIELD = (
+    "in turn 2: Growing.answer returned a dict with the unknown field 'tools', but must return an Observation"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "failure"), [("list", OTHER_TOOLS), ("schema", OTHER_TOOLS), ("answer", UNKNOWN_FIELD)]
+)
+@pytest.mark.parametrize("instant", [True, False])
+def test_tools_that_change_in_the_middle_fail_the_episode_and_change_no_prompt(monkeypatch, instant, changes, failure):
+    def asked() -> tuple[list[tuple[int, ...]], list[str | None]]:
+        spec, engine = replace(spec_of_environment(Growing), is_instant=instant), DictatedEngine(said)
+        ((_, group),) = held(engine, conversations(spec), task())
+        failures = [one.episode.failure for one in group if one.episode is not None]
+        return sorted((request.prompt_ids for request in engine.requests), key=len), failures
+
+    prompts, nothing = asked()
+    assert nothing == [None, None]
+    monkeypatch.setattr(Growing, "changes", changes)
+    others, failures = asked()
+    assert all(one is not None and f"'Growing' failed {failure}" in one for one in failures), failures
+    assert others == prompts[: len(others)]  # the first turns are those of a conversation in which nothing changes
 
 
 def test_one_turn_with_tools_runs_none_and_is_graded():
