@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -81,7 +82,10 @@ def start(
     umask: int | None = None,
     closed_output: bool = False,
 ) -> Running:
-    """Start `paceline` with these words in `folder`; what it says goes to a file beside."""
+    """Start `paceline` with these words in `folder`; what it says goes to a file beside.
+
+    Where `folder` has a directory `tmp`, temporary files lie there.
+    """
     words = folder / f"words-{len(list(folder.glob('words-*')))}"
     arguments = (folder, [str(word) for word in argv], words, tuple(traps), umask, closed_output)
     process = _SERVER.Process(target=_begin, args=arguments)
@@ -96,6 +100,8 @@ def _begin(
     os.setsid()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a campaign under nohup ignores it, and so would its runs
     os.chdir(folder)
+    if (folder / "tmp").is_dir():
+        os.environ["TMPDIR"], tempfile.tempdir = str(folder / "tmp"), None
     if umask is not None:
         os.umask(umask)
     said = os.open(words, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -1,6 +1,11 @@
 """Law 5, conversations: a run killed between two turns is resumed to the same end, and committed ones stay."""
 
+import os
+import select
 import signal
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +19,7 @@ from tests.chaos.conversing import (
     lay_trap,
     lift_trap,
 )
+from tests.chaos.processes import Running, descendants
 from tests.chaos.runs import Outcome, Place, committed
 from tests.chaos.sabotage import Trap
 
@@ -66,3 +72,63 @@ def test_a_committed_step_needs_no_environment(place, undisturbed):
     assert ended.status == 0, ended.said
     assert place.outcome() == undisturbed
     assert (calls(place, "begun"), calls(place)) == asked
+
+
+SOON = 15.0
+"""Seconds for what is to happen at once, on a busy machine too."""
+
+
+def hanging(place: Place, *more: object) -> tuple[Running, list[int]]:
+    """A run whose conversations all hang in its second step, and descriptors of its processes."""
+    (place.folder / "tmp").mkdir()
+    lay_trap(
+        place,
+        f"if turn is not None and count > {PER_STEP}:",
+        "    (PLACE / f'hung-{count}').touch()",
+        "    signal.pause()",
+    )
+    running = place.begin("--environment-timeout", 200, 200, *more)
+    while len(list(place.folder.glob("hung-*"))) < GROUPS * GENERATIONS:
+        assert not running.ends_within(0.05), "it ended before"
+    assert any((place.folder / "tmp").iterdir())
+    return running, [os.pidfd_open(pid) for pid in descendants(running.pid)]
+
+
+def have_ended(processes: list[int]) -> bool:
+    return all(select.select([one], [], [], SOON)[0] for one in processes)
+
+
+@pytest.mark.parametrize(("presses", "grace", "seconds"), [(1, 2, 2), (2, 200, 0)])
+def test_ctrl_c_while_tools_are_called_ends_in_time_and_leaves_nothing(place, undisturbed, presses, grace, seconds):
+    """After `--stop-grace` seconds, or at the second one. The environments would have 200 seconds."""
+    running, processes = hanging(place, "--stop-grace", grace)
+    threads = Path(f"/proc/{running.pid}/task")
+    before, sent = len(list(threads.iterdir())), time.monotonic()
+    running.send(signal.SIGINT)
+    if presses == 2:
+        while len(list(threads.iterdir())) == before:  # it heeds the first by a thread that measures the grace
+            assert not running.ends_within(0.05), "it ended at the first"
+        running.send(signal.SIGINT)
+    ended = running.end(within=60)
+    assert ended.status == 130, ended.said
+    assert seconds <= time.monotonic() - sent < seconds + SOON
+    assert have_ended(processes)
+    assert not any((place.folder / "tmp").iterdir())
+    lift_trap(place)
+    assert place.resume().status == 0
+    assert place.outcome() == undisturbed
+
+
+def test_what_a_killed_machine_left_of_conversations_the_next_attempt_reclaims(place, undisturbed):
+    """Whoever would have cleaned up is killed first."""
+    running, processes = hanging(place)
+    for pid in [*descendants(running.pid), running.pid]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    running.process.join(SOON)
+    assert have_ended(processes)
+    assert any((place.folder / "tmp").iterdir()), "nothing was left"
+    lift_trap(place)
+    assert place.resume().status == 0
+    assert not any((place.folder / "tmp").iterdir())
+    assert place.outcome() == undisturbed

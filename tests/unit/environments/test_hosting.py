@@ -645,23 +645,47 @@ with Hosts(step_seconds=600) as hosts:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_outlives_the_trainer(tmp_path, number):
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", OWNER]
+@contextlib.contextmanager
+def owner(folder):
+    """A trainer in the middle of calls, which writes its temporary files there; yields it and all of its processes."""
+    command, environment = [sys.executable, "-c", OWNER], {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=ROOT
-    ) as owner:
+    ) as process:
         try:
-            said_of = owner.stdout.readline().split()
-            everything = descendants(owner.pid)
+            said_of = process.stdout.readline().split()
+            everything = descendants(process.pid)
             assert {int(one) for one in said_of[:-1]} <= everything
-            processes = [os.pidfd_open(one) for one in everything]
-            owner.send_signal(number)
-            assert all(has_ended(one) for one in processes)
-            assert owner.wait(SOON) == -number
+            yield process, everything
         finally:
-            owner.kill()  # else a failure above would wait for it without end
+            process.kill()  # else a failure above would wait for it without end
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_the_trainer(tmp_path, number):
+    with owner(tmp_path) as (process, everything):
+        processes = [os.pidfd_open(one) for one in everything]
+        process.send_signal(number)
+        assert all(has_ended(one) for one in processes)
+        assert process.wait(SOON) == -number
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_nobody_could_remove_is_removed_by_the_next_attempt(tmp_path):
+    """All processes are killed at once, those that clean up after the trainer first: scratch directories stay."""
+    with owner(tmp_path) as (process, everything):
+        processes = [os.pidfd_open(one) for one in everything]
+        for pid in sorted(everything):  # whoever starts another one has the lower number
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.kill()
+        assert all(has_ended(one) for one in processes)
+    left = {one.name for one in tmp_path.iterdir()}
+    assert left
+    with owner(tmp_path) as (process, _):
+        assert not left & {one.name for one in tmp_path.iterdir()}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SOON) == -signal.SIGINT
     assert not list(tmp_path.iterdir())
 
 
