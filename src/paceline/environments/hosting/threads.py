@@ -164,14 +164,13 @@ class WorkerThreads:
         """
         if self.left >= MOST_LEFT:
             raise HostFailure(f"{MOST_LEFT} earlier calls took too long and still hold their threads")
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        loop, began = asyncio.get_running_loop(), time.monotonic()
         try:
             async with asyncio.timeout(wait):
                 await self._free.acquire()
         except TimeoutError:
             raise HostFailure(f"no thread was free for it within {wait:g} seconds") from None
-        on_waited(loop.time() - began)
+        on_waited(time.monotonic() - began)
         worker = self._idle.pop() if self._idle else OwnThread()
         done: asyncio.Future[Result] = loop.create_future()
         deadline = _Deadline(seconds, wait, on_waited)
@@ -181,8 +180,11 @@ class WorkerThreads:
             _tell(loop, partial(_settle, done, result))
 
         def carried_out() -> Result:
-            _CALL.hold = lambda waits: _tell(loop, partial(deadline.hold, waits))  # until the thread's next call
-            return attempt(function)
+            _CALL.hold = lambda waits: _tell(loop, partial(deadline.hold, waits))
+            try:
+                return attempt(function)
+            finally:
+                del _CALL.hold  # it would keep the environment alive while the thread is idle
 
         worker.submit(carried_out, arrived)
         try:
