@@ -4,6 +4,7 @@ No test asks the Hub: where it cannot be reached, its library tries again for a 
 models and tensors of the tests on a GPU: `benchmarks/gpu.sh` runs the laws so.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,12 @@ import torch
 torch.set_num_threads(1)
 if "PACELINE_TEST_DEVICE" in os.environ:
     torch.set_default_device(os.environ["PACELINE_TEST_DEVICE"])
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is loaded from garbage collection: each full one would look through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from paceline.cli.libraries import loading_libraries
 def nothing_frozen():
     gc.unfreeze()
     yield
-    gc.unfreeze()
+    gc.freeze()  # as all tests have it
 
 
 def test_what_is_loaded_stays_out_of_the_collectors_sight(tmp_path, monkeypatch):
