@@ -1,6 +1,5 @@
 """A run as a process of its own: started in a directory, killed at a moment, its words read when it has ended."""
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -13,12 +12,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from tests.chaos.sabotage import Trap, lay
+from tests.forked import SERVER
 
 LONGEST_SECONDS = 300.0
 """A short run takes one, on a cluster half a minute, on a busy machine several times as long: after this it hangs."""
-
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["tests.chaos.warm"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +85,7 @@ def start(
     """
     words = folder / f"words-{len(list(folder.glob('words-*')))}"
     arguments = (folder, [str(word) for word in argv], words, tuple(traps), umask, closed_output)
-    process = _SERVER.Process(target=_begin, args=arguments)
+    process = SERVER.Process(target=_begin, args=arguments)
     started = time.perf_counter()
     process.start()
     return Running(process=process, words=words, started=started)

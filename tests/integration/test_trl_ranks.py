@@ -10,6 +10,7 @@ import pytest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
+from tests.forked import torchrun
 from tests.trl_ranks import CASES, trained, weights
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
@@ -37,7 +38,7 @@ def alone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranked")
-    done = launched(TORCHRUN, folder)
+    done = torchrun("-m", "tests.trl_ranks", folder)
     assert done.returncode == 0, done.stderr
     return folder, [json.loads((folder / f"rank-{number}.json").read_text()) for number in range(2)]
 

@@ -2,10 +2,7 @@
 completions of one turn, and of conversations."""
 
 import hashlib
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import pytest
 import paceline
 from paceline.cli.main import main
 from tests.chaos.sabotage import Trap, lay
+from tests.forked import forked
 
 STEPS = 4
 NUMBERS = {"num_generations": 4, "learning_rate": 1e-3, "max_steps": STEPS}
@@ -96,6 +94,11 @@ def test_every_door_ends_with_the_same_weights_bit_for_bit(tmp_path, config, doo
     assert turns == [config.stem == "conversations"] * STEPS
 
 
+def killed_in_step_3(door: str, run: Path, config: Path) -> None:
+    lay(Trap(function="paceline.training.step:record_step", deed="SIGKILL", first=3))
+    DOORS[door](run, config, resume=False)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "begun", "resumed"),
@@ -108,19 +111,10 @@ def test_every_door_ends_with_the_same_weights_bit_for_bit(tmp_path, config, doo
     ],
 )
 def test_a_run_that_was_killed_goes_on_through_any_other_door(tmp_path, config, begun, resumed):
-    child = [sys.executable, "-m", "tests.laws.test_law_12_every_door", begun, str(tmp_path / "run"), str(config)]
-    root = Path(__file__).parents[2]
-    assert subprocess.run(child, cwd=root, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert forked(killed_in_step_3, begun, tmp_path / "run", config).returncode == -signal.SIGKILL
     assert not (tmp_path / "run" / "final").exists()
     before = len(paceline.TrainedRun(tmp_path / "run").metrics)
     assert before == 2
     DOORS[resumed](tmp_path / "run", config, resume=True)
     assert len(paceline.TrainedRun(tmp_path / "run").metrics) == STEPS
     assert weights(tmp_path / "run") == weights(config.parent / "run")
-
-
-if __name__ == "__main__":
-    door, run, file = sys.argv[1:]
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    lay(Trap(function="paceline.training.step:record_step", deed="SIGKILL", first=3))
-    DOORS[door](Path(run), Path(file), resume=False)

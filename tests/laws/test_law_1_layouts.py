@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from tests.forked import fork_ranks
 from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, work
 from tests.laws.splitting import relative
 
@@ -51,7 +52,7 @@ def found(tmp_path_factory):
     """Of each case: what the ranks hold, and what they report."""
     folder, results = tmp_path_factory.mktemp("ranks"), {}
     most = max(LAYOUTS[layout][0].ranks for layout in LAYOUTS)
-    torch.multiprocessing.spawn(work, args=(str(folder), CASES), nprocs=most)
+    fork_ranks(work, str(folder), CASES, count=most)
     for case in CASES:
         place, ranks = folder / file_name(*case), range(LAYOUTS[case[0]][0].ranks)
         held = [torch.load(place / f"rank-{rank}.pt", weights_only=True) for rank in ranks]

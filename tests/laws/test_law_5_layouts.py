@@ -15,6 +15,7 @@ from paceline.models.loaded import export_model
 from paceline.models.loading import load_model, restore_weights
 from paceline.models.parallel.pieces import files_of, open_stored
 from paceline.models.parallel.ranks import ONE_RANK
+from tests.forked import fork_ranks
 from tests.laws.checkpoints import CASES, READERS, WRITERS, fresh, go_on, merging, resumed, save, work
 from tests.laws.layouts import file_name, llama_with_one_embedding
 from tests.laws.splitting import relative
@@ -30,7 +31,7 @@ by_reader = pytest.mark.parametrize("reader", READERS)
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("four")
-    torch.multiprocessing.spawn(work, args=(str(folder),), nprocs=4)
+    fork_ranks(work, str(folder), count=4)
     return folder
 
 

@@ -8,6 +8,7 @@ from transformers import LlamaConfig, Qwen2Config
 
 from paceline.errors import ModelError
 from paceline.models.parallel.context import by_rank, check_context_size, context_sizes, deal
+from tests.forked import fork_ranks
 from tests.unit.models.context_ranks import work
 
 
@@ -15,7 +16,7 @@ from tests.unit.models.context_ranks import work
 def found(tmp_path_factory):
     """What each of two ranks found."""
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(work, args=(str(folder),), nprocs=2)
+    fork_ranks(work, str(folder), count=2)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 

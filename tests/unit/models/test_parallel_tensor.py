@@ -10,6 +10,7 @@ from paceline.errors import ModelError
 from paceline.kernels.logprobs import row_sums
 from paceline.models.parallel.tensor import SharedHeads, check_tensor_size, tensor_sizes
 from paceline.models.parallel.tensor_layers import HeadLinear, add_row_sums
+from tests.forked import fork_ranks
 from tests.unit.models.tensor_ranks import LAYERS, MODELS, work
 
 EXACT, FLOAT32 = 1e-12, 1e-5
@@ -19,7 +20,7 @@ EXACT, FLOAT32 = 1e-12, 1e-5
 def found(tmp_path_factory):
     """What each of two ranks found."""
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(work, args=(str(folder),), nprocs=2)
+    fork_ranks(work, str(folder), count=2)
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 

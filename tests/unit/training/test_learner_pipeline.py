@@ -23,6 +23,7 @@ from paceline.models.tied_embedding import add_up_in_place
 from paceline.objective.micro_batches import MicroBatch, pack
 from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
+from tests.forked import fork_ranks
 from tests.laws.layouts import CPU, FAMILIES, gradient
 from tests.laws.splitting import MAX_LENGTH, TEMPERATURE, random_samples, relative
 
@@ -111,7 +112,7 @@ def work(rank: int, folder: str, is_over) -> None:
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     is_over = torch.multiprocessing.get_context("spawn").Event()
-    torch.multiprocessing.spawn(work, args=(str(folder), is_over), nprocs=2)
+    fork_ranks(work, str(folder), is_over, count=2)
     return folder
 
 

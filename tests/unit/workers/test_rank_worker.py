@@ -23,6 +23,7 @@ from paceline.training.setup.run_inputs import RunSize
 from paceline.workers.torchrun.rank import RankWorker, Roles
 from paceline.workers.weight_sync import BroadcastGroup, Manifest, WeightsGroup
 from tests.cluster_runs import options_in
+from tests.forked import fork_ranks
 from tests.laws.layouts import CPU, groups_of
 
 LAYOUTS: dict[str, dict[str, object]] = {
@@ -136,7 +137,7 @@ def work(number: int, folder: str, options: Mapping[str, object]) -> None:
 def everything(tmp_path_factory):
     folder = tmp_path_factory.mktemp("working")
     options = options_in(folder / "model")
-    torch.multiprocessing.spawn(work, args=(str(folder), options), nprocs=TRAINING + 1)
+    fork_ranks(work, str(folder), options, count=TRAINING + 1)
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(TRAINING + 1)]
 
 
