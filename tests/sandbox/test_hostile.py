@@ -1,4 +1,5 @@
-"""No hostile program reaches the host, its neighbours or the expected outputs, at any level of isolation."""
+"""No hostile program reaches the host, its neighbours or the expected outputs, at any level of isolation, nor changes
+the host."""
 
 import pytest
 
@@ -13,6 +14,10 @@ BITING = [program for family in FAMILIES.values() for program in family if progr
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_hostile_program_gets_nothing_and_the_next_program_notices_nothing(program, battle):
     assert findings(battle.fights[program.name], battle) == []
+
+
+def test_after_all_hostile_programs_the_host_is_as_it_was(battle):
+    assert battle.host == []
 
 
 def test_the_comparison_of_rewards_passes_none_of_them(battle):
