@@ -69,7 +69,7 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 	done
 
 test: $(VENV)/installed-dev ## Run what every change must pass: every unit, every law, a run on ranks and one on Ray.
-	$(PYTEST) -m 'not long' src tests/unit tests/laws $(wildcard tests/test_*.py)
+	$(PYTEST) -m 'not long' src tests/laws tests/unit $(wildcard tests/test_*.py)
 
 test-all: $(VENV)/installed-dev test-bounds ## Run all tests, and some with the oldest libraries declared.
 	$(PYTEST) --junitxml=build/tests.xml
@@ -146,24 +146,29 @@ $(VENV)/installed: pyproject.toml $(VENV)/constraints.txt
 	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
-	$(INSTALL) -e '.[dev]'
-	touch $@
+$(VENV)/installed-dev: pyproject.toml $(VENV)/constraints.txt
+	@echo 'Installing $(TORCH), and what tests need, into $(VENV): minutes, the first time.'
+	$(INSTALL) '$(TORCH)' -e '.[dev]'
+	touch $(VENV)/installed $@
 
 $(VENV)/installed-docs: $(VENV)/installed
 	$(INSTALL) -e '.[docs]'
 	touch $@
 
+# All that a check of a change needs: each call of pip takes seconds, also where little is left to install.
+$(VENV)/installed-ci: pyproject.toml $(VENV)/constraints.txt
+	$(INSTALL) '$(TORCH)' -e '.[dev,docs]'
+	touch $(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs $@
+
 $(VENV)/installed-bench: $(VENV)/installed-dev constraints-bench.txt
 	$(INSTALL) -c constraints-bench.txt -e '.[bench]'
 	touch $@
 
-# Without constraints.txt: the libraries below these are what pip finds for them.
+# Without constraints.txt: the libraries below these are what pip finds for them. Not compiled: few of them are imported.
 $(BOUNDS_VENV)/installed: pyproject.toml scripts/lower_bounds.py
 	$(PYTHON) -m venv $(BOUNDS_VENV)
-	$(BOUNDS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH_BOUND)'
-	$(BOUNDS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest pytest-timeout pytest-xdist \
-	  $$($(BOUNDS_VENV)/bin/python scripts/lower_bounds.py transformers datasets peft)
+	$(BOUNDS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile '$(TORCH_BOUND)' \
+	  -e . pytest pytest-timeout pytest-xdist $$($(PYTHON) scripts/lower_bounds.py transformers datasets peft)
 	touch $@
 
 # The index's torchvision, torchaudio and torchcodec are CUDA builds, which transformers would import and fail at.
