@@ -1,19 +1,29 @@
 """A cluster's backend in this process: its schedule, threads and weight sync, without Ray and its seconds."""
 
+import io
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from paceline.checkpoints.finding import Checkpoint
+from paceline.checkpoints.run_directory import RunDir
+from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.models.loading import load_model
-from paceline.training.backend import Backend, make_task_sampler
+from paceline.training.backend import Backend, BackendFactory, make_task_sampler
+from paceline.training.session import train
+from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.run_request import RunRequest
 from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.trainer import TrainerWorker
+from tests.cluster_runs import options_in
 
 
 @dataclass
@@ -64,6 +74,14 @@ def cluster_here(config: Config, inputs: RunInputs, checkpoint: Checkpoint | Non
         yield backend
     finally:
         backend.close()
+
+
+def made_by(make_backend: BackendFactory, place: Path, **more: object) -> RunDir:
+    """The run of `options_in` with some options more, whose backend is `make_backend`."""
+    config = build_config({**options_in(place), **more})
+    request = RunRequest(config=config, output_dir=place / "run")
+    assert train(request, prepare(config), console=Console(file=io.StringIO()), make_backend=make_backend)
+    return RunDir(place / "run")
 
 
 def sampler_of(config: Config) -> SamplerWorker:

@@ -34,13 +34,16 @@ def variety(completions, **columns):
 
 def spring(trap):
     try:
-        kind, whom, after = trap.read_text().split()
+        kind, whom, after, *later = trap.read_text().split()
         target = process(whom)
         if target is None or not (trap.parent / after).exists():
             return
         trap.unlink()
     except FileNotFoundError:
         return
+    if later:
+        trap.with_name("later").write_text(" ".join(later))
+        trap.with_name("later").rename(trap)
     os.kill(target, getattr(signal, kind))
 
 def process(whom):
@@ -64,7 +67,8 @@ def actor(name):
 """
 """Favours completions of many different letters. The first process that finds a file `trap` in which `SIGNAL WHOM FILE`
 stands sends the signal once that file is there: to itself, to itself if it is a launcher's `rank:N`, to a process that
-it started (`child`), to an actor by name, or to its node if its environment has a variable (`node:VARIABLE`)."""
+it started (`child`), to an actor by name, or to its node if its environment has a variable (`node:VARIABLE`). What
+stands behind is for the next process that finds the file."""
 
 
 def options_in(place: Path, *, kind: Literal["qwen2", "llama"] = "qwen2") -> dict[str, object]:

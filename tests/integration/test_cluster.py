@@ -5,6 +5,7 @@ import json
 import pytest
 
 from paceline.checkpoints.run_directory import RunDir
+from tests.cluster_here import cluster_here, made_by
 from tests.cluster_runs import CLUSTER, completions, train, weights
 
 
@@ -20,7 +21,7 @@ def ahead(tmp_path_factory):
 
 
 def test_with_a_staleness_of_one_every_step_is_sampled_one_step_before_its_turn_also_by_one_sampler(tmp_path, ahead):
-    again = train(tmp_path / "again", "--cluster", "--num-producers", 1, "--max-staleness", 1)
+    again = made_by(cluster_here, tmp_path / "again", cluster=True, num_producers=1, max_staleness=1)
     versions = [{rollout["policy_version"] for rollout in step} for step in completions(ahead)]
     assert versions == [{0}, {0}, {1}, {2}]
     assert weights(ahead) == weights(again)
@@ -41,8 +42,12 @@ def test_a_run_ends_with_the_seconds_that_its_phases_and_their_order_let_expect(
     assert max(produce, update) < paces["predicted"] * len(clocks) <= produce + update + record + 1e-9
 
 
-@pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
-def test_a_sampler_that_dies_or_stops_is_replaced_and_the_run_is_what_it_would_have_been(tmp_path, alone, signal):
-    run = train(tmp_path / "run", *CLUSTER, "--actor-timeout", 4, trap=f"{signal} self trap")
+def test_a_sampler_that_dies_or_stops_is_replaced_and_the_run_is_what_it_would_have_been(tmp_path, alone, capsys):
+    trap = "SIGKILL self run/config.yaml SIGSTOP self run/rollouts/step-000002.jsonl"
+    run = train(tmp_path / "run", *CLUSTER, "--actor-timeout", 4, trap=trap)
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("another takes its place") == 2
+    assert "is gone" in said
+    assert "gave no sign of life for 4 s" in said
     assert weights(run) == weights(alone)
     assert completions(run) == completions(alone)

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import paceline
 from examples import own_loop
 from paceline.cli.main import main
 from paceline.errors import ConfigError, TrainingError
+from tests.forked import torchrun
 from tests.tiny import tiny_model, tiny_tokenizer
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
@@ -212,15 +211,7 @@ def test_on_ranks_every_one_runs_the_program_and_the_weights_are_those_of_one_pr
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     here = paceline.train(model=model, dataset=ROWS, reward_funcs=variety, output_dir=tmp_path / "one", **SMALL)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, str(script), str(model), str(tmp_path / "ranks")],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    done = torchrun(script, model, tmp_path / "ranks")
     assert done.returncode == 0, done.stderr[-2000:]
     alone = load_file(here.final_dir / "model.safetensors")
     for name in ("train", "hand"):

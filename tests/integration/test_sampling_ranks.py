@@ -5,8 +5,10 @@ import pytest
 from safetensors.numpy import load
 
 from paceline.checkpoints.run_directory import RunDir
-from tests.cluster_runs import CLUSTER, completions, train, weights
-from tests.ranked_runs import options, torchrun
+from tests.cluster_here import cluster_here, made_by
+from tests.cluster_runs import completions, train, weights
+from tests.forked import torchrun
+from tests.ranked_runs import options
 
 EXAMPLE = ("--num-generations=7", "--max-steps=3", "--save-steps=2")
 APART = ("--deepspeed", "zero3", "--sampling-ranks", "1")
@@ -20,7 +22,8 @@ def alone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def seven(tmp_path_factory):
     place = tmp_path_factory.mktemp("apart") / "seven"
-    done = torchrun("train", *options(place), *EXAMPLE, *APART, f"--output-dir={place / 'run'}", ranks=7)
+    words = ("train", *options(place), *EXAMPLE, *APART, f"--output-dir={place / 'run'}")
+    done = torchrun("-m", "paceline", *words, count=7)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("ranks 0 to 5 train, rank 6 samples") == 1
     return RunDir(place / "run")
@@ -51,19 +54,21 @@ AHEAD = ("--max-staleness=1",)
 
 
 def ahead_on_ranks(place, *more):
-    done = torchrun("train", *options(place), *AHEAD, *more, f"--output-dir={place / 'run'}", ranks=3)
+    done = torchrun("-m", "paceline", "train", *options(place), *AHEAD, *more, f"--output-dir={place / 'run'}", count=3)
     assert done.returncode == 0, done.stderr
     assert "sampling is up to 1 step ahead of training" in done.stdout
     return RunDir(place / "run")
 
 
-@pytest.mark.parametrize("adapter", [(), ("--lora-rank", 2, "--merge-lora")], ids=["weights", "adapter"])
+@pytest.mark.parametrize("adapter", [{}, {"lora_rank": 2, "merge_lora": True}], ids=["weights", "adapter"])
 def test_ranks_that_sample_ahead_make_the_run_of_a_cluster_that_does(tmp_path, adapter):
     # the same schedule, so the same completions, weights and bytes, to the rounding of two that train
     if adapter:
         pytest.importorskip("peft")
-    cluster = train(tmp_path / "cluster", *CLUSTER, *AHEAD, *adapter)
-    ranks = ahead_on_ranks(tmp_path / "ranks", "--sampling-ranks", "1", *adapter)
+    samplers = {"cluster": True, "num_producers": 2, "max_staleness": 1}
+    cluster = made_by(cluster_here, tmp_path / "cluster", **samplers, **adapter)
+    words = [f"--{name}={value}" for name, value in adapter.items()]
+    ranks = ahead_on_ranks(tmp_path / "ranks", "--sampling-ranks", "1", *words)
     assert completions(ranks) == completions(cluster)
     mine, theirs = load(weights(ranks)), load(weights(cluster))
     assert max(abs(mine[name] - theirs[name]).max() for name in theirs) < 1e-4

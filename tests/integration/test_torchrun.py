@@ -9,6 +9,7 @@ from safetensors.numpy import load
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
+from tests import forked
 from tests.cluster_runs import completions, weights
 from tests.ranked_runs import options, ours, torchrun
 
@@ -49,7 +50,7 @@ def test_a_killed_rank_ends_all_by_name_and_the_run_goes_on_to_what_it_would_hav
     assert done.returncode != 0
     remedy = f"`paceline train --resume {place / 'run'}` continues from the last checkpoint"
     assert ours(done) == [f"paceline: rank 1 is gone; {remedy}"]
-    resumed = torchrun("train", "--resume", place / "run")
+    resumed = forked.torchrun("-m", "paceline", "train", "--resume", place / "run")
     assert resumed.returncode == 0, resumed.stderr
     assert "going on after step 2" in resumed.stdout
     run = RunDir(place / "run")

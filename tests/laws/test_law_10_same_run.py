@@ -1,22 +1,19 @@
 """Law 10: a cluster that samples and trains in turn makes the run of one process, step for step and bit for bit, also
 of conversations; ranks make it to rounding."""
 
-import io
+import itertools
+import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from safetensors.numpy import load
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.config.building import build_config
 from paceline.training.backend import BackendFactory, in_this_process
-from paceline.training.session import train as train_request
-from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_request import RunRequest
-from tests.cluster_here import cluster_here
-from tests.cluster_runs import CLUSTER, CONVERSATIONS, completions, options_in, train, weights
-from tests.ranked_runs import options, torchrun
+from tests.cluster_here import cluster_here, made_by
+from tests.cluster_runs import CLUSTER, CONVERSATIONS, ROWS, completions, train, weights
+from tests.forked import torchrun
+from tests.ranked_runs import options
 
 MEASURED = (
     *("clock", "weights_bytes", "logprob_mismatch_mean", "logprob_mismatch_max", "rewards"),
@@ -25,13 +22,21 @@ MEASURED = (
 """What differs without any difference of the run: times, ways of weights, rounding of logprobs in other batches."""
 
 
+WORDS = [f"--{name}={value}" for name, value in CONVERSATIONS.items()]
+
+
 def numbers(run: RunDir) -> list[dict]:
     return [{name: value for name, value in step.items() if name not in MEASURED} for step in run.metrics()]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, alone):
-    return alone, train(tmp_path_factory.mktemp("law-10") / "cluster", *CLUSTER)
+def runs(tmp_path_factory):
+    """Four steps in one process and on a cluster; every second row is a conversation, the others have one turn."""
+    place = tmp_path_factory.mktemp("law-10")
+    kinds = itertools.cycle([{"environment": "guess"}, {}])
+    (place / "rows.jsonl").write_text("".join(json.dumps(row | next(kinds)) + "\n" for row in ROWS))
+    mixed = (*WORDS, "--max-steps=4", f"--dataset={place / 'rows.jsonl'}", "--environment", "guess:5", "few=guess:3")
+    return train(place / "here", *mixed), train(place / "cluster", *mixed, *CLUSTER)
 
 
 def test_the_final_weights_are_equal_bit_for_bit(runs):
@@ -43,6 +48,7 @@ def test_every_completion_with_its_reward_and_advantage_is_equal(runs):
     here, cluster = map(completions, runs)
     assert here == cluster
     assert [len(step) for step in here] == [16] * 4
+    assert [{"episode" in one for one in step} for step in here] == [{True, False}] * 4
 
 
 def test_every_number_of_every_step_is_equal(runs):
@@ -52,9 +58,11 @@ def test_every_number_of_every_step_is_equal(runs):
 
 
 def test_with_an_adapter_too_of_which_alone_the_weights_travel(tmp_path):
+    # through Ray they travel in the test of an adapter that is a step ahead
     pytest.importorskip("peft")
-    lora = ("--lora-rank", 2, "--merge-lora")
-    here, cluster = train(tmp_path / "here", *lora), train(tmp_path / "cluster", *lora, *CLUSTER)
+    lora, samplers = {"lora_rank": 2, "merge_lora": True}, {"cluster": True, "num_producers": 2}
+    here = made_by(in_this_process, tmp_path / "here", **lora)
+    cluster = made_by(cluster_here, tmp_path / "cluster", **lora, **samplers)
     assert weights(here) == weights(cluster)
     assert completions(here) == completions(cluster)
     # A [2, inputs] and B [outputs, 2] of 2 layers: query and output, key and value, two gates and the way down
@@ -67,16 +75,10 @@ def test_with_an_adapter_too_of_which_alone_the_weights_travel(tmp_path):
 
 EVALUATED = {"eval_reward_func": "guess", "eval_generations": 2, "eval_temperature": 1.0}
 AHEAD = {"max_staleness": 1, "lora_rank": 2, "merge_lora": True, "max_steps": 3}
-WORDS = [f"--{name}={value}" for name, value in CONVERSATIONS.items()]
 
 
 def conversations(place: Path, make_backend: BackendFactory, **more: object) -> RunDir:
-    """The run of these options, whose backend is `make_backend`."""
-    config = build_config({**options_in(place), **CONVERSATIONS, **more})
-    request = RunRequest(config=config, output_dir=place / "run")
-    console = Console(file=io.StringIO())
-    assert train_request(request, prepare(config), console=console, make_backend=make_backend)
-    return RunDir(place / "run")
+    return made_by(make_backend, place, **{**CONVERSATIONS, **more})
 
 
 @pytest.fixture(scope="module")
@@ -125,14 +127,6 @@ def test_evaluation_holds_its_own_conversations_and_changes_no_other(games, eval
 
 
 @pytest.mark.long
-def test_a_cluster_of_processes_makes_the_conversations_of_one(tmp_path, games):
-    run = train(tmp_path / "cluster", *WORDS, *CLUSTER)
-    assert weights(run) == weights(games)
-    assert completions(run) == completions(games)
-    assert numbers(run) == numbers(games)
-
-
-@pytest.mark.long
 def test_an_adapter_is_trained_on_conversations_a_step_ahead(tmp_path):
     pytest.importorskip("peft")
     here = conversations(tmp_path / "here", cluster_here, cluster=True, num_producers=2, **AHEAD)
@@ -147,7 +141,7 @@ def test_an_adapter_is_trained_on_conversations_a_step_ahead(tmp_path):
 @pytest.mark.long
 def test_ranks_train_on_the_conversations_of_one_process_to_rounding(tmp_path, games):
     place = tmp_path / "ranks"
-    done = torchrun("train", *options(place), *WORDS, f"--output-dir={place / 'run'}")
+    done = torchrun("-m", "paceline", "train", *options(place), *WORDS, f"--output-dir={place / 'run'}")
     assert done.returncode == 0, done.stderr
     assert completions(RunDir(place / "run")) == completions(games)
     mine, theirs = load(weights(RunDir(place / "run"))), load(weights(games))
