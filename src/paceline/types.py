@@ -123,8 +123,7 @@ class Completion:
     @property
     def num_sampled(self) -> int:
         """Number of tokens that the model sampled: its length, where observed tokens do not count."""
-        observed = 0 if self.episode is None else sum(turn.observed for turn in self.episode.turns)
-        return len(self.token_ids) - observed
+        return len(self.token_ids) if self.episode is None else len(self.logprobs)
 
     @property
     def has_failed(self) -> bool:
@@ -134,7 +133,7 @@ class Completion:
     @property
     def sampled_ids(self) -> tuple[int, ...]:
         """Tokens that the model sampled."""
-        if self.episode is None:
+        if self.num_sampled == len(self.token_ids):
             return self.token_ids
         return tuple(token for start, end in self.sampled_spans for token in self.token_ids[start:end])
 

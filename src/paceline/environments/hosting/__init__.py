@@ -13,10 +13,9 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from paceline.environments import Environment, EnvironmentSpec
 from paceline.environments.hosting.processes import Processes, ProcessHost
@@ -48,18 +47,17 @@ CUT_SHORT = "it was closed before it answered"
 GONE = "it has ended before"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a call of an environment came to."""
 
+    seconds: float
+    """Wall seconds of the call, without those that it waited for a free process or thread."""
     value: Any = None
     """What it returned: text, messages or None of `begin`, an Observation of `answer`, a number or None of `close`."""
     failure: str | None = None
     """What failed, in one sentence; the environment is gone then."""
     timed_out: bool = False
     """True if it failed by taking too long."""
-    seconds: float
-    """Wall seconds of the call, without those that it waited for a free process or thread."""
 
 
 Then = Callable[[Outcome], None]
@@ -104,7 +102,7 @@ class Hosted:
         started = time.perf_counter()
         result: Result = (None, None if method == "close" else GONE)
         if method == "begin" or self._environment is not None:
-            result = attempt(partial(self._call_now, method, given))
+            result = attempt(self._call_now, method, given)
         value, failure = result
         if failure is not None and method != "close" and self._environment is not None:
             dismiss(attempt(self._environment.close)[0])
@@ -116,7 +114,7 @@ class Hosted:
         if method == "begin":
             self._environment = self.make()
         value = getattr(self._environment, method)(*map(own_copy, given))
-        if inspect.isawaitable(value):
+        if value is not None and inspect.isawaitable(value):
             dismiss(value)
             raise WrongResult(
                 f"{self.spec.name}.{method} is async, but is to be called at once; leave `is_instant` out"

@@ -56,11 +56,11 @@ def checked(name: str, method: Method, value: Any) -> Any:
     Raises:
         WrongResult: it is none of these, or too large.
     """
+    if value is None and method != "answer":
+        return None
     said = f"{name}.{method} returned"
     if method == "answer":
         return _observation(said, value)
-    if value is None:
-        return None
     if method == "close":
         return _number(said, value)
     if isinstance(value, str):
@@ -72,22 +72,24 @@ def checked(name: str, method: Method, value: Any) -> Any:
 
 
 def _observation(said: str, value: Any) -> Observation:
-    if isinstance(value, Observation):
-        value = {name: getattr(value, name) for name in FIELDS}
-    elif isinstance(value, Mapping):
+    if not isinstance(value, Observation):
+        if not isinstance(value, Mapping):
+            raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OBSERVATION}")
         if unknown := [str(one) for one in value if one not in FIELDS]:
             raise WrongResult(f"{said} a dict with the unknown field {unknown[0]!r}, {NEEDS_OBSERVATION}")
-    else:
-        raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OBSERVATION}")
-    given = {**FIELDS, **value}
-    messages, reward, done, calls, failed_calls = (given[name] for name in FIELDS)
+        value = Observation(**value)
+    messages, reward, done = value.messages, value.reward, value.done
+    calls, failed_calls = value.calls, value.failed_calls
     if done not in (True, False):
         raise WrongResult(f"{said} {done!r:.50} as `done`, but it must be True or False")
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+    is_sequence = isinstance(messages, (tuple | list, Sequence))
+    if not is_sequence or isinstance(messages, str | bytes):
         raise WrongResult(f"{said} `messages` of type {type(messages).__name__}, {NEEDS_OBSERVATION}")
     for count in (calls, failed_calls):
         if not isinstance(count, int) or count < 0:
             raise WrongResult(f"{said} {count!r:.50} as a number of calls, but it must be a whole number from 0 on")
+    if messages == () and reward is None and type(done) is bool and type(value) is Observation:
+        return value  # nothing in it can be changed
     return Observation(
         messages=_messages(said, messages),
         reward=None if reward is None else _number(said, reward),
@@ -166,10 +168,10 @@ def described(error: BaseException) -> str:
 # The border: whatever the code of an environment raises is a failure of its episode, counted, and not fatal.
 
 
-def attempt(function: Callable[[], Any]) -> Result:
+def attempt(function: Callable[..., Any], *given: Any) -> Result:
     """Call code of an environment: its result and None, or None and a sentence of what it raised."""
     try:
-        return function(), None
+        return function(*given), None
     except (WrongResult, HostFailure, PacelineError) as error:
         return None, str(error)
     except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
@@ -197,10 +199,14 @@ def dismiss(value: object) -> None:
 def own_copy(given: Any) -> Any:
     """Copy what an environment may change: a task's columns, which a group shares, and a turn's calls, which the
     history shows."""
+    if type(given) in _NEVER_CHANGED:
+        return given
     if isinstance(given, AgentTurn):
+        if not given.calls:
+            return given
         calls = tuple(dataclasses.replace(one, arguments=own_copy(one.arguments)) for one in given.calls)
-        return dataclasses.replace(given, calls=calls) if calls else given
-    return {name: _copied(value) for name, value in given.items()} if isinstance(given, Mapping) else given
+        return dataclasses.replace(given, calls=calls)
+    return _copied(dict(given)) if isinstance(given, Mapping) else given
 
 
 _NEVER_CHANGED = frozenset({type(None), str, bool, int, float})
@@ -212,7 +218,7 @@ def _copied(value: Any) -> Any:
     if kind in _NEVER_CHANGED:
         return value
     if kind is dict:
-        return {name: _copied(one) for name, one in value.items()}
+        return {name: one if type(one) in _NEVER_CHANGED else _copied(one) for name, one in value.items()}
     if kind is list or kind is tuple:
         return kind(map(_copied, value))
     try:

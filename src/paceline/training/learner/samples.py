@@ -60,15 +60,18 @@ def _rows(
     )
     if one.episode is None:
         return [whole]
+    turns, credit = one.episode.turns, rollout.turn_advantages
+    if len(turns) == 1 and turns[0].prompt_ids is None and len(one.token_ids) == turns[0].sampled > 0:
+        return [whole if credit is None else replace(whole, advantage=credit[0])]
     # parts: the turns that continue each other's tokens, of which those count in which something was sampled
-    turns, spans = one.episode.turns, one.sampled_spans
+    spans = one.sampled_spans
     starts = [at for at, turn in enumerate(turns) if at == 0 or turn.prompt_ids is not None]
     parts = [(turns[start].prompt_ids, range(start, end)) for start, end in pairwise([*starts, len(turns)])]
     sampled = [(own_prompt, [at for at in part if turns[at].sampled]) for own_prompt, part in parts]
     sampled = [(own_prompt, members) for own_prompt, members in sampled if members]
     if not sampled:  # it ended before the model said anything
         return [replace(whole, completion_ids=(), rollout_logprobs=(), advantage=0.0, masked=True)]
-    before, credit, rows = [0, *accumulate(turn.sampled for turn in turns)], rollout.turn_advantages, list[Sample]()
+    before, rows = [0, *accumulate(turn.sampled for turn in turns)], list[Sample]()
     for own_prompt, members in sampled:
         prompt_ids = task_prompt if own_prompt is None else own_prompt
         start, end = spans[members[0]][0], spans[members[-1]][1]

@@ -7,7 +7,6 @@ depends on its key, its environment and the weights alone, never on the order in
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from typing_extensions import override
 
@@ -79,8 +78,9 @@ class EpisodeBatch(FurtherRequests):
         patience = conversations.hosts.wait + conversations.hosts.seconds + PATIENCE_SECONDS
         self._answers = Answers(patience)
         self._ready = list[tuple[Request, list[RunningEpisode]]]()
-        self._at = dict[tuple[int, int], RunningEpisode]()
-        self._count, self._open, self._asked, self._closing = 0, 0, 0, 0
+        self._at = list[list[RunningEpisode]]()
+        """Episodes of each request that the engine was given."""
+        self._open, self._asked, self._closing = 0, 0, 0
         self._continues, self._living = True, 0
         self._unbegun = deque[RunningGroup]()
         """Groups that wait until others have ended: an environment may hold a process."""
@@ -121,7 +121,7 @@ class EpisodeBatch(FurtherRequests):
             requests = self.take(wait=True)
             if requests is None:
                 return
-            first = self._count - len(requests)
+            first = len(self._at) - len(requests)
             results = engine.generate(requests, self._sampling)
             self._collect(results, first)
             for index, completions in enumerate(results):
@@ -142,11 +142,7 @@ class EpisodeBatch(FurtherRequests):
             self._answers.work_on_all()
             if self._ready:
                 ready, self._ready = self._ready, []
-                for _, episodes in ready:
-                    for place, episode in enumerate(episodes):
-                        self._at[self._count, place] = episode
-                        episode.places.append((self._count, place))
-                    self._count += 1
+                self._at += [episodes for _, episodes in ready]
                 return [request for request, _ in ready]
             if not self._open:
                 return None
@@ -168,12 +164,13 @@ class EpisodeBatch(FurtherRequests):
         for group in self._groups:
             for episode in group.episodes:  # they refer to each other, and would live on
                 episode.hosted = episode.environment = None
+            group.episodes.clear()
         return found
 
     def _task_of(self, episode: RunningEpisode) -> Task:
         """Return the task as an episode began it: siblings may begin in different ways."""
         group = episode.group
-        opening = group.openings.get(episode.sample, group.task.messages)
+        opening = group.openings.get(episode.sample)
         if opening is None or opening == group.task.messages:
             return group.task
         text = self._conversations.tokens[episode.name].text(opening)
@@ -192,18 +189,17 @@ class EpisodeBatch(FurtherRequests):
                 return
             self._unbegun.popleft()
             self._living += size
-            group.beginning = len(group.episodes)
+            task, group.beginning = group.task, len(group.episodes)
+            group.row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
+            group.seed = self._draws.environment_seed(task, group.occurrence)
             for episode in group.episodes:
                 self._begin(episode)
 
     def _begin(self, episode: RunningEpisode) -> None:
-        assert episode.spec is not None
-        task, episode.attempts = episode.group.task, episode.attempts + 1
+        group, episode.attempts = episode.group, episode.attempts + 1
         episode.open(self._conversations.hosts)
-        row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
-        seed = self._draws.environment_seed(task, episode.group.occurrence)
         self._asked += 1
-        self._answers.ask(episode, "begin", row, seed, then=self._begun)
+        self._answers.ask(episode, "begin", group.row, group.seed, then=self._begun)
 
     def _begun(self, episode: RunningEpisode, outcome: Outcome) -> None:
         self._asked -= 1
@@ -215,23 +211,24 @@ class EpisodeBatch(FurtherRequests):
         group.beginning -= 1
         if outcome.failure is not None:
             self._fail(episode, f"could not begin: {outcome.failure}", timed_out=outcome.timed_out)
-        else:
+        elif outcome.value:
             episode.begin(outcome.value, self._conversations.tokens[episode.name].plain)
-            group.openings[episode.sample] = tuple(episode.messages)
+            group.openings[episode.sample] = episode.messages
         if not group.beginning:
             self._ask_first(group)
 
     def _ask_first(self, group: RunningGroup) -> None:
         """Ask for the first turns of a group. Where its episodes do not begin alike, each has a prompt of its own."""
         living = [episode for episode in group.episodes if episode.end is None]
-        given = tuple(group.task.messages or ())
-        openings = list(group.openings.values())
-        if openings and any(one != given for one in openings):
+        if not living:
+            return
+        by_prompt = {living[0].prompt_ids: living}
+        if group.openings:
+            openings, by_prompt = [episode.messages for episode in living], {}
             tokens = self._conversations.tokens[living[0].name]
             are_alike = all(one == openings[0] for one in openings)
             for episode in living:
-                episode.prompt_ids = tokens.whole(episode.messages)
-                episode.held = list(episode.prompt_ids)
+                episode.prompt_ids = episode.held = tokens.whole(episode.messages)
             if are_alike:
                 text = tokens.text(openings[0])
                 row, ids = group.task.prompt_ids, living[0].prompt_ids
@@ -242,9 +239,8 @@ class EpisodeBatch(FurtherRequests):
                 for episode in living:
                     self._fail(episode, f"{said} {self._limits.prompt_tokens}")
                 return
-        by_prompt = dict[tuple[int, ...], list[RunningEpisode]]()
-        for episode in living:
-            by_prompt.setdefault(episode.prompt_ids, []).append(episode)
+            for episode in living:
+                by_prompt.setdefault(episode.prompt_ids, []).append(episode)
         for prompt_ids, episodes in by_prompt.items():
             keys = tuple(self._draws.key(group.task, group.occurrence, one.sample) for one in episodes)
             limit = self._turn_limit(episodes[0])
@@ -259,9 +255,9 @@ class EpisodeBatch(FurtherRequests):
 
     def _finished(self, one: Finished) -> bool:
         """Take a turn that has ended; True if another may continue it."""
-        episode = self._at[one.request, one.sample]
+        episode, episode.place = self._at[one.request][one.sample], (one.request, one.sample)
         limit = self._turn_limit(episode)
-        episode.sampled.append(one.token_ids)
+        episode.sampled = one.token_ids
         episode.held += one.token_ids
         episode.used += len(one.token_ids)
         if episode.spec is None:
@@ -285,21 +281,21 @@ class EpisodeBatch(FurtherRequests):
             content, malformed = parsed.content, parsed.malformed
             message = assistant_message(parsed, reasoning=opening_thought(raw))
             calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
-        turn = Turn(
-            sampled=len(one.token_ids),
-            finish_reason=one.finish_reason,
-            prompt_ids=episode.own_context(),
-            message=message,
-            malformed=malformed,
-        )
-        episode.turns.append(turn)
+        episode.turn = {
+            "sampled": len(one.token_ids),
+            "finish_reason": one.finish_reason,
+            "prompt_ids": episode.own_context(),
+            "message": message,
+            "malformed": malformed,
+        }
         left = self._sampling.max_completion_length - episode.used
         if one.finish_reason == "length" and len(one.token_ids) >= limit and left <= 0:
+            episode.turns += (Turn(**episode.turn),)
             self._end(episode, "length")
             return False
-        number = len(episode.turns) - 1
-        are_used_up = self._limits.turns is not None and number + 1 >= self._limits.turns
-        episode.is_last = are_used_up or left <= tokens.least
+        number = len(episode.turns)
+        episode.turns_are_used_up = self._limits.turns is not None and number + 1 >= self._limits.turns
+        episode.is_last = episode.turns_are_used_up or left <= tokens.least
         self._asked += 1
         asked = AgentTurn(
             number=number,
@@ -310,32 +306,33 @@ class EpisodeBatch(FurtherRequests):
             finish_reason=one.finish_reason,
             is_last=episode.is_last,
         )
-        self._answers.ask(episode, "answer", asked, then=partial(self._answered, are_used_up=are_used_up))
+        self._answers.ask(episode, "answer", asked, then=self._answered)
         return episode.end is None
 
-    def _answered(self, episode: RunningEpisode, outcome: Outcome, *, are_used_up: bool) -> None:
+    def _answered(self, episode: RunningEpisode, outcome: Outcome) -> None:
         self._asked -= 1
         episode.seconds += outcome.seconds
         if outcome.failure is not None:
+            episode.turns += (Turn(**episode.turn),)
             self._fail(episode, f"failed in turn {len(episode.turns)}: {outcome.failure}", timed_out=outcome.timed_out)
             return
         observation: Observation = outcome.value
-        turn = replace(
-            episode.turns[-1],
-            answer=tuple(observation.messages),
+        turn = Turn(
+            **episode.turn,
+            answer=observation.messages,
             reward=observation.reward,
             calls=observation.calls,
             failed_calls=observation.failed_calls,
             seconds=outcome.seconds,
         )
-        episode.turns[-1] = turn
+        episode.turns += (turn,)
         if episode.seconds > self._limits.episode_seconds:
             said = f"took more than the {self._limits.episode_seconds:g} seconds of an episode (--environment-timeout)"
             self._fail(episode, said, timed_out=True)
         elif observation.done:
             self._end(episode, "done")
         elif episode.is_last:
-            self._end(episode, "max_turns" if are_used_up else "length")
+            self._end(episode, "max_turns" if episode.turns_are_used_up else "length")
         else:
             self._go_on(episode, turn)
 
@@ -348,15 +345,14 @@ class EpisodeBatch(FurtherRequests):
         most = total - episode.used if appends else self._limits.prompt_tokens + total
         is_own = own is not None and own <= most
         said = tokens.observed(
-            episode.sampled[-1], turn.answer, message=turn.message, earlier=earlier, most=own if is_own else most
+            episode.sampled, turn.answer, message=turn.message, earlier=earlier, most=own if is_own else most
         )
         if said.was_cut and not is_own:
             self._end(episode, "length")
             return
-        episode.messages = [*earlier, turn.message, *said.messages]
+        episode.messages = (*earlier, turn.message, *said.messages)
         episode.notes += said.notes
-        turn = replace(turn, answer=said.messages)
-        given, context = said.ids, (*episode.held, *said.ids)
+        given, context = said.ids, episode.held + said.ids
         whole = tokens.rewritten(episode.held, said.ids, episode.messages) if tokens.branches else None
         if whole is not None:
             given, context = (), whole
@@ -365,14 +361,14 @@ class EpisodeBatch(FurtherRequests):
         if min(left, room) < 1:
             self._end(episode, "length")
             return
-        episode.turns[-1] = replace(turn, observed=len(given))
-        episode.observed.append(given)
+        episode.turns = (*episode.turns[:-1], replace(turn, answer=said.messages, observed=len(given)))
+        episode.observed += (given,)
         episode.used += len(given)
-        place = episode.places[-1] if self._continues and given else None
-        episode.held = list(context)
+        place = episode.place if self._continues and given else None
+        episode.held = context
         key = self._draws.key(episode.group.task, episode.group.occurrence, episode.sample, turn=len(episode.turns))
         limit = min(self._turn_limit(episode), room)
-        request = Request(prompt_ids=tuple(context), keys=(key,), limits=(limit,), continues=place)
+        request = Request(prompt_ids=context, keys=(key,), limits=(limit,), continues=place)
         self._ready.append((request, [episode]))
 
     def _fail(self, episode: RunningEpisode, said: str, *, timed_out: bool = False) -> None:
@@ -395,6 +391,6 @@ class EpisodeBatch(FurtherRequests):
     # --- what becomes of them
 
     def _collect(self, results: Sequence[tuple[Completion, ...]], first: int = 0) -> None:
-        for index, completions in enumerate(results, first):
-            for place, completion in enumerate(completions):
-                self._at[index, place].parts.append(completion)
+        for episodes, completions in zip(self._at[first:], results, strict=True):
+            for episode, completion in zip(episodes, completions, strict=True):
+                episode.parts += (completion,)

@@ -4,6 +4,8 @@ import queue
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from paceline.environments import Environment, EnvironmentSpec
 from paceline.environments.harmless import PlainText
@@ -13,6 +15,9 @@ from paceline.errors import TrainingError
 from paceline.types import Completion, Episode, EpisodeEnd, Message, Task, Turn, WeightChange
 
 OnAnswer = Callable[["RunningEpisode", Outcome], None]
+
+NOTHING = Completion(token_ids=(), logprobs=(), finish_reason="stop", text="", policy_version=0)
+"""What an episode holds that could not begin."""
 
 
 class RunningEpisode:
@@ -26,39 +31,42 @@ class RunningEpisode:
         self._reserved: Callable[[], Environment] | None = None
         self.attempts = 0
         self.prompt_ids: tuple[int, ...] = group.task.prompt_ids
-        self.messages: list[Message] = list(group.task.messages or ())
+        self.messages: tuple[Message, ...] = group.task.messages or ()
         """Messages up to now, those of the prompt included."""
-        self.held: list[int] = list(self.prompt_ids)
+        self.held: tuple[int, ...] = self.prompt_ids
         """Context of the next token: what the model has read and sampled in the present branch."""
-        self.turns: list[Turn] = []
-        self.sampled: list[tuple[int, ...]] = []
-        self.observed: list[tuple[int, ...]] = []
-        self.places: list[tuple[int, int]] = []
-        """Where the engine has each turn: index of its request, and within it."""
-        self.parts: list[Completion] = []
+        self.turns: tuple[Turn, ...] = ()
+        self.sampled: tuple[int, ...] = ()
+        """Tokens of the latest turn."""
+        self.observed: tuple[tuple[int, ...], ...] = ()
+        """Tokens behind each turn that another followed."""
+        self.place = (0, 0)
+        """Where the engine has the latest turn: index of its request, and within it."""
+        self.turn: dict[str, Any] = {}
+        """Fields of the latest turn that are known before its answer is."""
+        self.parts: tuple[Completion, ...] = ()
         """What the engine gave for each turn."""
         self.used = 0
         """Tokens of the episode, sampled and observed."""
         self.seconds = 0.0
-        self.is_last = False
+        self.is_last = self.turns_are_used_up = False
         self.end: EpisodeEnd | None = None
         self.reward: float | None = None
         self.failure: str | None = None
-        self.notes: list[str] = []
+        self.notes: tuple[str, ...] = ()
 
     def open(self, hosts: Hosts) -> None:
         """Give the environment to a host, which makes it there."""
         assert self.spec is not None
-        make, reserved = self.spec.make, None
+        reserved: Environment | None = None
         if self.spec.reserve is not None:
             self._reserved = self._reserved or self.spec.reserve()
             reserved = self._reserved()
+        self.environment, self.hosted = None, hosts.open(self.spec, partial(self._made, self.spec, reserved))
 
-        def made() -> Environment:
-            self.environment = make() if reserved is None else reserved
-            return self.environment
-
-        self.environment, self.hosted = None, hosts.open(self.spec, made)
+    def _made(self, spec: EnvironmentSpec, reserved: Environment | None) -> Environment:
+        self.environment = spec.make() if reserved is None else reserved
+        return self.environment
 
     @property
     def name(self) -> str:
@@ -79,16 +87,14 @@ class RunningEpisode:
 
         if isinstance(opening, str) and opening:
             *before, last = self.messages
-            self.messages = [*before, {**last, "content": f"{last['content']}{read(opening)}"}]
+            self.messages = (*before, {**last, "content": f"{last['content']}{read(opening)}"})
         elif opening and not isinstance(opening, str):
-            self.messages = [*self.messages, *({**one, "content": read(one["content"])} for one in opening)]
+            self.messages += tuple({**one, "content": read(one["content"])} for one in opening)
 
     def own_context(self) -> tuple[int, ...] | None:
         """Context of the turn that was just sampled, where it is not the prompt and the tokens before it."""
-        context = tuple(self.held[: len(self.held) - len(self.sampled[-1])])
-        if not self.turns:
-            return None if self.prompt_ids == self.group.task.prompt_ids else context
-        return context if self.observed[-1] == () else None
+        begins_anew = self.observed[-1] == () if self.turns else self.prompt_ids != self.group.task.prompt_ids
+        return self.held[: len(self.held) - len(self.sampled)] if begins_anew else None
 
     def settle(self, outcome: Outcome) -> None:
         """Take what the environment's end gave: the reward of the whole, or a failure."""
@@ -108,8 +114,11 @@ class RunningGroup:
     def __init__(self, number: int, task: Task, occurrence: int) -> None:
         self.number, self.task, self.occurrence = number, task, occurrence
         self.episodes: list[RunningEpisode] = []
+        self.row: dict[str, Any] = {}
+        self.seed = 0
+        """Row and seed that each environment begins with."""
         self.openings: dict[int, tuple[Message, ...]] = {}
-        """By sample, the prompt's messages as its environment has begun them."""
+        """By sample, the prompt's messages as its environment has begun them, where it has added to them."""
         self.beginning = 0
         """Episodes that have not begun yet."""
 
@@ -127,7 +136,7 @@ class Answers:
         """Call a method of an episode's environment; `then` gets its outcome."""
         assert episode.hosted is not None
         if episode.hosted.is_instant:
-            episode.hosted.call(method, *given, then=lambda outcome: then(episode, outcome))
+            episode.hosted.call(method, *given, then=partial(then, episode))
             return
         self._waiting[episode.name] += 1
         episode.hosted.call(method, *given, then=lambda outcome: self._arrived.put((then, episode, outcome)))
@@ -160,31 +169,31 @@ def completion_of(episode: RunningEpisode) -> Completion:
     """One completion of all turns of an episode."""
     if episode.spec is None:
         return episode.parts[0]
-    token_ids, changes = list[int](), list[WeightChange]()
-    version = episode.parts[0].policy_version if episode.parts else 0
-    sampled, newest = 0, version
-    for number, part in enumerate(episode.parts):
+    first, *later = episode.parts or (NOTHING,)
+    token_ids, logprobs, changes, text = first.token_ids, first.logprobs, first.weight_changes, first.text
+    newest = changes[-1].policy_version if changes else first.policy_version
+    for observed, part in zip(episode.observed, later, strict=False):
         if part.policy_version != newest:
-            changes.append(WeightChange(token=sampled, policy_version=part.policy_version))
-        changes += [replace(change, token=sampled + change.token) for change in part.weight_changes]
-        newest = part.tokens_by_version[-1][0]
-        token_ids += part.token_ids
-        token_ids += episode.observed[number] if number < len(episode.observed) else ()
-        sampled += len(part.token_ids)
+            changes += (WeightChange(token=len(logprobs), policy_version=part.policy_version),)
+        changes += tuple(replace(change, token=len(logprobs) + change.token) for change in part.weight_changes)
+        newest = changes[-1].policy_version if changes else newest
+        token_ids += observed + part.token_ids
+        logprobs += part.logprobs
+        text += f"\n{part.text}"
     assert episode.end is not None
     return Completion(
-        token_ids=tuple(token_ids),
-        logprobs=tuple(value for part in episode.parts for value in part.logprobs),
+        token_ids=token_ids,
+        logprobs=logprobs,
         finish_reason="length" if episode.end == "length" else "stop",
-        text="\n".join(part.text for part in episode.parts),
-        policy_version=version,
-        weight_changes=tuple(changes),
+        text=text,
+        policy_version=first.policy_version,
+        weight_changes=changes,
         episode=Episode(
             environment=episode.name,
-            turns=tuple(episode.turns),
+            turns=episode.turns,
             end=episode.end,
             reward=episode.reward,
             failure=episode.failure,
-            notes=tuple(episode.notes),
+            notes=episode.notes,
         ),
     )

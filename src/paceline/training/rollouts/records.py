@@ -4,12 +4,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from operator import attrgetter
 from typing import Any, cast
 
 from paceline.metrics.statistics import mean_and_std
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import Episode, RolloutGroup, Turn
+
+_EPISODE_FIELDS, _TURN_FIELDS = tuple(Episode.__dataclass_fields__), tuple(Turn.__dataclass_fields__)
+_episode_values, _turn_values = attrgetter(*_EPISODE_FIELDS), attrgetter(*_TURN_FIELDS)
 
 
 def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
@@ -128,8 +132,9 @@ def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
 
 def _episode_record(episode: Episode) -> dict[str, object]:
     """Return what `asdict` does, but for copies of the messages: those cost more than all else of a short episode."""
-    turns = tuple({name: getattr(turn, name) for name in Turn.__dataclass_fields__} for turn in episode.turns)
-    return {name: getattr(episode, name) for name in Episode.__dataclass_fields__} | {"turns": turns}
+    record = dict(zip(_EPISODE_FIELDS, _episode_values(episode), strict=True))
+    record["turns"] = tuple(dict(zip(_TURN_FIELDS, _turn_values(turn), strict=True)) for turn in episode.turns)
+    return record
 
 
 def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float | int]:
