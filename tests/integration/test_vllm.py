@@ -15,7 +15,16 @@ from paceline.engines import Sampling
 from paceline.engines.vllm.starting import Room
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, EngineError, TrainingError
-from tests.engine_conversations import Others, all_at_once, all_of, apart, first_requests, last_first, played
+from tests.engine_conversations import (
+    Others,
+    all_at_once,
+    all_of,
+    apart,
+    first_requests,
+    last_first,
+    played,
+    request_alone,
+)
 from tests.tiny import tiny_tokenizer
 from tests.vllm_models import END, LENGTH, arriving, local_engine, request, take_over, tied_model
 
@@ -300,3 +309,52 @@ def test_weights_that_come_while_it_samples_are_gone_on_with_as_in_the_local_eng
         assert dataclasses.replace(mine, logprobs=()) == dataclasses.replace(theirs, logprobs=())
         assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
     assert {one.tokens_by_version for one in found[0] if len(one.token_ids) == 16} == {((0, before), (3, 16 - before))}
+
+
+def test_turns_after_new_weights_are_those_of_the_new_weights_alone_and_say_their_version():
+    # the contexts of later turns fill a block of vLLM's cache, which older weights have computed
+    model, newer, others = tied_model(), tied_model(seed=1), Others(first_requests((140, 12), samples=2))
+    first, is_new = list(others.requests), []
+
+    def between_two_turns() -> int | None:
+        if is_new or len(others.requests) == len(first):
+            return None
+        is_new.append(take_over(model, newer))
+        return 3
+
+    others.order = all_at_once
+    engine, cached = started(model, take_newer=between_two_turns), []
+    step = engine._vllm.step
+
+    def noting():
+        outputs = step()
+        cached.extend(one.num_cached_tokens for one in outputs if one.finished)
+        return outputs
+
+    engine._vllm.step = noting
+    conversations = played(engine, others, SAMPLING)
+    assert is_new
+    old, new = local_engine(tied_model()), local_engine(newer)
+    for turns in conversations.values():
+        assert [one.tokens_by_version for one in turns] == [
+            ((version, len(one.token_ids)),) for version, one in zip((0, 3, 3), turns, strict=True)
+        ]
+    for place, turns in conversations.items():
+        for turn, at in enumerate(others.places[place]):
+            asked = request_alone(others.requests[at[0]])
+            alone = (new if turn else old).generate([asked], SAMPLING)[0][at[1]]
+            assert turns[turn].token_ids == alone.token_ids
+            assert turns[turn].logprobs == pytest.approx(alone.logprobs, abs=1e-4)
+    # of the two long ones, which share their first block, one computes it in the first turn and one anew in the second
+    assert sorted(cached) == [0] * 8 + [128] * 4
+
+
+def test_requests_that_wait_when_new_weights_come_find_nothing_of_the_older_ones():
+    model, newer = tied_model(), tied_model(seed=1)
+    engine = started(model, sequences=2, take_newer=arriving(model, newer, before=4, version=3))
+    asked = [request("long", 8, length=150)]
+    group = engine.generate(asked, SAMPLING)[0]
+    alone = local_engine(newer).generate(asked, SAMPLING)[0]
+    later = [at for at, one in enumerate(group) if one.policy_version == 3]
+    assert len(later) >= 6
+    assert [group[at].token_ids for at in later] == [alone[at].token_ids for at in later]

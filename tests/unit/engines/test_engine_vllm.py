@@ -209,7 +209,7 @@ class ScriptedAsker:
     def waits(self) -> bool:
         return bool(self.under_way)
 
-    def ask(self, call: Call) -> None:
+    def ask(self, call: Call, policy_version: int) -> None:
         for index, order in enumerate(call.orders[call.asked :], start=call.asked):
             self.under_way[index] = (order.prompt_ids[-1], order.limit)
             self.asked.append(order.prompt_ids)

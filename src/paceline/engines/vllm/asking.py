@@ -113,12 +113,34 @@ class Asker:
         """True if any completion has not ended."""
         return bool(self._waiting)
 
-    def ask(self, call: Call) -> None:
-        """Queue a request per completion that is new: what prompts share, or continue, vLLM computes once."""
-        for index, order in enumerate(call.orders[call.asked :], start=call.asked):
-            options = {"stop_token_ids": self._end_tokens, "skip_clone": True}
-            self._waiting[self._add(order.prompt_ids, order.key, order.limit, call.sampling, **options)] = index
+    def ask(self, call: Call, policy_version: int) -> None:
+        """Queue a request per completion that is new: what prompts share, or continue, vLLM computes once.
+
+        It finds again what requests of the same policy version have left in its cache, and nothing else.
+        """
+        for index in range(call.asked, len(call.orders)):
+            self._queue(call, index, policy_version)
         call.asked = len(call.orders)
+
+    def ask_anew(self, call: Call, policy_version: int) -> None:
+        """Queue those again that have no token yet: weights have changed, and parts of their prompts may be cached."""
+        scheduled, own_names = self._vllm.engine_core.engine_core.scheduler.requests, self._vllm.output_processor
+        names = [
+            name
+            for name in self._waiting
+            if not any(scheduled[own].num_output_tokens for own in own_names.external_req_ids[name])
+        ]
+        self._vllm.abort_request(names)
+        for index in [self._waiting.pop(name) for name in names]:
+            self._queue(call, index, policy_version)
+
+    def _queue(self, call: Call, index: int, policy_version: int) -> None:
+        order = call.orders[index]
+        options = {"stop_token_ids": self._end_tokens, "skip_clone": True}
+        name = self._add(
+            order.prompt_ids, order.key, order.limit, call.sampling, cached_by=str(policy_version), **options
+        )
+        self._waiting[name] = index
 
     def step(self) -> list[News]:
         """What one step has brought of those that wait."""
@@ -164,7 +186,16 @@ class Asker:
         tokens = [*prompt, *completion.token_ids]
         return tokens, [*outputs[0].prompt_logprobs.logprobs, *completion.logprobs.logprobs]
 
-    def _add(self, prompt_ids: Sequence[int], key: int, limit: int, sampling: Sampling, **options: Any) -> str:
+    def _add(
+        self,
+        prompt_ids: Sequence[int],
+        key: int,
+        limit: int,
+        sampling: Sampling,
+        *,
+        cached_by: str | None = None,
+        **options: Any,
+    ) -> str:
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -180,5 +211,5 @@ class Asker:
         )
         name = str(self._count)
         self._count += 1
-        self._vllm.add_request(name, tokens_input(list(prompt_ids)), params)
+        self._vllm.add_request(name, tokens_input(list(prompt_ids), cache_salt=cached_by), params)
         return name

@@ -107,6 +107,9 @@ class VllmEngine:
     ) -> list[tuple[Completion, ...]]:
         """Sample the completions of each request by vLLM, which finds what a request continues in its own cache.
 
+        Where newer weights come meanwhile, a request that has no token yet, the next turn of a conversation, is
+        computed as a whole with these.
+
         Raises:
             DataError: a prompt without tokens, too long, or that does not begin with what it continues; limits that do
                 not fit keys or sampling.
@@ -143,17 +146,26 @@ class VllmEngine:
         ACTIVITY.advance("generate", 0, len(call.orders))
         try:
             while True:
-                further = self._ask(call, further)
-                if not self._asker.waits:
+                if further is not None:
+                    more = further.take(wait=not self._asker.waits and call.asked == len(call.orders))
+                    if more is None:
+                        further = None
+                    else:
+                        call.add(more)
+                if not self._asker.waits and call.asked == len(call.orders):
                     if further is None:
                         break
                     continue
-                # What is cached stays, as in every engine, until the next `take_weights`, which has the probe too: here
-                # it would be another request among those that are under way.
+                # What is under way goes on with what is cached of it, as in every engine; what has no token yet finds
+                # nothing that older weights have computed. The probe waits for the next `take_weights`: here it would
+                # be another request among those that are under way.
                 version = None if self._take_newer is None else self._take_newer()
                 if version is not None:
                     with self._dying("it took weights"):
                         self._deliver(version)
+                        self._asker.ask_anew(call, version)
+                with self._dying("it took requests"):
+                    self._asker.ask(call, self.policy_version)
                 with self._dying("it sampled"):
                     told = self._asker.step()
                 for news in told:
@@ -168,18 +180,6 @@ class VllmEngine:
         finally:
             self._busy = False
             self._asker.abort_all()
-
-    def _ask(self, call: Call, further: FurtherRequests | None) -> FurtherRequests | None:
-        """Queue what is new, and wait for it where nothing else is to be done; None once nothing further will come."""
-        if further is not None:
-            more = further.take(wait=not self._asker.waits and call.asked == len(call.orders))
-            if more is None:
-                further = None
-            else:
-                call.add(more)
-        with self._dying("it took requests"):
-            self._asker.ask(call)
-        return further
 
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         config = self._model.config.get_text_config()
