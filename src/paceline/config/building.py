@@ -51,8 +51,11 @@ def build_config(given: Mapping[str, object]) -> Config:
     if values.get("reward_funcs") is None:
         values["reward_funcs"] = () if values.get("environment") else ("accuracy",)
     names = [name.removeprefix(MODEL) for name in cast(tuple[str, ...], values["reward_funcs"])]
+    if "eval_reward_func" not in values:  # answers are read as in training
+        judge = find_option("eval_reward_func").default
+        values["eval_reward_func"] = next((name for name in names if name.partition("(")[0].strip() == judge), judge)
     if values.get("filter_range") is not None and values.get("filter_func") is None and names:
-        judge = values.get("eval_reward_func", find_option("eval_reward_func").default)
+        judge = values["eval_reward_func"]
         values["filter_func"] = judge if judge in names else names[0]
     by_section: dict[str, dict[str, Any]] = {section: {} for section in section_classes()}
     for option in options():

@@ -305,8 +305,9 @@ class EvalConfig:
     eval_generations: int = 1
     """Completions per held-out task; above 1 also gives pass@k."""
     eval_reward_func: str = "accuracy"
-    """Reward function that decides what is right (a score of 0.5 or more, or a built-in one's own verdict); the name of
-    an environment: its own reward, which is the default where there are no `reward_funcs`."""
+    """Reward function that decides what is right (a score of 0.5 or more, or a built-in one's own verdict), by default
+    with the parameters that `accuracy` has among `reward_funcs`; the name of an environment: its own reward, which is
+    the default where there are no `reward_funcs`."""
 
     def __post_init__(self) -> None:
         require(self.eval_steps >= 0, "eval_steps", self.eval_steps, "be at least 0")

@@ -259,6 +259,19 @@ def test_a_filter_looks_at_what_says_right_and_the_resolved_configuration_names_
     assert build_config({**REQUIRED, **given, "filter_func": None}).advantage.filter_func is None
 
 
+@pytest.mark.parametrize(
+    ("given", "judge"),
+    [
+        ({"reward_funcs": "format, accuracy(plain=true)"}, "accuracy(plain=true)"),
+        ({"reward_funcs": "accuracy(plain=true)", "eval_reward_func": "accuracy"}, "accuracy"),
+        ({"reward_funcs": "boxed"}, "accuracy"),
+        ({}, "accuracy"),
+    ],
+)
+def test_held_out_answers_are_read_as_in_training_unless_a_grader_is_named(given, judge):
+    assert build_config({**REQUIRED, **given}).evaluation.eval_reward_func == judge
+
+
 def test_a_presets_filter_is_switched_off_by_a_word():
     given = {**REQUIRED, "preset": "dapo", "filter_range": ["none"], "max_refills": "0"}
     assert build_config(given).advantage.filter_range is None
