@@ -2,11 +2,13 @@
 
 import dataclasses
 import hashlib
+import json
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from paceline.data import arithmetic, guess, programs
 from paceline.data.files import READABLE, data_ending, read_file
 from paceline.data.order import sample_places
-from paceline.data.rows import WHOLE, Row, RowsOnDemand, digest_of
+from paceline.data.rows import WHOLE, Row, RowsOnDemand, digest_of, split_of
 from paceline.data.tables import read_split, split_names
 from paceline.errors import DataError
 
@@ -30,6 +32,8 @@ BUILT_IN: Mapping[str, Callable[[str, int], Sequence[Mapping[str, object]]]] = {
 GYM_PREFIX = "reasoning_gym:"
 DEFAULT_SIZE = 10_000
 
+GYM_DRAWS = 20
+"""Items that are drawn at most for each row, of which about half belong to the split."""
 # reasoning-gym draws item i of a dataset from `seed + i`, so neighbouring seeds share all but one item: the splits lie
 # a thousand million items apart.
 GYM_SEEDS = {"train": 0, "test": 1_000_000_000}
@@ -182,7 +186,9 @@ def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None
 
 
 def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, object]]:
-    """Generate items of reasoning-gym, always the same; few different questions can still repeat one by chance.
+    """Generate items of reasoning-gym, always the same; a question may repeat, but never in the other split.
+
+    Parameters of the task stand in brackets behind its name: `reasoning_gym:chain_sum(max_terms=3, max_digits=1)`.
 
     `answer` is None where many answers are right. `reasoning_gym` is the package's own entry: a reward function scores
     with `get_score_answer_fn(entry["metadata"]["source_dataset"])(answer, entry)`.
@@ -194,7 +200,7 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
             "--dataset reasoning_gym:NAME needs the optional package; run: pip install 'paceline[reasoning-gym]'"
         ) from error
     gym: Any = reasoning_gym
-    name = dataset.removeprefix(GYM_PREFIX)
+    name, bracket, rest = dataset.removeprefix(GYM_PREFIX).partition("(")
     known = sorted(gym.factory.DATASETS)
     if name not in known:
         nearest = get_close_matches(name, known, n=3, cutoff=0.4) or ["chain_sum", "leg_counting", "gcd"]
@@ -203,14 +209,39 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         raise DataError(
             f"--dataset {GYM_PREFIX}{name} has the splits 'train' and 'test', got {split!r}; use one of them"
         )
+    if bracket and not rest.endswith(")"):
+        raise DataError(f"--dataset {dataset}: the bracket is not closed; write {GYM_PREFIX}{name}(parameter=value)")
+    settings = _gym_settings(
+        dataset, rest.removesuffix(")"), [one.name for one in dataclasses.fields(gym.factory.DATASETS[name][1])]
+    )
     try:
-        entries = gym.create_dataset(name, seed=GYM_SEEDS[split], size=size)
-    except (AssertionError, ValueError) as error:
+        entries = gym.create_dataset(name, seed=GYM_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
+    except (AssertionError, ValueError, TypeError) as error:
+        what = "does not go together" if settings else "has no defaults to run on"
+        raise DataError(f"--dataset {dataset}: {what} ({error}); take another task or other parameters") from error
+    drawn = map(entries.__getitem__, range(len(entries)))
+    taken = list(islice((entry for entry in drawn if split_of(entry["question"]) == split), size))
+    if len(taken) < size:
         raise DataError(
-            f"--dataset {GYM_PREFIX}{name}: has no defaults to run on ({error}); take another task"
-        ) from error
-    taken = [entries[index] for index in range(size)]
+            f"--dataset {dataset} has too few questions for {size} rows of the split {split!r}; ask for fewer"
+        )
     return [{"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in taken]
+
+
+def _gym_settings(dataset: str, given: str, known: Sequence[str]) -> dict[str, object]:
+    """The values in the brackets of an address: whole numbers, numbers, true and false, and words."""
+    found, offered = dict[str, object](), [name for name in known if name not in ("seed", "size")]
+    for part in filter(None, map(str.strip, given.split(","))):
+        name, equals, value = map(str.strip, part.partition("="))
+        if not equals or not value:
+            raise DataError(f"--dataset {dataset}: {part!r} is no parameter; write parameter=value")
+        if name not in offered:
+            raise DataError(f"--dataset {dataset}: there is no parameter {name!r}; it takes {', '.join(offered)}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def _kind(dataset: str, files: ReadFiles) -> Literal["generator", "file", "directory", "hub"]:

@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import json
+import re
 import sys
 
 import pytest
@@ -209,6 +210,42 @@ def test_reasoning_gym_splits_share_no_item():
     assert questions.isdisjoint(row.columns["question"] for row in test)
     assert GYM_SEEDS["test"] - GYM_SEEDS["train"] >= 10**9
     assert train == load_rows("reasoning_gym:chain_sum", split="train", size=200)
+
+
+def test_parameters_of_a_reasoning_gym_task_stand_in_brackets_and_no_question_is_in_both_splits():
+    # 9 + 9 possible sums and differences of two digits each way: without a split by question the sets would be the same
+    pytest.importorskip("reasoning_gym")
+    task = "reasoning_gym:chain_sum(min_terms=2, max_terms=2, min_digits=1, max_digits=1)"
+    rows = {split: load_rows(task, split=split, size=300) for split in ("train", "test")}
+    questions = {split: {row.columns["question"] for row in found} for split, found in rows.items()}
+    assert questions["train"].isdisjoint(questions["test"])
+    assert len(questions["train"] | questions["test"]) > 100
+    assert all(re.search(r": \d [+-] \d =$", question) for question in questions["train"])
+    assert has_split(task, "test")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ("(max_term=2)", "there is no parameter 'max_term'; it takes min_terms, max_terms"),
+        ("(max_terms)", "'max_terms' is no parameter; write parameter=value"),
+        ("(max_terms=2", r"the bracket is not closed; write reasoning_gym:chain_sum\(parameter=value\)"),
+        ("(min_terms=5, max_terms=2)", "does not go together"),
+        ("(max_terms=many)", "does not go together"),
+    ],
+)
+def test_wrong_parameters_of_a_reasoning_gym_task_are_refused(parameters, sentence):
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(DataError, match=sentence):
+        load_rows(f"reasoning_gym:chain_sum{parameters}", split="test", size=5)
+
+
+def test_a_reasoning_gym_task_of_one_question_has_one_split():
+    pytest.importorskip("reasoning_gym")
+    task = "reasoning_gym:count_bits(min_n=5, max_n=5)"  # whose question belongs to the test split by its text
+    assert len(load_rows(task, split="test", size=3)) == 3
+    with pytest.raises(DataError, match="has too few questions for 3 rows of the split 'train'; ask for fewer"):
+        load_rows(task, split="train", size=3)
 
 
 @pytest.mark.parametrize(
