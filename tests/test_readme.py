@@ -5,10 +5,11 @@ import re
 import shlex
 import subprocess
 from contextlib import nullcontext
+from itertools import takewhile
 
 import pytest
 
-from paceline.cli import audit, explain, plan, replay, rollouts, train, translate
+from paceline.cli import audit, explain, export, plan, replay, rollouts, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
@@ -40,6 +41,7 @@ OPTIONS_OF = {
     "audit": audit.COMMAND,
     "replay": replay.COMMAND,
     "rollouts": rollouts.COMMAND,
+    "export": export.COMMAND,
 }
 OTHERS_FLAGS = {
     *("--only", "--go-on", "--directory"),
@@ -87,7 +89,7 @@ def test_every_command_is_one_that_the_command_line_takes(line):
     if not words:
         return
     assert words[0] in COMMANDS
-    if words[0] in ("report", "doctor", "export"):
+    if words[0] in ("report", "doctor"):
         assert not [word for word in words if word.startswith("-")]
         return
     if words[0] == "translate":
@@ -97,7 +99,8 @@ def test_every_command_is_one_that_the_command_line_takes(line):
             flags, command = translate.read(words[1:] or ["--", "python", "rl_example.py"])
             translate.translate(command, repair="--repair" in flags, read=named_file)
         return
-    begins = 2 if words[0] in ("replay", "rollouts") and len(words) > 1 else 1  # the run comes first
+    # a run comes first, and the directory of an export
+    begins = len(list(takewhile(lambda word: not word.startswith("-"), words)))
     given = parse(OPTIONS_OF[words[0]], words[begins:])
     if given.options and not given.door:
         # `eval` and the recipe fill in a dataset; the values are what is checked here

@@ -11,6 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
+from paceline.models.gguf import write_gguf
+from paceline.models.places import model_place
+from tests.gguf_models import saved_model
 from tests.tiny import tiny_model, tiny_tokenizer
 
 GSM8K = [{"question": f"What is {n} + 1?", "answer": f"{n} and 1 make {n + 1}.\n#### {n + 1}"} for n in range(6)]
@@ -122,6 +125,39 @@ def test_without_profile_there_is_no_timeline(tmp_path, model_directory):
     rows = write_rows(tmp_path / "train.jsonl", GSM8K)
     run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows)
     assert not (run.path / "timeline.json").exists()
+
+
+def test_a_gguf_file_trains_and_what_is_exported_as_one_has_the_trained_weights(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("gguf")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = saved_model(tmp_path / "model", "llama")
+    write_gguf(tmp_path / "model", tmp_path / "model.gguf", "F32")
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+
+    run = train(tmp_path, "--model", tmp_path / "model.gguf", "--dataset", rows, "--save-steps", 2)
+    assert "--model is a GGUF file: its weights are trained dequantised, in float32" in capsys.readouterr().out
+    assert main(["export", str(run.path), str(tmp_path / "out"), "--format", "gguf:F32"]) == 0
+
+    trained = load_file(run.path / "final" / "model.safetensors")
+    again = load_file(Path(model_place(str(tmp_path / "out" / "model.gguf")).base) / "model.safetensors")
+    before = model.state_dict()
+    assert trained.keys() == again.keys()
+    assert all(torch.equal(again[name], weight) for name, weight in trained.items())
+    assert any(not torch.equal(before[name], weight) for name, weight in trained.items())
+
+
+def test_a_format_that_cannot_be_exported_is_refused_before_anything_is_written(tmp_path, model_directory, capsys):
+    pytest.importorskip("gguf")
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(tmp_path, "--model", model_directory("llama"), "--dataset", rows, "--save-steps", 2)
+    for form, sentence in (
+        ("onnx", "--format must be gguf or gguf:TYPE, got 'onnx'"),
+        ("gguf:Q3", "must have one of the types F32, F16, BF16, Q8_0, Q5_1, Q5_0, Q4_1, Q4_0, got Q3"),
+        ("gguf", "writes byte-level BPE as GPT-2, Llama 3, Qwen2 or SmolLM divide text"),
+    ):
+        assert main(["export", str(run.path), str(tmp_path / "out"), "--format", form]) == 2
+        assert sentence in capsys.readouterr().err
+        assert not (tmp_path / "out").exists(), form
 
 
 def test_a_reasoning_gym_task_trains_by_name(tmp_path, model_directory):

@@ -16,6 +16,7 @@ from paceline.training.setup.configuration import EMBEDDED
 
 EXTRAS = {
     "bitsandbytes": "--optimizer adamw_8bit",
+    "gguf": "--model FILE.gguf, export --format gguf",
     "peft": "adapters (--lora-rank)",
     "reasoning-gym": "datasets reasoning_gym:NAME",
     "mcp": "--environment mcp:COMMAND",

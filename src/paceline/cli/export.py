@@ -1,34 +1,52 @@
-"""`paceline export`: a run's checkpoint to a directory that transformers or peft loads."""
+"""`paceline export`: a run's checkpoint to a directory that transformers or peft loads, or llama.cpp."""
 
-from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
+from itertools import takewhile
+from pathlib import Path
+
+from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.arguments import directories
+from paceline.cli.arguments import Command, DoorOption, directories, help_page, parse
 from paceline.cli.libraries import loading_libraries
+from paceline.config.reading import options
+from paceline.config.sections import Config
 from paceline.errors import DONE, CheckpointError, ConfigError
+from paceline.models.gguf import check_written, write_gguf
+from paceline.models.places import ADAPTER_CONFIG, model_place
 from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code
 
-TRUST = "--trust-remote-code"
-USAGE = """usage: paceline export RUN [DIRECTORY] [--trust-remote-code]
-
-Writes the model of a run's newest whole checkpoint, whatever ranks wrote it, as the end of the run would: a directory
-that transformers loads, or peft where an adapter was trained, with a card of what the run measured up to there. RUN may
-also be one of its checkpoints, such as runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`.
-Takes the memory of one whole model. Where the run's model came with Python code of its own, --trust-remote-code has to
-be said here too.
-"""
+FORMAT = DoorOption(
+    name="format",
+    metavar="FORMAT",
+    help="gguf: the directory also gets model.gguf, a file for llama.cpp, with matrices in BF16, or in another type, "
+    "such as gguf:Q8_0. It holds a whole model, so a run that trained an adapter needs --merge-lora true for it.",
+)
+TRUST = "trust_remote_code"
+COMMAND = Command(
+    name="export",
+    usage="paceline export RUN [DIRECTORY] [--format gguf] [--trust-remote-code true]",
+    summary="Writes the model of a run's newest whole checkpoint, whatever ranks wrote it, as the end of the run "
+    "would: a directory that transformers loads, or peft where an adapter was trained, with a card of what the "
+    "run measured up to there. RUN may also be one of its checkpoints, such as "
+    "runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`. Takes the memory of one "
+    "whole model. Where the run's model came with Python code of its own, --trust-remote-code has to be said "
+    "here too.",
+    door_options=(FORMAT,),
+    options=tuple(option for option in options() if option.name == TRUST),
+)
 
 
 def run(argv: list[str]) -> int:
     """Export a checkpoint; returns the exit status."""
-    if "-h" in argv or "--help" in argv:
-        print(USAGE, end="")
+    places = list(takewhile(lambda word: not word.startswith("-"), argv))
+    given = parse(COMMAND, argv[len(places) :])
+    if given.help:
+        print(help_page(COMMAND), end="")
         return DONE
-    trusted = ("trust_remote_code",) if TRUST in argv else ()
-    argv = [word for word in argv if word != TRUST]
-    place, *target = directories(argv, command="export", form="RUN [DIRECTORY]", at_most=2)
+    place, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
+    kind = _gguf_type(given.door["format"]) if "format" in given.door else None
     root = place.parent.parent if place.parent.name == "checkpoints" else place
     config = read_run_configuration(root, flag="export")
-    refuse_foreign_code(config, root / "config.yaml", trusted)
+    refuse_foreign_code(config, root / "config.yaml", given.options)
     out = target[0] if target else root / "final"
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"export would write into {out}, which is there; name a directory that is not")
@@ -37,13 +55,40 @@ def run(argv: list[str]) -> int:
         raise CheckpointError(f"export {place} has no checkpoint yet; train with --save-steps, or until the run ends")
     for sentence in damaged:
         print(sentence)
+    if kind is not None:
+        _check_gguf(config, checkpoint, kind)
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():
         from paceline.training.card import card_facts, write_card
         from paceline.training.trainer import export_checkpoint
 
     export_checkpoint(config, checkpoint, out)
+    if kind is not None:
+        write_gguf(out, out / "model.gguf", kind)
     step = checkpoint.state.step
     card = write_card(card_facts(RunDir(root), config, out, step=step), out)
     print(f"step {step}: {out} (its card: {card.name})")
     return DONE
+
+
+def _gguf_type(given: str) -> str:
+    """The type of the matrices that a value of --format asks for."""
+    form, _, kind = given.partition(":")
+    if form != "gguf":
+        raise ConfigError(
+            f"--format must be gguf or gguf:TYPE, got {given!r}; without it transformers' files are written"
+        )
+    return kind or "BF16"
+
+
+def _check_gguf(config: Config, checkpoint: Checkpoint, kind: str) -> None:
+    """Refuse what cannot be a GGUF file before anything is written."""
+    if (checkpoint.model / ADAPTER_CONFIG).is_file() and not config.lora.merge_lora:
+        raise ConfigError(
+            f"--format gguf needs a whole model, and {checkpoint.path} holds an adapter; export it without --format, "
+            "and merge it with peft"
+        )
+    has_own = (checkpoint.model / "config.json").is_file()
+    described = checkpoint.model if has_own else Path(model_place(config.model.model).base)
+    if described.is_dir():  # else it lies on the Hub
+        check_written(described, kind)

@@ -1,6 +1,7 @@
 """Load policy and reference models, adapt them, and run their forward pass over a micro-batch.
 
 places.py           where a model's files are, without any library; embedded/ holds those that ship with the package
+gguf.py             GGUF files, llama.cpp's format: unpacked for transformers, and written
 weight_headers.py   what the files say of the weights, and what that alone refuses; without torch
 pretrained.py       tokenizer and configuration by transformers
 loading.py          a model from a name or from a user's object; weights from files in any layout, each rank its own

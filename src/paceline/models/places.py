@@ -1,4 +1,5 @@
-"""Where a model lies: its weights, an adapter on top of them; and its config.json. Found out without any library."""
+"""Where a model lies: its weights, an adapter on top of them; and its config.json. Found out without any library, but
+for GGUF files."""
 
 import json
 from collections.abc import Mapping
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ConfigError, ModelError, first_line
+from paceline.models.gguf import gguf_file, unpacked
 
 PACKAGE = Path(__file__).parent
 DEFAULT = "embedded"
@@ -37,8 +39,9 @@ class ModelPlace:
 def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
     """Find the whole model that `name` stands for, and the adapter where `name` is the directory of one.
 
-    Without `needs_weights` a directory with a config.json alone is a model's too. ModelError: `name` looks like a local
-    path that is not there, or is a directory without a model.
+    Without `needs_weights` a directory with a config.json alone is a model's too. A GGUF file stands for the directory
+    that it is unpacked into, which takes seconds the first time. ModelError: `name` looks like a local path that is not
+    there, or is a directory without a model.
     """
     adapter = Path(name).expanduser()
     if name in DIRECTORIES or not (adapter / ADAPTER_CONFIG).is_file():
@@ -90,6 +93,8 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
     if name in DIRECTORIES:
         return str(PACKAGE / DIRECTORIES[name])
     path = Path(name).expanduser()
+    if (file := gguf_file(name)) is not None:
+        return str(unpacked(file, label))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"{label} is a directory without config.json; name one that transformers can load")
@@ -97,5 +102,7 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
             raise ModelError(f"{label} has no *.safetensors file; convert its weights, pickle is not loaded")
         return str(path)
     if path.is_file() or name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelError(f"{label} is not a directory; name a model directory or a Hub name such as Qwen/Qwen3-0.6B")
+        raise ModelError(
+            f"{label} is not a directory; name a model directory, a .gguf file or a Hub name such as Qwen/Qwen3-0.6B"
+        )
     return name

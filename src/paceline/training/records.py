@@ -8,6 +8,7 @@ from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
 from paceline.engines import TrainedEngine
 from paceline.kernels.cpu.compiling import library
+from paceline.models.gguf import gguf_file
 from paceline.models.loaded import Loaded
 from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
@@ -84,6 +85,8 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], check
     lines += paths
     lines += [] if inputs.conversations is None else inputs.conversations.describe()
     place = model_place(config.model.model)
+    if gguf_file(config.model.model) is not None:
+        lines.append(f"--model is a GGUF file: its weights are trained dequantised, in float32, from {place.base}")
     if config.loss.beta > 0 and place.adapter is not None:
         lines.append(
             f"--model is an adapter: the reference of --beta is its base model {place.base} without it, so the "

@@ -345,4 +345,4 @@ def test_an_export_that_cannot_be_made_is_refused_before_weights_are_read(tmp_pa
     assert main(["export", str(run)]) == 2
     assert "has no checkpoint yet" in capsys.readouterr().err
     assert main(["export", str(run), "--merge-lora"]) == 2
-    assert "there is no option --merge-lora" in capsys.readouterr().err
+    assert "--merge-lora is no option of `paceline export`" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def _compiled(compiler: str, version: str) -> Path:
         processor = platform.processor()
     depends += ["\0".join((compiler, version, processor, torch.__version__, *FLAGS)).encode()]
     digest = hashlib.blake2b(b"\0".join(depends), digest_size=12).hexdigest()
-    directory = _cache_directory()
+    directory = cache_directory()
     path = directory / f"native-{digest}.so"
     if path.is_file():
         return path
@@ -99,7 +99,7 @@ def _compiled(compiler: str, version: str) -> Path:
     return path
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
     """Return a directory of this user alone: anyone who can write there can run code as this user."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:

@@ -1,0 +1,247 @@
+"""Models in GGUF files, llama.cpp's format: unpacked once into a directory that transformers loads, and written."""
+
+import functools
+import hashlib
+import importlib.util
+import json
+import re
+import struct
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import ConfigError, ModelError, first_line
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ENDING = ".gguf"
+MAGIC = b"GGUF"
+"""The first bytes of every such file."""
+PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+"""How llama.cpp calls the parts of a model that it has split."""
+EXTRA = ("gguf", "accelerate")
+"""Packages that transformers reads such files with."""
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""From transformers' model types to the names of the same mathematics in GGUF files, for those that are written."""
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
+"""Types of a matrix that the gguf package computes and llama.cpp runs, the largest first."""
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How the tokenizers of Llama 3 and Qwen2 divide text, which differ in the digits of a part."""
+CONVERT = "convert the directory that export writes with llama.cpp's convert_hf_to_gguf.py"
+BLOCK = 32
+"""Numbers that share a scale in each of the quantised types."""
+
+
+def gguf_file(name: str) -> Path | None:
+    """The GGUF file that a model's name stands for: itself, or the only one in a directory without a config.json.
+
+    ModelError: such a directory has several of them.
+    """
+    path = Path(name).expanduser()
+    if path.suffix == ENDING and path.is_file():
+        return path
+    if not path.is_dir() or (path / "config.json").is_file():
+        return None
+    found = sorted(path.glob(f"*{ENDING}"))
+    if len(found) > 1:
+        raise ModelError(f"--model {name} has {len(found)} GGUF files; name one, such as {found[0]}")
+    return found[0] if found else None
+
+
+def unpacked(file: Path, label: str) -> Path:
+    """Return the directory that transformers loads, made of a GGUF file once and kept in the user's cache.
+
+    Weights are dequantised into float32, which holds their numbers as they are. Tokenizer and chat template are the
+    file's. The directory's name says what it was made of, so a file that has changed is unpacked again.
+
+    Raises:
+        ModelError: no whole GGUF file, an architecture that transformers does not read from one, or a missing package.
+    """
+    with file.open("rb") as stream:
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise ModelError(f"{label} is no GGUF file, as it does not begin with {MAGIC.decode()}; get it again")
+    if PART.search(file.name):
+        raise ModelError(f"{label} is one part of a model; join the parts with llama-gguf-split --merge")
+    check_package(label)
+    found = file.stat()
+    return _unpacked(file.resolve(), found.st_size, found.st_mtime_ns, label)
+
+
+def check_package(label: str) -> None:
+    """Refuse a GGUF file where a package is missing that reads it; ModelError."""
+    if any(importlib.util.find_spec(name) is None for name in EXTRA):
+        raise ModelError(f"{label} needs the optional packages for GGUF; run: pip install 'paceline[gguf]'")
+
+
+@functools.cache
+def _unpacked(file: Path, size: int, changed: int, label: str) -> Path:
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from paceline.kernels.cpu.compiling import cache_directory
+
+    made_of = f"{file}\0{size}\0{changed}\0{transformers.__version__}"
+    directory = cache_directory() / f"{file.stem}-{hashlib.blake2b(made_of.encode(), digest_size=8).hexdigest()}"
+    if directory.is_dir():
+        return directory
+    import torch
+
+    # a transformers that can keep the quantised weights has to be told not to; older ones cannot keep them
+    settings = getattr(transformers, "GgufConfig", None)
+    dequantised = {} if settings is None else {"quantization_config": settings(dequantize=True)}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        model = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, **dequantised
+        )
+    except (OSError, ValueError, LookupError, RuntimeError, AttributeError, struct.error) as error:
+        raise ModelError(f"{label} cannot be unpacked: {first_line(error)}; get it again if it is not whole") from error
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+        made = Path(scratch) / directory.name
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        try:
+            made.rename(directory)  # whole or not at all
+        except OSError:
+            if not directory.is_dir():  # else another process was first
+                raise
+    return directory
+
+
+def check_written(folder: Path, kind: str) -> None:
+    """Refuse what `write_gguf` cannot write, by a directory's config.json and tokenizer.json; ConfigError.
+
+    `kind` is the type of the matrices.
+    """
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError("--format gguf needs the optional package; run: pip install 'paceline[gguf]'")
+    if kind not in TYPES:
+        raise ConfigError(f"--format gguf:TYPE must have one of the types {', '.join(TYPES)}, got {kind}")
+    described = _read(folder / "config.json")
+    family, rope = described.get("model_type"), described.get("rope_parameters") or described.get("rope_scaling") or {}
+    if family not in ARCHITECTURES:
+        raise ConfigError(
+            f"--format gguf writes the architectures {', '.join(ARCHITECTURES)}, and the model is a {family}; {CONVERT}"
+        )
+    if (scaled := rope.get("rope_type", "default")) != "default":
+        raise ConfigError(
+            f"--format gguf does not write the scaled rotary positions ({scaled}) of this model; {CONVERT}"
+        )
+    if kind.startswith("Q") and described["hidden_size"] % BLOCK:
+        raise ConfigError(f"--format gguf:{kind} needs rows of a multiple of {BLOCK}; take gguf:BF16")
+    tokenizer = _read(folder / "tokenizer.json") if (folder / "tokenizer.json").is_file() else None
+    if tokenizer is None or tokenizer["model"]["type"] != "BPE" or _split_name(tokenizer["pre_tokenizer"]) is None:
+        raise ConfigError(
+            "--format gguf writes byte-level BPE as GPT-2, Llama 3, Qwen2 or SmolLM divide text, and the tokenizer of "
+            f"{folder} is another; {CONVERT}"
+        )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def write_gguf(folder: Path, file: Path, kind: str = "BF16") -> None:
+    """Write the whole model of a directory as one GGUF file, matrices in type `kind` and vectors in float32.
+
+    The weights are read one at a time. ConfigError: what `check_written` refuses.
+    """
+    check_written(folder, kind)
+    import gguf
+    from safetensors import safe_open
+
+    described = _read(folder / "config.json")
+    wanted = gguf.GGMLQuantizationType[kind]
+    architecture = ARCHITECTURES[described["model_type"]]
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], described["num_hidden_layers"])
+    writer = gguf.GGUFWriter(file, architecture)
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    _add_shape(writer, described)
+    _add_tokenizer(writer, folder, described)
+    for part in sorted(folder.glob("*.safetensors")):
+        with safe_open(part, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118  # not a dictionary
+                weight = stored.get_tensor(name).float().numpy()
+                if architecture == "llama" and ".self_attn.q_proj." in name:
+                    weight = _interleaved(weight, described["num_attention_heads"])
+                if architecture == "llama" and ".self_attn.k_proj." in name:
+                    weight = _interleaved(weight, described["num_key_value_heads"])
+                here = wanted if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
+                writer.add_tensor(
+                    names.get_name(name, try_suffixes=(".weight", ".bias")), gguf.quantize(weight, here), raw_dtype=here
+                )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_shape(writer: Any, described: dict[str, Any]) -> None:
+    heads = described["num_attention_heads"]
+    width = described.get("head_dim") or described["hidden_size"] // heads
+    rope = described.get("rope_parameters") or {"rope_theta": described["rope_theta"]}
+    writer.add_context_length(described["max_position_embeddings"])
+    writer.add_embedding_length(described["hidden_size"])
+    writer.add_block_count(described["num_hidden_layers"])
+    writer.add_feed_forward_length(described["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(described["num_key_value_heads"])
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_rope_dimension_count(width)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_layer_norm_rms_eps(described["rms_norm_eps"])
+    writer.add_vocab_size(described["vocab_size"])
+
+
+def _add_tokenizer(writer: Any, folder: Path, described: dict[str, Any]) -> None:
+    from gguf import TokenType
+    from transformers import AutoTokenizer
+
+    read = _read(folder / "tokenizer.json")
+    # a model may have more rows than its tokenizer has tokens: these are never written or read
+    tokens = [f"[PAD{index}]" for index in range(described["vocab_size"])]
+    kinds = [TokenType.UNUSED] * len(tokens)
+    for text, index in read["model"]["vocab"].items():
+        tokens[index], kinds[index] = text, TokenType.NORMAL
+    for added in read["added_tokens"]:
+        kind = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
+        tokens[added["id"]], kinds[added["id"]] = added["content"], kind
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in read["model"]["merges"]]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(_split_name(read["pre_tokenizer"]))
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_merges(merges)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    writer.add_add_bos_token(tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id])
+    for name in ("bos", "eos", "unk", "pad"):
+        if (index := getattr(tokenizer, f"{name}_token_id")) is not None:
+            getattr(writer, f"add_{name}_token_id")(index)
+    if tokenizer.chat_template is not None:
+        writer.add_chat_template(tokenizer.chat_template)
+
+
+def _split_name(divides: dict[str, Any]) -> str | None:
+    """llama.cpp's name for a tokenizer's division of text before byte-level BPE, None where it is not known here."""
+    parts = divides["pretokenizers"] if divides["type"] == "Sequence" else [divides]
+    patterns = [part["pattern"]["Regex"] for part in parts if part["type"] == "Split" and "Regex" in part["pattern"]]
+    kinds = [part["type"] for part in parts]
+    if kinds == ["Split", "ByteLevel"] and patterns:
+        return {WORDS % "{1,3}": "llama-bpe", WORDS % "": "qwen2"}.get(patterns[0])
+    if not parts[-1].get("use_regex"):
+        return None
+    return {("ByteLevel",): "gpt-2", ("Digits", "ByteLevel"): "smollm"}.get(tuple(kinds))
+
+
+def _interleaved(weight: "np.ndarray[Any, Any]", heads: int) -> "np.ndarray[Any, Any]":
+    """The rows of each head in llama.cpp's order, in which the two halves of a rotated pair lie side by side."""
+    pairs = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(weight.shape)
