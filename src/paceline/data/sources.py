@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -186,7 +186,9 @@ def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None
 
 
 def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, object]]:
-    """Generate items of reasoning-gym, always the same; a question may repeat, but never in the other split.
+    """Generate items of reasoning-gym, always the same, of which there may be fewer than `size`.
+
+    A question may repeat in training. It is never in both splits, and only once in the held-out one.
 
     Parameters of the task stand in brackets behind its name: `reasoning_gym:chain_sum(max_terms=3, max_digits=1)`.
 
@@ -219,13 +221,20 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
     except (AssertionError, ValueError, TypeError) as error:
         what = "does not go together" if settings else "has no defaults to run on"
         raise DataError(f"--dataset {dataset}: {what} ({error}); take another task or other parameters") from error
-    drawn = map(entries.__getitem__, range(len(entries)))
-    taken = list(islice((entry for entry in drawn if split_of(entry["question"]) == split), size))
-    if len(taken) < size:
-        raise DataError(
-            f"--dataset {dataset} has too few questions for {size} rows of the split {split!r}; ask for fewer"
-        )
+    drawn = (entry for entry in map(entries.__getitem__, range(len(entries))) if split_of(entry["question"]) == split)
+    # an interval of held-out accuracy counts each question once
+    taken = list(islice(_once(islice(drawn, 4 * size)) if split == "test" else drawn, size))
+    if not taken:
+        raise DataError(f"--dataset {dataset} has no question in the split {split!r}; take other parameters")
     return [{"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in taken]
+
+
+def _once(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    asked = set[str]()
+    for entry in entries:
+        if entry["question"] not in asked:
+            asked.add(entry["question"])
+            yield entry
 
 
 def _gym_settings(dataset: str, given: str, known: Sequence[str]) -> dict[str, object]:
