@@ -173,10 +173,11 @@ def write_gguf(folder: Path, file: Path, kind: str = "BF16") -> None:
                     weight = _interleaved(weight, described["num_attention_heads"])
                 if architecture == "llama" and ".self_attn.k_proj." in name:
                     weight = _interleaved(weight, described["num_key_value_heads"])
+                called = names.get_name(name, try_suffixes=(".weight", ".bias"))
+                if called is None:
+                    raise ConfigError(f"--format gguf has no name for the weight {name} of {folder}; {CONVERT}")
                 here = wanted if weight.ndim > 1 else gguf.GGMLQuantizationType.F32
-                writer.add_tensor(
-                    names.get_name(name, try_suffixes=(".weight", ".bias")), gguf.quantize(weight, here), raw_dtype=here
-                )
+                writer.add_tensor(called, gguf.quantize(weight, here), raw_dtype=here)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
