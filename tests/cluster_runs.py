@@ -1,16 +1,12 @@
 """Whole runs of a tiny model, in one process or on a cluster of this machine, and what they leave behind."""
 
 import json
-import os
 from pathlib import Path
 from typing import Literal
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from tests.tiny import tiny_model, tiny_tokenizer
-
-# read once per process, and the same for nodes that a test starts itself
-os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": f"{n} and 1 make {n + 1}.\n#### {n + 1}"} for n in range(6)]
 CLUSTER = ("--cluster", "--num-producers", "2")

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Ray reads these once per process, whichever file imports it first; nodes that a test starts itself have the same
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
 
 import pytest
 import torch

@@ -1,6 +1,5 @@
 """Two nodes made on one machine: a run that loses the second one on its way is the run of one process."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,6 @@ SECOND = "PACELINE_TEST_SECOND_NODE"
 @pytest.fixture
 def two_nodes() -> Iterator[str]:
     """The address of a cluster whose second node has room for one actor."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
