@@ -95,7 +95,9 @@ def _begin(
     folder: Path, argv: list[str], words: Path, traps: tuple[Trap, ...], umask: int | None, closed_output: bool
 ) -> None:
     os.setsid()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a campaign under nohup ignores it, and so would its runs
+    # a campaign under nohup ignores the one, behind a shell the other, and so would its runs
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(folder)
     if (folder / "tmp").is_dir():
         os.environ["TMPDIR"], tempfile.tempdir = str(folder / "tmp"), None

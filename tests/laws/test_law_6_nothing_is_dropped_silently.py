@@ -79,7 +79,8 @@ def test_too_many_failures_stop_the_run_and_name_the_culprit():
 
 
 def test_a_step_in_which_no_completion_gets_a_reward_stops_the_run():
-    with pytest.raises(TrainingError, match=r"of 4 completions 'grade' failed on 0, and the rest got None; correct"):
+    sentence = r"of 4 completions reward function 'grade' failed on 0, and the rest got None; correct the reward"
+    with pytest.raises(TrainingError, match=sentence):
         sampler([SCRIPT[2]] * 2).sample(taking(TASKS), 2)
 
 

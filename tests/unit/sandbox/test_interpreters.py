@@ -206,8 +206,8 @@ def test_closing_ends_what_an_interpreter_runs(sandbox):
 
 def _telling(slot, asleep: threading.Event):
     @contextlib.contextmanager
-    def told(on_sleep=lambda: None):
-        with slot(asleep.set) as go_to_bed:
+    def told(on_sleep=lambda: None, waiting=contextlib.nullcontext):
+        with slot(asleep.set, waiting) as go_to_bed:
             yield go_to_bed
 
     return told
