@@ -460,7 +460,8 @@ def test_an_object_that_begins_at_its_second_attempt_is_listed_once_and_in_its_p
     trainer = trained(counting, rows=[question()], reward_funcs=reward, environment_factory=Reluctant)
     trainer.train()
     assert Reluctant.made == 4
-    assert [one.number for one in trainer.environments] == [0, 3, 2]
+    # they are made in threads of their own, so that the one that fails may be any completion's
+    assert sorted(one.number for one in trainer.environments) == [0, 2, 3]
     assert trainer.environments == reward.given["environments"]
 
 
