@@ -48,8 +48,14 @@ def torchrun(*words: object, count: int = 2) -> subprocess.CompletedProcess[str]
     return forked(_agent, count, [str(word) for word in words])
 
 
-def _speaking(streams: tuple[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
+def heed_signals() -> None:
+    """Take the signals to stop as a terminal's programs do: under nohup one is ignored, behind a shell the other."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _speaking(streams: tuple[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    heed_signals()
     _speak_to(streams)
     work(*arguments)
 

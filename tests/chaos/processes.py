@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from tests.chaos.sabotage import Trap, lay
-from tests.forked import SERVER
+from tests.forked import SERVER, heed_signals
 
 LONGEST_SECONDS = 300.0
 """A short run takes one, on a cluster half a minute, on a busy machine several times as long: after this it hangs."""
@@ -95,9 +95,7 @@ def _begin(
     folder: Path, argv: list[str], words: Path, traps: tuple[Trap, ...], umask: int | None, closed_output: bool
 ) -> None:
     os.setsid()
-    # a campaign under nohup ignores the one, behind a shell the other, and so would its runs
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    heed_signals()
     os.chdir(folder)
     if (folder / "tmp").is_dir():
         os.environ["TMPDIR"], tempfile.tempdir = str(folder / "tmp"), None

@@ -45,7 +45,7 @@ def run(argv: list[str]) -> int:
     place, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
     kind = _gguf_type(given.door["format"]) if "format" in given.door else None
     root = place.parent.parent if place.parent.name == "checkpoints" else place
-    config = read_run_configuration(root, flag="export")
+    config = read_run_configuration(root, flag="export", given=given.options)
     refuse_foreign_code(config, root / "config.yaml", given.options)
     out = target[0] if target else root / "final"
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

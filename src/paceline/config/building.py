@@ -6,7 +6,16 @@ from typing import Any, cast
 from paceline.config.layout import divisors, layout
 from paceline.config.objective import CREDITED
 from paceline.config.presets import preset_values
-from paceline.config.reading import NULL_WORDS, find_option, is_code, options, parse_value, section_classes, values_of
+from paceline.config.reading import (
+    NULL_WORDS,
+    base_name,
+    find_option,
+    is_code,
+    options,
+    parse_value,
+    section_classes,
+    values_of,
+)
 from paceline.config.rules import require
 from paceline.config.sections import MODEL, Config
 from paceline.errors import ConfigError
@@ -53,7 +62,7 @@ def build_config(given: Mapping[str, object]) -> Config:
     names = [name.removeprefix(MODEL) for name in cast(tuple[str, ...], values["reward_funcs"])]
     if "eval_reward_func" not in values:  # answers are read as in training
         judge = find_option("eval_reward_func").default
-        values["eval_reward_func"] = next((name for name in names if name.partition("(")[0].strip() == judge), judge)
+        values["eval_reward_func"] = next((name for name in names if base_name(name) == judge), judge)
     if values.get("filter_range") is not None and values.get("filter_func") is None and names:
         judge = values["eval_reward_func"]
         values["filter_func"] = judge if judge in names else names[0]

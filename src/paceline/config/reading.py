@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from paceline.config.former import FORMER
 from paceline.config.rules import refusal
 from paceline.config.sections import Config
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, PacelineError
 
 NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -171,6 +171,37 @@ def suggest(
     """
     near = difflib.get_close_matches(word.lower(), list(candidates), n=3, cutoff=0.65)
     return f"did you mean {' or '.join(form(name) for name in near)}?" if near else otherwise
+
+
+def base_name(name: str) -> str:
+    """The part of a name before its parameters.
+
+    >>> base_name("cosine(max_length=512)")
+    'cosine'
+    """
+    return name.partition("(")[0].strip()
+
+
+def parameter_texts(name: str, *, label: str, error: type[PacelineError]) -> dict[str, str]:
+    """The parameters that a name carries in brackets, by their names, as they are written.
+
+    `label` is how messages call the name, `error` what is raised where the brackets are not well-formed.
+
+    >>> parameter_texts("cosine(max_length=512, max_wrong=-0.5)", label="", error=ConfigError)
+    {'max_length': '512', 'max_wrong': '-0.5'}
+    """
+    _, bracket, rest = name.partition("(")
+    if bracket and not rest.rstrip().endswith(")"):
+        raise error(f"{label}: the bracket is not closed; write {base_name(name)}(parameter=value)")
+    found = dict[str, str]()
+    for part in filter(None, map(str.strip, rest.rstrip().removesuffix(")").split(","))):
+        parameter, equals, value = map(str.strip, part.partition("="))
+        if not equals or not value:
+            raise error(f"{label}: {part!r} is no parameter; write parameter=value")
+        if parameter in found:
+            raise error(f"{label}: {parameter} is given twice; give it once")
+        found[parameter] = value
+    return found
 
 
 def is_code(value: object) -> bool:

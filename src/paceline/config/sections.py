@@ -134,7 +134,7 @@ class DataConfig:
         """What chat templates are given beside messages and tools."""
         thinking = {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
         pairs = (entry.partition("=") for entry in self.chat_template_kwargs)
-        return {**thinking, **{name: _json_or_text(value) for name, _, value in pairs}}
+        return {**thinking, **{name: json_or_text(value) for name, _, value in pairs}}
 
     @property
     def system_prompt_file(self) -> str | None:
@@ -156,7 +156,8 @@ class DataConfig:
         return tuple((None, entry) if match is None else (match["name"], match["address"]) for entry, match in matches)
 
 
-def _json_or_text(value: str) -> object:
+def json_or_text(value: str) -> object:
+    """Read a value as JSON, or as the text that it is where it is none."""
     try:
         return json.loads(value)
     except json.JSONDecodeError:

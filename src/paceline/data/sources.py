@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import os
 import re
 from collections import Counter
@@ -15,6 +14,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.config.reading import base_name, parameter_texts
+from paceline.config.sections import json_or_text
 from paceline.data import arithmetic, guess, programs
 from paceline.data.files import READABLE, data_ending, read_file
 from paceline.data.order import sample_places
@@ -202,7 +203,7 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
             "--dataset reasoning_gym:NAME needs the optional package; run: pip install 'paceline[reasoning-gym]'"
         ) from error
     gym: Any = reasoning_gym
-    name, bracket, rest = dataset.removeprefix(GYM_PREFIX).partition("(")
+    name = base_name(dataset).removeprefix(GYM_PREFIX)
     known = sorted(gym.factory.DATASETS)
     if name not in known:
         nearest = get_close_matches(name, known, n=3, cutoff=0.4) or ["chain_sum", "leg_counting", "gcd"]
@@ -211,11 +212,7 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         raise DataError(
             f"--dataset {GYM_PREFIX}{name} has the splits 'train' and 'test', got {split!r}; use one of them"
         )
-    if bracket and not rest.endswith(")"):
-        raise DataError(f"--dataset {dataset}: the bracket is not closed; write {GYM_PREFIX}{name}(parameter=value)")
-    settings = _gym_settings(
-        dataset, rest.removesuffix(")"), [one.name for one in dataclasses.fields(gym.factory.DATASETS[name][1])]
-    )
+    settings = _gym_settings(dataset, [one.name for one in dataclasses.fields(gym.factory.DATASETS[name][1])])
     try:
         entries = gym.create_dataset(name, seed=GYM_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
     except (AssertionError, ValueError, TypeError) as error:
@@ -237,19 +234,13 @@ def _once(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
             yield entry
 
 
-def _gym_settings(dataset: str, given: str, known: Sequence[str]) -> dict[str, object]:
+def _gym_settings(dataset: str, known: Sequence[str]) -> dict[str, object]:
     """The values in the brackets of an address: whole numbers, numbers, true and false, and words."""
     found, offered = dict[str, object](), [name for name in known if name not in ("seed", "size")]
-    for part in filter(None, map(str.strip, given.split(","))):
-        name, equals, value = map(str.strip, part.partition("="))
-        if not equals or not value:
-            raise DataError(f"--dataset {dataset}: {part!r} is no parameter; write parameter=value")
+    for name, value in parameter_texts(dataset, label=f"--dataset {dataset}", error=DataError).items():
         if name not in offered:
             raise DataError(f"--dataset {dataset}: there is no parameter {name!r}; it takes {', '.join(offered)}")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
+        found[name] = json_or_text(value)
     return found
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import ConfigError, ModelError, first_line
+from paceline.kernels.cache import cache_directory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,29 +67,21 @@ def unpacked(file: Path, label: str) -> Path:
             raise ModelError(f"{label} is no GGUF file, as it does not begin with {MAGIC.decode()}; get it again")
     if PART.search(file.name):
         raise ModelError(f"{label} is one part of a model; join the parts with llama-gguf-split --merge")
-    check_package(label)
+    if any(importlib.util.find_spec(name) is None for name in EXTRA):
+        raise ModelError(f"{label} needs the optional packages for GGUF; run: pip install 'paceline[gguf]'")
     found = file.stat()
     return _unpacked(file.resolve(), found.st_size, found.st_mtime_ns, label)
 
 
-def check_package(label: str) -> None:
-    """Refuse a GGUF file where a package is missing that reads it; ModelError."""
-    if any(importlib.util.find_spec(name) is None for name in EXTRA):
-        raise ModelError(f"{label} needs the optional packages for GGUF; run: pip install 'paceline[gguf]'")
-
-
 @functools.cache
 def _unpacked(file: Path, size: int, changed: int, label: str) -> Path:
-    import transformers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from paceline.kernels.cpu.compiling import cache_directory
-
-    made_of = f"{file}\0{size}\0{changed}\0{transformers.__version__}"
+    made_of = f"{file}\0{size}\0{changed}\0{importlib.metadata.version('transformers')}"
     directory = cache_directory() / f"{file.stem}-{hashlib.blake2b(made_of.encode(), digest_size=8).hexdigest()}"
     if directory.is_dir():
         return directory
     import torch
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     # a transformers that can keep the quantised weights has to be told not to; older ones cannot keep them
     settings = getattr(transformers, "GgufConfig", None)
@@ -150,7 +144,7 @@ def _read(file: Path) -> dict[str, Any]:
 def write_gguf(folder: Path, file: Path, kind: str = "BF16") -> None:
     """Write the whole model of a directory as one GGUF file, matrices in type `kind` and vectors in float32.
 
-    The weights are read one at a time. ConfigError: what `check_written` refuses.
+    Takes the memory of the file that is written. ConfigError: what `check_written` refuses.
     """
     check_written(folder, kind)
     import gguf
@@ -165,14 +159,14 @@ def write_gguf(folder: Path, file: Path, kind: str = "BF16") -> None:
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _add_shape(writer, described)
     _add_tokenizer(writer, folder, described)
+    turned = {"q_proj": described["num_attention_heads"], "k_proj": described["num_key_value_heads"]}
     for part in sorted(folder.glob("*.safetensors")):
         with safe_open(part, framework="pt") as stored:
             for name in stored.keys():  # noqa: SIM118  # not a dictionary
                 weight = stored.get_tensor(name).float().numpy()
-                if architecture == "llama" and ".self_attn.q_proj." in name:
-                    weight = _interleaved(weight, described["num_attention_heads"])
-                if architecture == "llama" and ".self_attn.k_proj." in name:
-                    weight = _interleaved(weight, described["num_key_value_heads"])
+                heads = turned.get(name.split(".")[-2])
+                if architecture == "llama" and heads is not None:
+                    weight = _interleaved(weight, heads)
                 called = names.get_name(name, try_suffixes=(".weight", ".bias"))
                 if called is None:
                     raise ConfigError(f"--format gguf has no name for the weight {name} of {folder}; {CONVERT}")

@@ -10,17 +10,8 @@ import typing
 from collections.abc import Callable
 from contextlib import suppress
 
-from paceline.config.reading import suggest
+from paceline.config.reading import base_name, parameter_texts, suggest
 from paceline.errors import RewardError
-
-
-def base_name(name: str) -> str:
-    """The part of a name before its parameters.
-
-    >>> base_name("cosine(max_length=512)")
-    'cosine'
-    """
-    return name.partition("(")[0].strip()
 
 
 def parameters_of(name: str, maker: Callable[..., object]) -> dict[str, object]:
@@ -29,26 +20,16 @@ def parameters_of(name: str, maker: Callable[..., object]) -> dict[str, object]:
     Raises:
         RewardError: it names the parameter, the value, and what there is to choose from.
     """
-    _, bracket, rest = name.partition("(")
-    if not bracket:
-        return {}
-    if not rest.rstrip().endswith(")"):
-        raise RewardError(f"--reward-funcs {name}: the bracket is not closed; write {base_name(name)}(parameter=value)")
-    known, given = annotations(maker), dict[str, object]()
-    for part in filter(None, map(str.strip, rest.rstrip()[:-1].split(","))):
-        parameter, equals, value = map(str.strip, part.partition("="))
-        if not equals or not value:
-            raise RewardError(f"--reward-funcs {name}: {part!r} is no parameter; write parameter=value")
+    given = parameter_texts(name, label=f"--reward-funcs {name}", error=RewardError)
+    known = annotations(maker) if given else {}
+    for parameter in given:
         if parameter not in known:
             base, near = base_name(name), suggest(parameter, known, otherwise="")
             what = f"has no parameter {parameter!r}; {near + ' ' if near else ''}it takes {', '.join(known)}"
             if not known:
                 what = f"takes no parameters, got {parameter!r}; write {base}"
             raise RewardError(f"--reward-funcs {name}: {base!r} {what}")
-        if parameter in given:
-            raise RewardError(f"--reward-funcs {name}: {parameter} is given twice; give it once")
-        given[parameter] = _read(name, parameter, known[parameter], value)
-    return given
+    return {parameter: _read(name, parameter, known[parameter], value) for parameter, value in given.items()}
 
 
 def annotations(maker: Callable[..., object]) -> dict[str, object]:

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import cast
 
-from paceline.config.reading import is_code
+from paceline.config.reading import base_name, is_code
 from paceline.config.sections import RewardConfig, SamplingConfig
 from paceline.errors import RewardError
 from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answer_format, think_answer_tags
@@ -14,7 +14,7 @@ from paceline.rewards.builtin.code import code
 from paceline.rewards.builtin.length import cosine, repetition, soft_overlong
 from paceline.rewards.builtin.tools import react_format, tool_call
 from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, right_of
-from paceline.rewards.parameters import base_name, parameters_of
+from paceline.rewards.parameters import parameters_of
 from paceline.runtime.own_code import file_of_code, nearest, own_function
 from paceline.sandbox.levels import Level, open_sandbox
 from paceline.sandbox.programs import Sandbox

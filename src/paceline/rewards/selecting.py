@@ -8,11 +8,11 @@ called on it, and gives None there. Names are those of `--reward-funcs`, with or
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from paceline.config.reading import base_name
 from paceline.data.extraction.answers import final_answer
 from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.errors import DataError
 from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.rewards.parameters import base_name
 from paceline.types import RowCheck, Task
 
 COLUMN = "reward_funcs"

@@ -4,8 +4,9 @@ from typing import Literal
 
 import pytest
 
+from paceline.config.reading import base_name
 from paceline.errors import RewardError
-from paceline.rewards.parameters import annotations, base_name, parameters_of
+from paceline.rewards.parameters import annotations, parameters_of
 from paceline.rewards.resolving import BUILT_IN
 
 

@@ -186,11 +186,10 @@ def make_tasks(
         limit = data.max_prompt_length
         long = [task for task in tasks if len(task.prompt_ids) > limit]
         if long:
-            of, cut = (
-                f"the model's {limit} positions",
-                f"set max_prompt_length{f'={room}, which cuts it' if room else ''}",
-            )
-            if environments is not None:
+            if environments is None:
+                of, cut = f"the model's {limit} positions", "set max_prompt_length"
+                cut += f"={room}, which cuts it" if room else ""
+            else:
                 of, cut = f"the {limit} of a conversation", "raise max_prompt_length if it is set, as it cuts none here"
             raise DataError(
                 f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above {of} "

@@ -7,7 +7,6 @@ processor, OpenMP runtime. Any of them changed gives another name, so a stale li
 import ctypes
 import functools
 import hashlib
-import os
 import platform
 import shutil
 import subprocess
@@ -18,6 +17,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from paceline.kernels.cache import cache_directory
 
 SOURCES = Path(__file__).parent
 FLAGS = (
@@ -33,7 +34,6 @@ FLAGS = (
     "-shared",
     "-fPIC",
 )
-WRITABLE_BY_OTHERS = 0o022
 COMPILE_SECONDS = 120
 """Seconds after which a compiler is given up on; torch's own operations do the work then."""
 STORAGE = {torch.float32: 0, torch.bfloat16: 1}
@@ -97,20 +97,6 @@ def _compiled(compiler: str, version: str) -> Path:
         )
         made.replace(path)  # whole or not at all: several processes may compile at the same time
     return path
-
-
-def cache_directory() -> Path:
-    """Return a directory of this user alone: anyone who can write there can run code as this user."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    try:
-        directory = base / "paceline"
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = directory.stat()
-        if found.st_uid == os.getuid() and not found.st_mode & WRITABLE_BY_OTHERS and os.access(directory, os.W_OK):
-            return directory
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="paceline-native-"))
 
 
 def declared(functions: ctypes.CDLL, name: str, kinds: str) -> Callable[..., None]:

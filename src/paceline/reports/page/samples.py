@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from html import escape
 
+from paceline.config.reading import base_name
 from paceline.errors import RewardError
 from paceline.metrics.definitions import Record
 from paceline.reports.format import count, short
 from paceline.reports.page.conversations import conversation, conversation_facts
 from paceline.reports.page.outcome import FATES, TextPair, correct, fates, pairs
 from paceline.reports.page.reading import RunRecord, read_lines, value_at
-from paceline.rewards.parameters import base_name
 from paceline.rewards.resolving import right_from
 
 MOST_PAIRS = 4

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from paceline.config.objective import AdvantageConfig, LossConfig
-from paceline.config.reading import is_code
+from paceline.config.reading import base_name, is_code
 from paceline.config.sections import Config, EvalConfig
 from paceline.data.formats import screen
 from paceline.data.prompts import system_prompt
@@ -28,7 +28,6 @@ from paceline.objective.advantages import GroupAdvantage
 from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.model_files import check_reward_model
-from paceline.rewards.parameters import base_name
 from paceline.rewards.resolving import BUILT_IN, default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
 from paceline.runtime.own_code import own_function

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.config.reading import base_name
 from paceline.data.sources import GivenRows, ReadFiles
 from paceline.errors import ConfigError
 from paceline.rewards.function import RewardFunction
-from paceline.rewards.parameters import base_name
 from paceline.rewards.resolving import BUILT_IN
 from paceline.runtime.own_code import own_name
 
