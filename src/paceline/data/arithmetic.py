@@ -4,7 +4,8 @@
     12+5=17;17-3=14
 
 Every value, from the first to the answer, lies in 0..99, and no number comes twice in a question. The verb decides the
-operation, so a problem has to be read, not only its numbers.
+operation, so a problem has to be read, not only its numbers. `arithmetic(operations=1, largest=10)` has problems of one
+step with values up to 10.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ from random import Random
 from paceline.data.rows import drawn_once
 
 LARGEST_VALUE = 99
+LARGEST_FIRST = 60
 LARGEST_OPERAND = 20
 OPERATIONS = (2, 3, 4, 5)
+PARAMETERS = {"operations": range(1, 6), "largest": range(10, LARGEST_VALUE + 1)}
+"""What may stand in the brackets of `arithmetic(...)`, and its values. Below 10 there are too few different sums."""
 
 NAMES = ("Tom", "Ann", "Ben", "Eva", "Max", "Mia", "Leo", "Zoe", "Sam", "Ida")
 OBJECTS = ("coins", "books", "cards", "shells", "pens", "apples", "stamps", "marbles")
@@ -47,45 +51,51 @@ class ArithmeticProblem:
         return f"<think>{self.solution}</think><answer>{self.answer}</answer>"
 
 
-def rows(split: str, size: int) -> list[dict[str, str]]:
+def rows(split: str, size: int, *, operations: int | None = None, largest: int = LARGEST_VALUE) -> list[dict[str, str]]:
     """Return the first `size` problems of a split as dataset rows with the columns question, answer and solution.
 
-    The same rows every time; a larger size only adds rows at the end.
+    The same rows every time; a larger size only adds rows at the end. `operations` is the number of steps, None: 2 to
+    5; `largest` bounds all values.
 
     Raises:
         DataError: a split other than `train` and `test`.
     """
-    return [asdict(problem) for problem in islice(problems(split), size)]
+    steps = OPERATIONS if operations is None else (operations,)
+    return [asdict(problem) for problem in islice(problems(split, operations=steps, largest=largest), size)]
 
 
-def problems(split: str, *, seed: int = 0, operations: tuple[int, ...] = OPERATIONS) -> Iterator[ArithmeticProblem]:
+def problems(
+    split: str, *, seed: int = 0, operations: tuple[int, ...] = OPERATIONS, largest: int = LARGEST_VALUE
+) -> Iterator[ArithmeticProblem]:
     """Yield different problems endlessly; `operations` are the possible numbers of steps, all equally frequent.
 
     Raises:
         DataError: a split other than `train` and `test`.
     """
     rng = Random(f"{seed}/{split}")
-    return drawn_once("arithmetic", split, lambda: _problem(rng, rng.choice(operations)))
+    return drawn_once("arithmetic", split, lambda: _problem(rng, rng.choice(operations), largest))
 
 
-def _problem(rng: Random, num_operations: int) -> ArithmeticProblem:
+def _problem(rng: Random, num_operations: int, largest: int) -> ArithmeticProblem:
     hero, friend = rng.sample(NAMES, 2)
     words = {"hero": hero, "friend": friend, "objects": rng.choice(OBJECTS)}
-    value = rng.randint(1, 60)
+    value = rng.randint(1, min(LARGEST_FIRST, largest))
     used = {value}
     sentences = [rng.choice(OPENINGS).format(n=value, **words)]
     steps = []
     for _ in range(num_operations):
-        # operands that keep the value a whole number in 0..99
+        # operands that keep the value a whole number in 0..largest
         fitting = {
-            "+": range(1, min(LARGEST_OPERAND, LARGEST_VALUE - value) + 1),
+            "+": range(1, min(LARGEST_OPERAND, largest - value) + 1),
             "-": range(1, min(LARGEST_OPERAND, value) + 1),
-            "*": (2,) if 0 < value <= LARGEST_VALUE // 2 else (),
+            "*": (2,) if 0 < value <= largest // 2 else (),
             "/": (2,) if value > 0 and value % 2 == 0 else (),
         }
         # Small models find the next sentence by the operand of the last step: twice the same number would be ambiguous.
         fresh = {operator: [n for n in operands if n not in used] for operator, operands in fitting.items()}
         allowed = [operator for operator, operands in fresh.items() if operands]
+        if not allowed:  # small values may be used up
+            return _problem(rng, num_operations, largest)
         operator = rng.choices(allowed, [OPERATION_WEIGHTS[operator] for operator in allowed])[0]
         operand = rng.choice(fresh[operator])
         results = {"+": value + operand, "-": value - operand, "*": value * operand, "/": value // operand}

@@ -23,12 +23,14 @@ from paceline.data.rows import WHOLE, Row, RowsOnDemand, digest_of, split_of
 from paceline.data.tables import read_split, split_names
 from paceline.errors import DataError
 
-# Function of each built-in generator that makes its rows, given split and number.
-BUILT_IN: Mapping[str, Callable[[str, int], Sequence[Mapping[str, object]]]] = {
+# Function of each built-in generator that makes its rows, given split, number and parameters by name.
+BUILT_IN: Mapping[str, Callable[..., Sequence[Mapping[str, object]]]] = {
     "arithmetic": arithmetic.rows,
     "programs": programs.rows,
     "guess": guess.rows,
 }
+# The whole numbers that each parameter of a built-in generator may have.
+PARAMETERS: Mapping[str, Mapping[str, range]] = {"arithmetic": arithmetic.PARAMETERS}
 
 GYM_PREFIX = "reasoning_gym:"
 DEFAULT_SIZE = 10_000
@@ -166,7 +168,7 @@ def _counted(address: str) -> tuple[str, int | None]:
 
 def _is_generator(dataset: str) -> bool:
     """Return True for a generator's name, which wins over a file of that name (`./arithmetic` is the file)."""
-    return dataset in (*BUILT_IN, "reasoning_gym") or dataset.startswith(GYM_PREFIX)
+    return base_name(dataset) in (*BUILT_IN, "reasoning_gym") or dataset.startswith(GYM_PREFIX)
 
 
 def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None) -> Sequence[Row]:
@@ -182,8 +184,26 @@ def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None
     if kind != "generator":
         return read_split(dataset, split=split, size=size)
     count = DEFAULT_SIZE if size is None else size
-    made = BUILT_IN[dataset](split, count) if dataset in BUILT_IN else _gym_columns(dataset, split, count)
+    made = (
+        BUILT_IN[base_name(dataset)](split, count, **_built_in_settings(dataset))
+        if base_name(dataset) in BUILT_IN
+        else _gym_columns(dataset, split, count)
+    )
     return [Row(row_id=f"{dataset}/{split}:{number}", columns=columns) for number, columns in enumerate(made, start=1)]
+
+
+def _built_in_settings(dataset: str) -> dict[str, int]:
+    """The values in the brackets of a built-in generator's address."""
+    known = PARAMETERS.get(base_name(dataset), {})
+    found = dict[str, int]()
+    for name, value in _settings(dataset, list(known)).items():
+        if not isinstance(value, int) or isinstance(value, bool) or value not in known[name]:
+            raise DataError(
+                f"--dataset {dataset}: {name} must be a whole number from {known[name][0]} to {known[name][-1]}, got "
+                f"{value}; choose one of these"
+            )
+        found[name] = value
+    return found
 
 
 def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, object]]:
@@ -212,7 +232,8 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         raise DataError(
             f"--dataset {GYM_PREFIX}{name} has the splits 'train' and 'test', got {split!r}; use one of them"
         )
-    settings = _gym_settings(dataset, [one.name for one in dataclasses.fields(gym.factory.DATASETS[name][1])])
+    fields = dataclasses.fields(gym.factory.DATASETS[name][1])
+    settings = _settings(dataset, [one.name for one in fields if one.name not in ("seed", "size")])
     try:
         entries = gym.create_dataset(name, seed=GYM_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
     except (AssertionError, ValueError, TypeError) as error:
@@ -234,12 +255,13 @@ def _once(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
             yield entry
 
 
-def _gym_settings(dataset: str, known: Sequence[str]) -> dict[str, object]:
+def _settings(dataset: str, known: Sequence[str]) -> dict[str, object]:
     """The values in the brackets of an address: whole numbers, numbers, true and false, and words."""
-    found, offered = dict[str, object](), [name for name in known if name not in ("seed", "size")]
+    found = dict[str, object]()
     for name, value in parameter_texts(dataset, label=f"--dataset {dataset}", error=DataError).items():
-        if name not in offered:
-            raise DataError(f"--dataset {dataset}: there is no parameter {name!r}; it takes {', '.join(offered)}")
+        if name not in known:
+            offered = ", ".join(known) or "none"
+            raise DataError(f"--dataset {dataset}: there is no parameter {name!r}; it takes {offered}")
         found[name] = json_or_text(value)
     return found
 

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paceline
 from paceline.data.arithmetic import NAMES, OBJECTS, ArithmeticProblem, problems, rows
+from paceline.data.sources import load_rows
 from paceline.errors import DataError
 
 EMBEDDED = Path(paceline.__file__).parent / "models" / "embedded"
@@ -103,6 +104,40 @@ def test_a_larger_dataset_begins_with_the_smaller_one(split):
 def test_the_rows_are_the_same_on_every_machine():
     text = repr([list(row.items()) for split in ("train", "test") for row in rows(split, 200)])
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "7668a36c0f6ab45a"
+
+
+@pytest.mark.parametrize(("operations", "largest"), [(1, 10), (5, 10), (3, 99)])
+def test_problems_may_have_one_number_of_steps_and_only_small_values(operations, largest):
+    for row in rows("train", 200, operations=operations, largest=largest):
+        steps = solve_by_reading(row["question"])
+        values = {value for left, _, right, result in steps for value in (left, right, result)}
+        assert len(steps) == operations
+        assert max(values) <= largest
+        assert row["answer"] == str(steps[-1][-1])
+
+
+def test_parameters_stand_in_brackets_behind_the_name_and_splits_still_share_no_question():
+    address = "arithmetic(operations=1, largest=10)"
+    train, test = (load_rows(address, split=split, size=500) for split in ("train", "test"))
+    assert train[0].row_id == f"{address}/train:1"
+    assert [dict(row.columns) for row in test] == rows("test", 500, operations=1, largest=10)
+    assert not {row.columns["question"] for row in train} & {row.columns["question"] for row in test}
+    assert load_rows("arithmetic()", split="test", size=5)[0].columns == rows("test", 1)[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("arithmetic(operations=6)", "operations must be a whole number from 1 to 5, got 6"),
+        ("arithmetic(largest=9.5)", r"largest must be a whole number from 10 to 99, got 9\.5"),
+        ("arithmetic(operations=true)", "operations must be a whole number from 1 to 5, got True"),
+        ("arithmetic(steps=1)", "there is no parameter 'steps'; it takes operations, largest"),
+        ("guess(size=5)", "there is no parameter 'size'; it takes none"),
+    ],
+)
+def test_wrong_parameters_are_refused(address, sentence):
+    with pytest.raises(DataError, match=sentence):
+        load_rows(address, split="test", size=5)
 
 
 def test_an_unknown_split_names_the_ones_there_are():

@@ -1,0 +1,147 @@
+"""Learning: held-out accuracy over seconds and over sampled tokens, of TRL and of Paceline, on a real language model.
+
+    python benchmarks/bench_learning.py --model DIRECTORY [--seed N ...] [--steps 12] [--threads 2] [--output DIR]
+
+SmolLM2-135M-Instruct learns word problems of one step, as in `examples/smollm2.yaml`. Both sides run the same script
+(learning_curve.py), which imports `GRPOTrainer` and `GRPOConfig` from one or the other: the same model in float32,
+prompts in the same order, reward function, generations, lengths, temperature, learning rate, clip bounds, average and
+optimiser. Generation is each side's own: TRL's by transformers' `generate`, in micro-batches of 16 completions, which
+were faster than 64 and need a third of the memory. Seconds are those of training: held-out questions are answered while
+the clock stands still. Runs alternate, and with every seed the other side begins.
+
+Checked: the same number of completions, and that both sampled as many tokens within 10 %.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+import yaml
+from measuring import Contender, Entry, machine
+from running import RESULTS, write_result
+from transformers import AutoTokenizer
+
+from paceline.data.sources import load_rows
+
+RECIPE = Path(__file__).parents[1] / "examples" / "smollm2.yaml"
+LIBRARIES = ("paceline", "trl")
+ROWS = 16
+HELD_OUT = 400
+TOKENS_APART = 0.1
+TIMEOUT = 1800.0
+"""Seconds that a step with its evaluation may take."""
+
+
+def work(model: Path, recipe: Mapping[str, object], *, steps: int, eval_steps: int, seeds: Sequence[int]) -> dict:
+    """What both sides are given: prompts as the chat template writes them, and what is set alike."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+
+    def rows(split: str, size: int) -> list[dict]:
+        found = load_rows(str(recipe["dataset"]), split=split, size=size)
+        return [{"prompt": prompt(str(row.columns["question"])), "answer": row.columns["answer"]} for row in found]
+
+    def prompt(question: str) -> str:
+        messages = [{"role": "system", "content": recipe["system_prompt"]}, {"role": "user", "content": question}]
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+    alike = ("prompts_per_step", "num_generations", "max_completion_length", "temperature", "learning_rate")
+    return {
+        "model": str(model),
+        "train": rows("train", (max(seeds) + 1) * steps * int(str(recipe["prompts_per_step"]))),
+        "test": rows("test", HELD_OUT),
+        "max_steps": steps,
+        "eval_steps": eval_steps,
+        "rows": ROWS,
+        "warmup_steps": recipe["warmup_steps"],
+        **{name: recipe[name] for name in alike},
+    }
+
+
+def curve(library: str, given: Path, seed: int, *, steps: int, threads: int) -> list[dict]:
+    """The answers of one run, a step each.
+
+    Raises:
+        SystemExit: it did not end well; its last line says why.
+    """
+    entry = Entry(script="learning_curve.py", arguments=[library, str(given), str(seed), str(threads)])
+    lines = list[dict]()
+    with Contender.start(entry, threads=threads) as one:
+        for _ in range(steps):
+            line = one.read(timeout=TIMEOUT)
+            if "error" in line:
+                raise SystemExit(f"{library}, seed {seed}: {line['error']}")
+            right = "" if line["right"] is None else f"  held out {line['right']} of {HELD_OUT}"
+            print(f"{library}, seed {seed}: step {line['step']}, {line['seconds']:.0f} s{right}", flush=True)
+            lines.append(line)
+    return lines
+
+
+def compared(runs: Sequence[Mapping]) -> dict[str, object]:
+    """Per seed: seconds until Paceline's accuracy is what TRL's was at its end, and how much longer TRL took."""
+    found = dict[str, object]()
+    for seed in sorted({run["seed"] for run in runs}):
+        mine, theirs = (
+            [run["steps"] for run in runs if run["seed"] == seed and run["library"] == one] for one in LIBRARIES
+        )
+        last = theirs[0][-1]
+        as_good = [step for step in mine[0] if step["right"] is not None and step["right"] >= last["right"]]
+        found[str(seed)] = {
+            "right": {"paceline": mine[0][-1]["right"], "trl": last["right"]},
+            "seconds_per_step": {
+                "paceline": mine[0][-1]["seconds"] / len(mine[0]),
+                "trl": last["seconds"] / len(theirs[0]),
+            },
+            "tokens": {"paceline": mine[0][-1]["tokens"], "trl": last["tokens"]},
+            "sooner_by": last["seconds"] / as_good[0]["seconds"] if as_good else None,
+        }
+    return found
+
+
+def unequal(runs: Sequence[Mapping]) -> list[str]:
+    """What was not alike."""
+    tokens = {one: mean(run["steps"][-1]["tokens"] for run in runs if run["library"] == one) for one in LIBRARIES}
+    if abs(tokens["trl"] / tokens["paceline"] - 1) <= TOKENS_APART:
+        return []
+    return [f"paceline sampled {tokens['paceline']:.0f} tokens a run, trl {tokens['trl']:.0f}"]
+
+
+def main() -> int:
+    """Measure, print, write; 1 where the work was not alike."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="directory of SmolLM2-135M-Instruct")
+    parser.add_argument("--seed", type=int, action="append", help="may be given again (default 0, 1, 2)")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--eval-steps", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    asked = parser.parse_args()
+    seeds, runs = asked.seed or [0, 1, 2], list[dict]()
+    where = machine(asked.threads)
+    recipe = yaml.safe_load(RECIPE.read_text())
+    given = work(asked.model, recipe, steps=asked.steps, eval_steps=asked.eval_steps, seeds=seeds)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "work.json"
+        path.write_text(json.dumps(given))
+        for number, seed in enumerate(seeds):
+            for library in LIBRARIES[:: -1 if number % 2 else 1]:
+                steps = curve(library, path, seed, steps=asked.steps, threads=asked.threads)
+                runs.append({"library": library, "seed": seed, "steps": steps})
+    settings = {name: value for name, value in given.items() if name not in ("model", "train", "test")}
+    result = {
+        "benchmark": "learning",
+        "size": "smollm2-135m",
+        "machine": where,
+        "settings": settings | {"held_out": HELD_OUT},
+    }
+    print(write_result(asked.output, {**result, "runs": runs, "compared": compared(runs)}))
+    for seed, one in compared(runs).items():
+        print(f"seed {seed}: {one}")
+    print("\n".join(unequal(runs)) or "both sides did the same work")
+    return 1 if unequal(runs) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
