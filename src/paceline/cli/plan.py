@@ -16,10 +16,18 @@ from paceline.data.rows import WHOLE
 from paceline.data.sources import load_rows
 from paceline.errors import DONE, ConfigError
 from paceline.training.plan.batches import batch_plan, describe
-from paceline.training.plan.describing import describe_layouts, describe_memory, describe_room, describe_time, refusal
+from paceline.training.plan.describing import (
+    describe_layouts,
+    describe_memory,
+    describe_room,
+    describe_sampler,
+    describe_time,
+    refusal,
+    sampler_refusal,
+)
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
-from paceline.training.plan.memory import computed_bytes
+from paceline.training.plan.memory import computed_bytes, sampler_memory, samplers
 from paceline.training.plan.seconds import step_time
 from paceline.training.plan.shape import ModelShape, read_shape
 from paceline.training.setup.checks import check
@@ -66,7 +74,7 @@ def run(argv: list[str]) -> int:
             raise ConfigError(f"--processes must be a whole number of at least 1, got {processes!r}")
         ranks = training_ranks(config.parallel, int(processes))
     sizes, device = layout(config.parallel, ranks), _device(config, given.door)
-    data, files = config.data, check(config, needs_weights=False).files
+    data, files = config.data, check(config, runs_here=False).files
     rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=files)
     # rows of a large dataset that are left out count as taken, and so among its tasks
     num_tasks = len(screen(rows, config.data, None).rows) if len(rows) <= WHOLE else len(rows)
@@ -104,6 +112,9 @@ def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_c
     memory = fitting.plan(sizes=sizes)
     several = f"Of each of {sizes.ranks} processes that train:\n" if sizes.ranks > 1 else ""
     print(f"{several}{describe_memory(memory)}\n{describe_room(fitting, sizes, memory)}")
+    sampler = sampler_memory(config, shape, sizes, on=device)
+    if sampler is not None:
+        print(f"Of each of {samplers(config, sizes)} processes that sample:\n{describe_sampler(sampler)}")
     print(f"The model has {shape.parameters:,} parameters.")
     if sizes.ranks > 1:
         print(f"\n{describe_layouts(fitting.layouts(sizes.ranks), sizes.ranks)}")
@@ -114,7 +125,9 @@ def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_c
     else:
         time = step_time(config, shape, memory, device.rates, number_bytes, sizes)
         print(f"\n{describe_time(time, device.rates, device)}")
-    return "" if fitting.has_room(memory) else refusal(fitting, sizes, memory)
+    if not fitting.has_room(memory):
+        return refusal(fitting, sizes, memory)
+    return "" if sampler is None or fitting.has_room(sampler) else sampler_refusal(fitting, sampler)
 
 
 CALIBRATION_SECONDS = 0.5

@@ -17,10 +17,10 @@ from paceline.kernels import logprobs
 from paceline.runtime import devices
 from paceline.training.plan import memory as planner
 from paceline.training.plan.batches import batch_plan
-from paceline.training.plan.describing import describe_layouts, describe_memory, refusal
+from paceline.training.plan.describing import describe_layouts, describe_memory, refusal, sampler_refusal
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
-from paceline.training.plan.memory import activations, computed_bytes, memory_plan
+from paceline.training.plan.memory import activations, computed_bytes, memory_plan, sampler_memory
 from paceline.training.plan.seconds import step_time
 from paceline.training.plan.shape import model_shape, read_shape
 
@@ -111,6 +111,51 @@ def test_plan_says_what_each_of_several_processes_takes(tmp_path, capsys):
     assert "Of each of 3 processes that train:" in capsys.readouterr().out
     assert main(["plan", *words[:5], "four"]) == 2
     assert "--processes must be a whole number of at least 1, got 'four'" in capsys.readouterr().err
+
+
+ON_CLUSTER = {"cluster": True, "num_producers": 4, "num_consumers": 2}
+
+
+def test_memory_of_a_process_that_only_samples_by_hand():
+    shape = model_shape({**SHAPE, "vocab_size": 10}, parameters=1_000)
+    given = {
+        **REQUIRED,
+        "max_prompt_length": 10,
+        "max_completion_length": 30,
+        "prompts_per_step": 8,
+        "dtype": "float32",
+    }
+    assert sampler_memory(build_config(given), shape, Sizes()) is None, "those that train sample"
+    for apart in (ON_CLUSTER, {"sampling_ranks": 4}):
+        memory = sampler_memory(build_config(given | apart), shape, Sizes(replicate=2))
+        # 2 of the 8 prompts with 8 completions each; the engine joins queries, keys and values of its own copy
+        assert memory.kv_cache == (2 * 8 * 30 + 2 * 10) * 2 * 2 * 2 * 8 * 4
+        assert (memory.weights, memory.drawn) == (4_000, 2 * 8 * 10 * 4)
+        assert memory.peak == memory.libraries + 4_000 + memory.engine + memory.kv_cache + memory.drawn
+    adapter = sampler_memory(build_config(given | ON_CLUSTER | {"lora_rank": 1}), shape, Sizes())
+    assert adapter.weights == 4_000 + 2 * shape.linear_widths * 4
+
+
+def test_a_sampler_that_does_not_fit_is_refused_with_the_option_that_decides():
+    fitting = billions(**ON_CLUSTER, concurrent_sequences=4096, prompts_per_step=4096, max_completion_length=4096)
+    memory = sampler_memory(fitting.config, fitting.shape, Sizes(replicate=2), on=fitting.device)
+    assert not fitting.has_room(memory)
+    sentence = sampler_refusal(fitting, memory)
+    assert re.fullmatch(
+        r"--model m takes \d+\.\d\d GiB of each process that samples, which must be at most 75\.67 GiB on NVIDIA H100 "
+        r"80GB HBM3; lower --concurrent-sequences or take a smaller model",
+        sentence,
+    )
+
+
+def test_a_run_with_vllm_is_planned_where_there_is_none(capsys):
+    words = ("plan", "--model", "embedded", "--dataset", "arithmetic", "--gpu", "h100", "--engine", "vllm", "--cluster")
+    assert main([*words, "--num-producers", "4"]) == 0
+    out = capsys.readouterr().out
+    # 45 % of the card, beside the sampler's own copy of the weights
+    assert re.search(
+        r"Of each of 4 processes that sample:\n(.+\n)+engine +35\.841\n(.+\n)*in all +\d+\.\d{3}  GiB\n", out
+    )
 
 
 def test_memory_of_an_adapter_by_hand():
@@ -271,6 +316,24 @@ def test_a_step_at_best_by_hand():
     cache = 2 * 2 * 2 * 8 * (8 * 8 + 2 * 8)
     assert slow.generate == pytest.approx(16 * 4 * (2_320 + cache) / 1e3)
     assert time.step == time.generate + time.update
+    # two processes train, and two others sample one prompt each: with 8 prompt tokens, 16 steps of 4 rows
+    apart = {**given, "cluster": True, "num_producers": 2, "num_consumers": 2, "max_staleness": 1}
+    sampled = step_time(build_config(apart), shape, memory, rates, 4, Sizes(replicate=2))
+    assert sampled.generate == pytest.approx(2 * 2_320 * (8 + 16 * 4) / 1e6)
+    alone = step_time(build_config(apart | {"num_producers": 1}), shape, memory, rates, 4, Sizes(replicate=2))
+    assert alone.generate == time.generate
+    assert sampled.step == max(sampled.generate, sampled.update), "one step is sampled while another is trained"
+
+
+def test_weights_below_an_adapter_have_no_gradients_that_take_time():
+    shape = model_shape({**SHAPE, "vocab_size": 10, "tie_word_embeddings": True}, parameters=2_320)
+    rates = Rates(products=1e6, reading=1e30)
+    whole, adapter = (
+        step_time(config, shape, memory_plan(config, shape), rates, 4, Sizes()).update
+        for config in (build_config({**REQUIRED, "lora_rank": rank}) for rank in (0, 2))
+    )
+    # 32 prompts of 512 tokens with 8 completions of 512: two operations per weight and token fewer
+    assert whole - adapter == pytest.approx(2 * 2_320 * 32 * 9 * 512 / 1e6)
 
 
 BILLIONS = {

@@ -7,7 +7,7 @@ from paceline.reports.format import gibibytes
 from paceline.training.plan.batches import table
 from paceline.training.plan.fitting import Fitting, LayoutChange
 from paceline.training.plan.hardware import Device, Rates
-from paceline.training.plan.memory import MemoryPlan
+from paceline.training.plan.memory import MemoryPlan, SamplerMemory
 from paceline.training.plan.seconds import StepTime
 
 LAYOUTS = 6
@@ -45,6 +45,19 @@ def describe_memory(memory: MemoryPlan) -> str:
     elsewhere = [("optimiser", memory.optimizer - optimizer), ("copy that is being saved", memory.saved - saved)]
     rows += [(f"{name}, in main memory", _gib(size)) for name, size in elsewhere if size]
     return table(rows)
+
+
+def describe_sampler(memory: SamplerMemory) -> str:
+    """What each part takes of a process that only samples, in GiB."""
+    rows = [
+        ("libraries", memory.libraries),
+        ("weights", memory.weights),
+        ("engine", memory.engine),
+        ("key/value cache", memory.kv_cache),
+        ("logits of a draw", memory.drawn),
+    ]
+    lines = [(name, _gib(size)) for name, size in rows if size]
+    return table([*lines, ("in all", f"{_gib(memory.peak)}  GiB")])
 
 
 def describe_room(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
@@ -96,6 +109,16 @@ def refusal(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
     return (
         f"--model {fitting.config.model.model} takes {gibibytes(memory.peak)} of each process, which must be at most "
         f"{gibibytes(fitting.usable)} on {device.name}; {remedy}"
+    )
+
+
+def sampler_refusal(fitting: Fitting, memory: SamplerMemory) -> str:
+    """Why a process that only samples does not fit, and the option that decides how much it takes."""
+    assert fitting.device.memory is not None  # all fits what is not known
+    option = "--vllm-memory" if fitting.config.engine.engine == "vllm" else "--concurrent-sequences"
+    return (
+        f"--model {fitting.config.model.model} takes {gibibytes(memory.peak)} of each process that samples, which must "
+        f"be at most {gibibytes(fitting.usable)} on {fitting.device.name}; lower {option} or take a smaller model"
     )
 
 

@@ -10,7 +10,7 @@ from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.training.plan.batches import forwarded_tokens
 from paceline.training.plan.hardware import Device
-from paceline.training.plan.memory import MemoryPlan, memory_plan
+from paceline.training.plan.memory import MemoryPlan, SamplerMemory, memory_plan
 from paceline.training.plan.shape import ModelShape
 
 USABLE = 0.95
@@ -45,7 +45,7 @@ class Fitting:
         sizes = sizes or layout(config.parallel, config.parallel.fewest)
         return memory_plan(config, self.shape, sizes, on=self.device)
 
-    def has_room(self, memory: MemoryPlan) -> bool:
+    def has_room(self, memory: MemoryPlan | SamplerMemory) -> bool:
         """Return True if the device has that much, or its memory is not known."""
         return memory.peak <= self.usable
 

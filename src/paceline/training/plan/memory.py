@@ -181,7 +181,7 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
     """
     number_bytes = computed_bytes(config, shape, on)
     is_half, parts = number_bytes < FLOAT32_BYTES, held(config, shape, sizes)
-    engine, kv_cache, drawn = _engine(config, shape, sizes, on)
+    engine, kv_cache, drawn = _engine(config, shape, sizes, on) if samples_here(config) else (0, 0, 0)
     saved, moments = 0, parts.trained * config.optim.moment_bytes
     if config.loop.background_save:  # trained weights, their moments, and a reference that moves
         moving = parts.base if config.loss.beta > 0 and config.loss.ref_sync_steps else 0
@@ -227,12 +227,51 @@ def samples_here(config: Config) -> bool:
     return not config.cluster.cluster and not config.parallel.sampling_ranks
 
 
+def samplers(config: Config, sizes: Sizes) -> int:
+    """Return how many processes sample: those that train too, or others."""
+    if config.cluster.cluster:
+        return config.cluster.num_producers
+    return config.parallel.sampling_ranks or sizes.ranks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplerMemory:
+    """Bytes of a process that only samples, on its device, at most."""
+
+    libraries: int
+    weights: int
+    """Its copy of the weights, in float32, an adapter's among them."""
+    engine: int
+    """What the engine makes of the weights; with vLLM on CUDA all that it takes."""
+    kv_cache: int
+    drawn: int
+    """Logits of a step of decoding."""
+
+    @property
+    def peak(self) -> int:
+        """The most of a run."""
+        return self.libraries + self.weights + self.engine + self.kv_cache + self.drawn
+
+
+def sampler_memory(config: Config, shape: ModelShape, sizes: Sizes, *, on: Device = CPU) -> SamplerMemory | None:
+    """Memory of a process that only samples; None where those that train do so."""
+    if samples_here(config):
+        return None
+    adapter = config.lora.lora_rank * shape.num_layers * shape.linear_widths
+    engine, kv_cache, drawn = _engine(config, shape, sizes, on)
+    return SamplerMemory(
+        libraries=LIBRARIES[on.kind],
+        weights=(shape.parameters + adapter) * FLOAT32_BYTES,
+        engine=engine,
+        kv_cache=kv_cache,
+        drawn=drawn,
+    )
+
+
 def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> tuple[int, int, int]:
     """Bytes of weights, cache and logits while a process samples its share of the prompts."""
-    if not samples_here(config):
-        return 0, 0, 0
     number_bytes, generations = computed_bytes(config, shape, on), config.sampling.num_generations
-    share = math.ceil(config.loop.prompts_per_step / sizes.ranks) * generations
+    share = math.ceil(config.loop.prompts_per_step / samplers(config, sizes)) * generations
     sequences = min(config.engine.concurrent_sequences, share)
     prompts = math.ceil(sequences / generations)
     tokens = sequences * config.sampling.max_completion_length + prompts * config.data.max_prompt_length

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from paceline.config.layout import Sizes
 from paceline.config.sections import Config
 from paceline.training.plan.hardware import Rates
-from paceline.training.plan.memory import FLOAT32_BYTES, MemoryPlan
+from paceline.training.plan.memory import FLOAT32_BYTES, MemoryPlan, samplers
 from paceline.training.plan.shape import ModelShape
 
 FORWARD = 2
 """Operations per weight and token: a product and a sum."""
-BACKWARD = 4
-"""For the gradients of inputs and of weights."""
+BACKWARD = 2
+"""For the gradients of the inputs, and as much again for those of the weights, which an adapter's base has none of."""
 ADAM_NUMBERS = 7
 """Read per trained weight: weight, gradient, two moments; written: weight and moments."""
 
@@ -27,11 +27,13 @@ class StepTime:
 
     generate: float
     update: float
+    is_ahead: bool
+    """True if the next steps are sampled while one is trained."""
 
     @property
     def step(self) -> float:
-        """One after the other."""
-        return self.generate + self.update
+        """One after the other, or the longer of both."""
+        return max(self.generate, self.update) if self.is_ahead else self.generate + self.update
 
 
 def step_time(
@@ -41,7 +43,7 @@ def step_time(
     prompt, length = config.data.max_prompt_length, config.sampling.max_completion_length
     generations, optim = config.sampling.num_generations, config.optim
     # sampling: prompts once per group; then a token of every row at a time, which reads all weights and the cache
-    groups = math.ceil(config.loop.prompts_per_step / sizes.ranks)
+    groups = math.ceil(config.loop.prompts_per_step / samplers(config, sizes))
     rows = min(config.engine.concurrent_sequences, groups * generations)
     waves = math.ceil(groups * generations / rows)
     first = FORWARD * shape.multiplied * groups * prompt / rates.products
@@ -53,10 +55,13 @@ def step_time(
     share = config.loop.prompts_per_step / sizes.shares / sizes.context
     tokens = share * (prompt + generations * length)
     attended = 2 * shape.num_layers * shape.num_heads * shape.head_dim * (prompt + length / 2)
-    of_token = (shape.multiplied + attended) / (sizes.tensor * sizes.pipeline)
     again = FORWARD * memory.cut.layers / shape.num_layers
     before = FORWARD * ((config.loss.beta > 0) + (optim.num_minibatches > 1))  # passes without a gradient
-    operations = tokens * of_token * (optim.num_iterations * (FORWARD + BACKWARD + again) + before)
+    of_attention = attended * (optim.num_iterations * (FORWARD + 2 * BACKWARD + again) + before)
+    backward = BACKWARD if config.lora.lora_rank else 2 * BACKWARD
+    of_weights = shape.multiplied * (optim.num_iterations * (FORWARD + backward + again) + before)
+    operations = tokens * (of_weights + of_attention) / (sizes.tensor * sizes.pipeline)
     updates = optim.num_iterations * optim.num_minibatches
     moved = updates * ADAM_NUMBERS * memory.optimizer / optim.moment_bytes * FLOAT32_BYTES
-    return StepTime(generate=generate, update=operations / rates.products + moved / rates.reading)
+    update = operations / rates.products + moved / rates.reading
+    return StepTime(generate=generate, update=update, is_ahead=config.cluster.max_staleness > 0)

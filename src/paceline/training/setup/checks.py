@@ -100,15 +100,15 @@ def own_policy_loss(options: LossConfig) -> "PolicyLoss | None":
     return cast("PolicyLoss", own_function(options.bound, flag="--bound")) if is_code(options.bound) else None
 
 
-def check(config: Config, own: OwnObjects = NO_OBJECTS, *, needs_weights: bool = True) -> Checked:
+def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = True) -> Checked:
     """Check that everything named by training's options exists, and the rows: all of a file, else the first.
 
-    Without `needs_weights` a model may be a config.json alone.
+    Not `runs_here`, a model may be a config.json alone, and vLLM, trackers and a sandbox may be on another machine.
 
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    positions = None if own.model is not None else _look_at_model(config, needs_weights=needs_weights)
+    positions = None if own.model is not None else _look_at_model(config, needs_weights=runs_here)
     checked, data = resolved(config, own), config.data
     if "advantage" not in own.objective:
         own_advantage(config.advantage)
@@ -116,9 +116,10 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, needs_weights: bool =
         own_policy_loss(config.loss)
     for name in config.rewards.reward_models:
         check_reward_model(name)
-    check_trackers(config.loop.report_to)
-    if config.engine.engine == "vllm":
-        check_vllm(None)
+    if runs_here:
+        check_trackers(config.loop.report_to)
+        if config.engine.engine == "vllm":
+            check_vllm(None)
     # of several the first rows are taken of all together, so each is read whole
     most = data.dataset_size if len(data.datasets) == 1 else None
     by_functions = row_check(checked.functions)
@@ -128,7 +129,8 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, needs_weights: bool =
         _screen(config, checked, rows, dataset, by_functions)
     if data.eval_dataset is not None:
         _look_at_held_out_rows(config, checked)
-    _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()), checked.environments)
+    if runs_here:
+        _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()), checked.environments)
     check_completion_fits(config.sampling.max_completion_length, limit=positions)
     return checked
 
