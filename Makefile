@@ -29,7 +29,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent real newcomer studies test test-bounds test-all proofs chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent real newcomer studies test test-bounds test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,9 @@ test-all: $(VENV)/installed-dev test-bounds ## Run all tests, and some with the 
 
 proofs: ## Write docs/proofs.md from the report that the last `make test-all` left.
 	$(BIN)/python scripts/proofs.py build/tests.xml
+
+recipes: $(VENV)/installed-dev ## Write what `paceline plan` says of each recipe into its head and into docs/recipes.md.
+	$(BIN)/python -m scripts.recipes
 
 test-bounds: $(BOUNDS_VENV)/installed ## Run some of the tests with the oldest transformers, datasets and peft declared.
 	$(BOUNDS_VENV)/bin/python -m pytest $(IN_PARALLEL) $(BOUNDED)

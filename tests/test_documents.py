@@ -109,8 +109,9 @@ def test_a_piece_of_python_runs(block, tmp_path):
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory) -> Path:
-    """The files that commands name: `run.yaml` and `rewards.py` of the README, a set of rows under every name."""
+    """The files that commands name: `run.yaml` and `rewards.py` of the README, recipes, rows under every name."""
     place = tmp_path_factory.mktemp("workplace")
+    (place / "recipes").symlink_to(ROOT / "recipes")
     readme = {block.kind: block.text for block in BLOCKS if block.document == "README.md"}
     (place / "run.yaml").write_text(readme["yaml"])
     (place / "rewards.py").write_text(readme["python"])

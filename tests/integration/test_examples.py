@@ -42,15 +42,6 @@ def start(name: str, tmp_path: Path, policy: Path, *options: object, rows: list[
     return RunDir(tmp_path / "run")
 
 
-def test_gsm8k_trains_with_dapos_objective(tmp_path, policy):
-    run = start("gsm8k_qwen.yaml", tmp_path, policy, "--eval-dataset", rows_file(tmp_path / "test.jsonl", GSM8K))
-    steps = run.metrics()
-    assert [set(step["rewards"]) for step in steps] == [{"think_answer_tags", "format"}] * 2
-    # a random model answers nothing right: every group is filtered, sampled again three times, and still missing
-    assert [(step["refills"], step["groups_missing"], step["updates"]) for step in steps] == [(3, 2, 0)] * 2
-    assert {record["dropped"] for record in run.rollouts(1)} == {"filtered"}
-
-
 def test_a_real_model_is_rewarded_for_the_result_of_its_first_equation(tmp_path, policy, monkeypatch):
     monkeypatch.chdir(ROOT)
     options = ("--config", EXAMPLES / "smollm2.yaml", "--model", policy, "--output-dir", tmp_path / "run")
@@ -58,14 +49,6 @@ def test_a_real_model_is_rewarded_for_the_result_of_its_first_equation(tmp_path,
     run = RunDir(tmp_path / "run")
     assert [set(step["rewards"]) for step in run.metrics()] == [{"examples/first_equation.py:first_equation"}] * 2
     assert all(re.search(r"How many [^?]+[?]", record["prompt"]) for record in run.rollouts(1))
-
-
-def test_the_adapter_example_leaves_an_adapter(tmp_path, policy):
-    pytest.importorskip("peft")
-    run = start("lora.yaml", tmp_path, policy, "--lora-rank", 2, "--preset", "grpo")
-    adapter = json.loads((run.path / "final" / "adapter_config.json").read_text())
-    assert (adapter["peft_type"], adapter["r"], adapter["lora_alpha"]) == ("LORA", 2, 32)
-    assert all(step["kl"] is not None for step in run.metrics())
 
 
 def test_rewards_of_ones_own_stand_beside_the_checked_answer(tmp_path, policy, monkeypatch):
