@@ -1,23 +1,32 @@
 """Every recipe starts: its own file, with its family's model and tokenizer made tiny, and rows with its columns.
 
 Lengths, batches and steps are small, and a recipe for many processes is one process here. Two of those start on two
-ranks as well.
+ranks as well, and that for Ray with a trainer and a sampler, whose processes are left out.
 """
 
 import contextlib
+import io
 import json
 import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from paceline.checkpoints.run_directory import RunDir
+from paceline.cli.arguments import parse
 from paceline.cli.main import main
+from paceline.cli.train import COMMAND
 from paceline.config.building import build_config
+from paceline.training.session import train
+from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.preparation import prepare
+from paceline.training.setup.run_request import RunRequest
 from scripts.recipes import MODELS, ROOT, Recipe, recipes
 from tests.chat_families import stop_ids_of, tokenizer_of
+from tests.cluster_here import cluster_here
 from tests.forked import torchrun
 
 TOKENIZERS = {
@@ -157,7 +166,7 @@ def test_a_recipe_starts_on_a_tiny_model_of_its_family(recipe, tmp_path):
     assert set(config.rewards.names) < set(step["rewards"])
     assert (len(run.rollouts(1)), step["groups_missing"], step["updates"]) == (8, 0, config.optim.num_minibatches)
     assert step["grad_norm"] > 0
-    assert (step["kl"] is not None) == (config.loss.beta > 0)
+    assert ("kl" in step) == (config.loss.beta > 0)
     assert (tmp_path / "run" / "final" / "adapter_config.json").exists() == bool(config.lora.lora_rank)
     assert [one["step"] for one in run.evals()] == [0, 1]
 
@@ -172,3 +181,14 @@ def test_a_recipe_for_eight_cards_starts_on_two_ranks(name, apart, tmp_path):
     assert done.returncode == 0, done.stderr
     (step,) = RunDir(tmp_path / "run").metrics()
     assert (step["groups_missing"], step["updates"]) == (0, 1)
+
+
+def test_the_recipe_for_ray_samples_the_second_step_before_the_first_is_trained(tmp_path):
+    (recipe,) = [one for one in recipes() if one.options.get("cluster")]
+    apart = ("--max-steps", "2", "--num-producers", "1", "--num-consumers", "1", "--zero-stage", "0")
+    given = parse(COMMAND, [*options(recipe, tmp_path), *apart])
+    config = read_configuration(given.options, file=given.door["config"]).config
+    request = RunRequest(config=config, output_dir=tmp_path / "run")
+    assert train(request, prepare(config), console=Console(file=io.StringIO()), make_backend=cluster_here)
+    steps = RunDir(tmp_path / "run").metrics()
+    assert [(step["updates"], step["staleness_max"]) for step in steps] == [(4, 0), (4, 4)]
