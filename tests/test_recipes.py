@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,12 @@ def test_a_recipe_begins_with_what_plan_says_of_it(recipe, plans):
 def test_the_page_has_every_recipe_with_its_plan(plans):
     text = PAGE.read_text()
     assert text == page(text, [row(one, plans[one.path.name]) for one in recipes()]), "run `make recipes`"
+
+
+def test_every_recipe_fits_other_cards_of_its_size_too(tmp_path):
+    for recipe in recipes():
+        text = recipe.text.replace("--gpu rtx-4090", "--gpu l4").replace("--gpu h100", "--gpu a100-80gb")
+        assert any(line.startswith("Peak ") for line in planned(replace(recipe, text=text), tmp_path))
 
 
 @pytest.mark.parametrize("model", MODELS)
