@@ -20,8 +20,9 @@ class RewardFunction(Protocol):
 
     Called as `f(prompts=..., completions=..., completion_ids=..., answer=..., prompt_messages=..., **columns)`: lists
     with one entry per completion, every column of the dataset among them. `prompts` are texts with the chat template
-    applied, `prompt_messages` the messages that went into it (None for a prompt of plain text). A function without
-    `**columns` gets only the arguments that its signature names.
+    applied, `prompt_messages` the messages that went into it (None for a prompt of plain text), `finish_reasons` are
+    `length` where the completion was cut, else `stop`. A function without `**columns` gets only the arguments that its
+    signature names.
 
     Of a conversation `completions` and `completion_ids` are what the model wrote, turn after turn, and nothing that an
     environment said; `completion_messages` are all messages behind the prompt, `episode_ids` the tokens of both.

@@ -58,6 +58,7 @@ def test_every_column_the_gold_answer_and_the_tokens_are_given_as_lists():
         "prompt_messages": [None, [{"role": "user", "content": "q"}], None],
         "completions": ["x", "yz", ""],
         "completion_ids": [[120], [121, 122], []],
+        "finish_reasons": ["stop", "stop", "stop"],
         "completion_messages": [[{"role": "assistant", "content": text}] for text in ("x", "yz", "")],
         "episode_ids": [[120], [121, 122], []],
         "environments": [None, None, None],

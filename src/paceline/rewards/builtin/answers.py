@@ -62,16 +62,30 @@ def after_thought(task: Task, statement: str) -> str:
     return f"{opening}Worked out.</think>{statement}"
 
 
-def judging(name: str, find: Find, *, score: Scoring = lambda right, *_: right, **described: Any) -> BuiltIn:
-    """The function that compares what `find` finds with the gold answer; `described` are other fields of `BuiltIn`."""
+def judging(
+    name: str,
+    find: Find,
+    *,
+    find_in_cut: Find | None = None,
+    score: Scoring = lambda right, *_: right,
+    **described: Any,
+) -> BuiltIn:
+    """The function that compares what `find` finds with the gold answer.
+
+    `find_in_cut` looks in the place of `find` where the completion was cut at its limit; `described` are other fields of
+    `BuiltIn`.
+    """
 
     def pairs(
-        prompts: Sequence[str], completions: Sequence[str], answers: Sequence[str | None]
+        prompts: Sequence[str],
+        completions: Sequence[str],
+        answers: Sequence[str | None],
+        finish_reasons: Sequence[str] | None,
     ) -> list[tuple[str, str] | float | None]:
         """Per completion gold answer and answer; 0.0 where it states none, None where there is no gold answer."""
-        compared = list[tuple[str, str] | float | None]()
-        for prompt, completion, gold in zip(prompts, completions, answers, strict=True):
-            found = find(prompt, completion)
+        compared, ends = list[tuple[str, str] | float | None](), finish_reasons or ["stop"] * len(completions)
+        for prompt, completion, gold, end in zip(prompts, completions, answers, ends, strict=True):
+            found = (find_in_cut if find_in_cut and end == "length" else find)(prompt, completion)
             compared.append(None if gold is None or is_blank(gold) else 0.0 if found is None else (gold, found))
         return compared
 
@@ -81,9 +95,10 @@ def judging(name: str, find: Find, *, score: Scoring = lambda right, *_: right, 
         completions: list[str],
         answer: list[str | None],
         completion_ids: Sequence[Sequence[int]] | None = None,
+        finish_reasons: Sequence[str] | None = None,
         **columns: object,
     ) -> list[float | RewardError | None]:
-        compared = pairs(prompts, completions, answer)
+        compared = pairs(prompts, completions, answer, finish_reasons)
         outcomes = iter(math_outcomes([pair for pair in compared if isinstance(pair, tuple)]))
         scores = list[float | RewardError | None]()
         for place, pair in enumerate(compared):
@@ -95,8 +110,16 @@ def judging(name: str, find: Find, *, score: Scoring = lambda right, *_: right, 
             scores.append(right)
         return scores
 
-    def begin(*, prompts: list[str], completions: list[str], answer: list[str | None], **columns: object) -> None:
-        begin_verdicts([pair for pair in pairs(prompts, completions, answer) if isinstance(pair, tuple)])
+    def begin(
+        *,
+        prompts: list[str],
+        completions: list[str],
+        answer: list[str | None],
+        finish_reasons: Sequence[str] | None = None,
+        **columns: object,
+    ) -> None:
+        compared = pairs(prompts, completions, answer, finish_reasons)
+        begin_verdicts([pair for pair in compared if isinstance(pair, tuple)])
 
     return BuiltIn(name=name, call=call, begin=begin, find=find, **described)
 
@@ -130,11 +153,11 @@ def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
     | a task without gold answer                       | None  |
 
     `plain`: a completion with no such mark answers with its last line: what follows the last `answer is`, `answer:` or
-    `=` in it, and of that the number, where it is the only one. For models that have not learned any format: without
-    it they score 0.0 throughout, and nothing is learned.
+    `=` in it, and of that the number, where it is the only one. One that was cut at its limit has no last line. For
+    models that have not learned any format: without it they score 0.0 throughout, and nothing is learned.
     """
 
-    return judging("accuracy", partial(find_answer, plain=plain), **stating(_in_tags))
+    return judging("accuracy", partial(find_answer, plain=plain), find_in_cut=find_answer, **stating(_in_tags))
 
 
 def boxed(context: RewardContext) -> BuiltIn:

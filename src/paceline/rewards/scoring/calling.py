@@ -71,6 +71,7 @@ def arguments_of(
         "prompt_messages": [None if task.messages is None else [dict(one) for one in task.messages] for task in tasks],
         "completions": [completion.text for completion in completions],
         "completion_ids": [list(completion.sampled_ids) for completion in completions],
+        "finish_reasons": [completion.finish_reason for completion in completions],
         "completion_messages": [[dict(one) for one in completion.messages] for completion in completions],
         "episode_ids": [list(completion.token_ids) for completion in completions],
         ENVIRONMENTS: [getattr(one, "inner", one) for one in environments] or [None] * len(completions),
