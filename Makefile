@@ -61,7 +61,7 @@ real: $(VENV)/installed-dev $(SMOLLM2) ## Train a real language model, SmolLM2-1
 	$(PACELINE) train --config examples/smollm2.yaml --seed 0 --output-dir $(REAL)/seed-0
 	$(PACELINE) train --config examples/smollm2.yaml --seed 1 --output-dir $(REAL)/seed-1
 	$(PACELINE) train --config examples/smollm2.yaml --seed 2 --output-dir $(REAL)/seed-2
-	$(PACELINE) train --config examples/smollm2.yaml --learning-rate 0 --output-dir $(REAL)/learning-rate-0
+	$(PACELINE) train --config examples/smollm2.yaml --learning-rate 0 --max-steps 10 --output-dir $(REAL)/learning-rate-0
 	$(PACELINE) train --config examples/smollm2.yaml --reward-funcs random --output-dir $(REAL)/random-reward
 	$(PACELINE) report $(REAL_RUNS)
 
@@ -92,6 +92,7 @@ test: $(VENV)/installed-dev ## Run what every change must pass: every unit, ever
 	$(PYTEST) -m 'not long' src tests/laws tests/unit $(wildcard tests/test_*.py)
 
 test-all: $(VENV)/installed-dev test-bounds ## Run all tests, and some with the oldest libraries declared.
+	@$(MAKE) --no-print-directory $(SMOLLM2) || echo 'the test that trains a real model is skipped without its file'
 	$(PYTEST) --junitxml=build/tests.xml
 
 proofs: ## Write docs/proofs.md from the report that the last `make test-all` left.
