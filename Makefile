@@ -133,10 +133,11 @@ model: $(VENV)/installed ## Make the embedded models again, from nothing.
 vllm: $(VLLM_VENV)/installed ## Install Paceline with vLLM's CPU build into .venv-vllm.
 
 # A benchmark whose peer failed or did other work ends with 1; what was measured is on the page all the same.
-bench: $(VENV)/installed-bench ## Run the benchmarks, hours on a CPU; vLLM only after `make vllm`.
+bench: $(VENV)/installed-bench $(SMOLLM2) ## Run the benchmarks, hours on a CPU; vLLM only after `make vllm`.
 	$(BIN)/python benchmarks/machine.py
 	-$(BIN)/python benchmarks/bench_generate.py --vllm-python $(VLLM_VENV)/bin/python
 	-$(BIN)/python benchmarks/bench_step.py
+	-$(BIN)/python benchmarks/bench_learning.py
 	-$(BIN)/python benchmarks/bench_rewards.py
 	-$(BIN)/python benchmarks/bench_cluster.py
 	-$(BIN)/python benchmarks/bench_survival.py

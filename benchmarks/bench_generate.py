@@ -32,13 +32,14 @@ from workloads import GENERATE, Workload
 
 TIMEOUT = 900.0
 """Seconds that a contender may take to load, or for one repetition."""
-BATCHES = {"shipped": (32, 64), "30m": (64,), "qwen-0.5b": (256,), "qwen-1.5b": (512,)}
+BATCHES = {"shipped": (32, 64), "30m": (64,), "smollm2": (128,), "qwen-0.5b": (256,), "qwen-1.5b": (512,)}
 """Tokens in a batch of continuous batching, by size. 32 and 64 were the fastest of 16 to 1,024 on a CPU with the small
 models: the attention mask spans all requests of a batch. Those of the large ones are chosen for longer prompts, not
 measured against others."""
 DTYPES = {
     "shipped": ("float32", "bfloat16"),
     "30m": ("float32", "bfloat16"),
+    "smollm2": ("float32", "bfloat16"),
     "qwen-0.5b": ("bfloat16",),
     "qwen-1.5b": ("bfloat16",),
 }

@@ -1,6 +1,6 @@
 """Learning: held-out accuracy over seconds and over sampled tokens, of TRL and of Paceline, on a real language model.
 
-    python benchmarks/bench_learning.py --model DIRECTORY [--seed N ...] [--steps 12] [--threads 2] [--output DIR]
+    python benchmarks/bench_learning.py [--seed N ...] [--steps 12] [--threads 2] [--output DIR]
 
 SmolLM2-135M-Instruct learns word problems of one step, as in `examples/smollm2.yaml`. Both sides run the same script
 (learning_curve.py), which imports `GRPOTrainer` and `GRPOConfig` from one or the other: the same model in float32,
@@ -20,13 +20,14 @@ from pathlib import Path
 from statistics import mean
 
 import yaml
+from materials import GGUF, RECIPE
 from measuring import Contender, Entry, machine
 from running import RESULTS, write_result
 from transformers import AutoTokenizer
 
 from paceline.data.sources import load_rows
+from paceline.models.pretrained import model_directory
 
-RECIPE = Path(__file__).parents[1] / "examples" / "smollm2.yaml"
 LIBRARIES = ("paceline", "trl")
 ROWS = 16
 HELD_OUT = 400
@@ -35,8 +36,9 @@ TIMEOUT = 1800.0
 """Seconds that a step with its evaluation may take."""
 
 
-def work(model: Path, recipe: Mapping[str, object], *, steps: int, eval_steps: int, seeds: Sequence[int]) -> dict:
+def work(recipe: Mapping[str, object], *, steps: int, eval_steps: int, seeds: Sequence[int]) -> dict:
     """What both sides are given: prompts as the chat template writes them, and what is set alike."""
+    model = model_directory(str(GGUF))
     tokenizer = AutoTokenizer.from_pretrained(model)
 
     def rows(split: str, size: int) -> list[dict]:
@@ -49,7 +51,7 @@ def work(model: Path, recipe: Mapping[str, object], *, steps: int, eval_steps: i
 
     alike = ("prompts_per_step", "num_generations", "max_completion_length", "temperature", "learning_rate")
     return {
-        "model": str(model),
+        "model": model,
         "train": rows("train", (max(seeds) + 1) * steps * int(str(recipe["prompts_per_step"]))),
         "test": rows("test", HELD_OUT),
         "max_steps": steps,
@@ -111,7 +113,6 @@ def unequal(runs: Sequence[Mapping]) -> list[str]:
 def main() -> int:
     """Measure, print, write; 1 where the work was not alike."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True, help="directory of SmolLM2-135M-Instruct")
     parser.add_argument("--seed", type=int, action="append", help="may be given again (default 0, 1, 2)")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--eval-steps", type=int, default=4)
@@ -121,7 +122,7 @@ def main() -> int:
     seeds, runs = asked.seed or [0, 1, 2], list[dict]()
     where = machine(asked.threads)
     recipe = yaml.safe_load(RECIPE.read_text())
-    given = work(asked.model, recipe, steps=asked.steps, eval_steps=asked.eval_steps, seeds=seeds)
+    given = work(recipe, steps=asked.steps, eval_steps=asked.eval_steps, seeds=seeds)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "work.json"
         path.write_text(json.dumps(given))

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import torch
+import yaml
 from given import Given, Prompt
 from measuring import Channel
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -21,6 +22,8 @@ from paceline.data.sources import load_rows
 from paceline.data.tasks import build_tasks
 from paceline.models.pretrained import load_tokenizer, model_directory
 
+GGUF = Path(__file__).parents[1] / "runs" / "real" / "SmolLM2-135M-Instruct.Q4_1.gguf"
+RECIPE = Path(__file__).parents[1] / "examples" / "smollm2.yaml"
 FIRST_WORD = 2
 """Of a random model: 0 pads, 1 ends."""
 SHAPES = {
@@ -84,9 +87,14 @@ def main(benchmark: str, name: str, is_quick: str, directory: str) -> None:
     channel = Channel.open()
     workload = find({"generate": GENERATE, "busy": BUSY}.get(benchmark, STEP), name, is_quick=bool(int(is_quick)))
     place = Path(directory) / workload.size
-    model = str(model_directory("embedded")) if workload.size == "shipped" else str(place)
-    if not place.is_dir() and workload.size == "shipped":
-        write_twin(model, place)
+    model = str(place)
+    if workload.size == "shipped":
+        model = str(model_directory("embedded"))
+        if not place.is_dir():
+            write_twin(model, place)
+    elif workload.size == "smollm2":
+        model = model_directory(str(GGUF))
+        place = Path(model)
     elif not place.is_dir():
         write_model(SHAPES[workload.size], place)
     given = Given(workload=workload, model=model, twin=str(place), repetitions=_repetitions(workload))
@@ -110,7 +118,7 @@ def write_model(shape: dict, place: Path) -> None:
 
 def _repetitions(workload: Workload) -> tuple[tuple[Prompt, ...], ...]:
     count = workload.repetitions + 1
-    made = _arithmetic(workload, count) if workload.size == "shipped" else _random(workload, count)
+    made = {"shipped": _arithmetic, "smollm2": _word_problems}.get(workload.size, _random)(workload, count)
     return tuple(
         tuple(
             Prompt(task_id=task_id, text=text, ids=ids, answer=answer, limits=limits)
@@ -126,9 +134,18 @@ Made = list[tuple[str, str, tuple[int, ...], str]]
 
 
 def _arithmetic(workload: Workload, count: int) -> Made:
-    tokenizer = load_tokenizer(ModelConfig(model="embedded"))
-    rows = load_rows("arithmetic", split="train", size=workload.prompts * count)
-    tasks = build_tasks(rows, tokenizer, DataConfig(dataset="arithmetic"), system=None).tasks
+    return _tasks("embedded", "arithmetic", workload.prompts * count, system=None)
+
+
+def _word_problems(workload: Workload, count: int) -> Made:
+    recipe = yaml.safe_load(RECIPE.read_text())
+    return _tasks(str(GGUF), recipe["dataset"], workload.prompts * count, system=recipe["system_prompt"])
+
+
+def _tasks(model: str, dataset: str, size: int, *, system: str | None) -> Made:
+    tokenizer = load_tokenizer(ModelConfig(model=model))
+    rows = load_rows(dataset, split="train", size=size)
+    tasks = build_tasks(rows, tokenizer, DataConfig(dataset=dataset), system=system).tasks
     for task in tasks:
         if tuple(tokenizer(task.prompt)["input_ids"]) != task.prompt_ids:
             raise ValueError(f"{task.task_id}: text and tokens differ, contenders would not see the same prompt")

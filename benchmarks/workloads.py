@@ -5,6 +5,7 @@
 | shipped   | the model that ships with Paceline (147,000 parameters), on the problems of the dataset `arithmetic` |
 | 30m       | Qwen2 with random weights: 8 layers, width 512, 8 heads, 2 key-value heads, 8,192 tokens              |
 | 135m      | the shape of SmolLM2-135M with random weights: 30 layers, width 576, 49,152 tokens, tied              |
+| smollm2   | SmolLM2-135M-Instruct itself, on the problems of `make real`, which gets its file                     |
 | qwen-0.5b | the exact shape of Qwen2.5-0.5B with random weights: 24 layers, width 896, 151,936 tokens, tied       |
 | qwen-1.5b | the same for Qwen2.5-1.5B: 28 layers, width 1,536                                                     |
 
@@ -27,7 +28,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-Size = Literal["shipped", "30m", "135m", "qwen-0.5b", "qwen-1.5b"]
+Size = Literal["shipped", "30m", "135m", "smollm2", "qwen-0.5b", "qwen-1.5b"]
 Lengths = Literal["drawn", "equal", "natural"]
 
 SIGMA = 0.7
@@ -95,6 +96,8 @@ SHIPPED = Workload(size="shipped", lengths="natural", prompts=16, num_generation
 """Each workload's own: short answers, whose lengths the model chooses."""
 MEDIUM = Workload(size="30m", lengths="drawn", prompts=8, num_generations=8, max_new_tokens=256, median_length=92)
 """Mean length 110."""
+REAL = replace(MEDIUM, size="smollm2", lengths="equal", num_generations=16, max_new_tokens=20, takes_turns=False)
+"""As in `examples/smollm2.yaml`: prompts of about 50 tokens, and nearly all completions are cut."""
 LARGE = Workload(
     size="qwen-0.5b",
     lengths="drawn",
@@ -115,6 +118,7 @@ GENERATE = {
     "shipped": SHIPPED,
     "30m": MEDIUM,
     "30m-fixed": replace(MEDIUM, lengths="equal", max_new_tokens=128),
+    "smollm2": REAL,
     "qwen-0.5b": LARGE,
     "qwen-0.5b-long": ON_A_GPU,
     "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b"),
@@ -123,6 +127,7 @@ STEP = {
     "shipped": replace(SHIPPED, reward="accuracy"),
     "30m": MEDIUM,
     "30m-fixed": replace(MEDIUM, lengths="equal", max_new_tokens=128),
+    "smollm2": replace(REAL, repetitions=2),
     "qwen-0.5b": replace(LARGE, prompts=1, takes_turns=False),
     "qwen-0.5b-long": replace(ON_A_GPU, takes_turns=False, repetitions=2),
     "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b", takes_turns=False, repetitions=2),
@@ -138,7 +143,7 @@ BUSY = {
 
 Three repetitions of each, seven of the first.
 """
-ON_CPU = ("shipped", "30m", "30m-fixed", "qwen-0.5b")
+ON_CPU = ("shipped", "30m", "30m-fixed", "smollm2", "qwen-0.5b")
 """What a benchmark measures on a CPU unless it is told otherwise."""
 ON_CUDA = ("qwen-0.5b-long", "qwen-1.5b-long")
 """And on a GPU."""

@@ -1,7 +1,7 @@
 """Draw the curves of the documents from runs: held-out accuracy, with 95 % intervals, over steps or over tokens.
 
 pip install 'paceline[docs]'
-make demo demo-agent studies
+make demo demo-agent real studies
 python scripts/draw_curves.py
 """
 
@@ -69,6 +69,7 @@ def demo(directory: str, random_reward: str) -> Figure:
 FIGURES = {
     "reward-curve": demo("demo", "random reward, 5e-6"),
     "agent-curve": demo("demo-agent", "random reward"),
+    "real-curve": demo("real", "random reward"),
     "adapter-curve": Figure(
         lines=(*seeds("full", "all weights, 1e-4", BLUES), *seeds("lora", "adapter of rank 1, 1e-3", ORANGES, "--")),
         axis="step",
