@@ -39,6 +39,8 @@ class Curve(TrainerCallback):
         return found
 
     def on_train_begin(self, args, state, control, **kwargs) -> None:
+        self.tokens = 0  # Paceline has tried the reward on made-up completions
+        self.rewards.clear()
         self.started = time.perf_counter()
 
     def on_step_end(self, args, state, control, model=None, **kwargs) -> None:
