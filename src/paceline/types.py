@@ -60,8 +60,8 @@ class Turn:
     """Tokens that the engine sampled, the end token included."""
     finish_reason: FinishReason
     prompt_ids: tuple[int, ...] | None = None
-    """Whole context of the turn where it does not begin with the tokens before it, because the history was rewritten;
-    None: it does."""
+    """Whole context of the turn where it does not begin with the tokens before it: the history was rewritten, or an
+    agent went on from an earlier turn. None: it does."""
     observed: int = 0
     """Tokens between this turn and the next, written by environment and chat template; 0 behind the last turn."""
     message: Message

@@ -37,6 +37,41 @@ class AgentTurn:
     """`length`: the turn was cut at the limit of a turn."""
     is_last: bool
     """True if no turn can follow: an answer is not read by the model, so nothing is to be done for one."""
+    reasoning: str | None = None
+    """Thinking that the turn begins with, which is not in `content`; told after a `ModelRequest` alone."""
+    num_read: int = 0
+    """Tokens of the turn's context; told after a `ModelRequest` alone."""
+    num_sampled: int = 0
+    """Tokens of the turn, likewise."""
+    read_ids: tuple[int, ...] = ()
+    """The context's tokens, where the request asks for ids."""
+    sampled_ids: tuple[int, ...] = ()
+    """The turn's tokens, likewise."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelRequest:
+    """What a program asks the model for, in the place of messages to add: the program holds the conversation.
+
+    All tokens of a turn that it goes on from are read as they are; only `messages` are encoded.
+    """
+
+    messages: tuple[Message, ...] = ()
+    """All messages that the model is to read, or, with `after`, those behind that turn."""
+    after: int | None = None
+    """Number of the turn that it goes on from, the latest or an earlier one; None: it has a context of its own."""
+    text: str | None = None
+    """Plain text to continue without a chat template, in the place of `messages`; None: there are messages."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """JSON schemas of the tools that the model is shown."""
+    reads_calls: bool = True
+    """False: tools are shown, and whatever the model writes is text."""
+    max_tokens: int | None = None
+    """Tokens of the turn, at most; None: as many as the run allows."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of sampling that it asks for. Those of the run hold; another value is noted."""
+    wants_ids: bool = False
+    """True: the turn's answer is told with token ids."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +88,8 @@ class Observation:
     """Tool calls of the turn that were dealt with, one that cannot be read included."""
     failed_calls: int = 0
     """Those among them that were answered by an error."""
+    request: ModelRequest | None = None
+    """What the model is to read next, where a program holds the conversation; `messages` is empty then."""
 
 
 class Environment(Protocol):
@@ -62,8 +99,12 @@ class Environment(Protocol):
     reward: nothing of it is trained on.
     """
 
-    def begin(self, task: Mapping[str, Any], seed: int) -> str | Sequence[Message] | Awaitable[Any] | None:
+    def begin(
+        self, task: Mapping[str, Any], seed: int
+    ) -> str | Sequence[Message] | ModelRequest | Awaitable[Any] | None:
         """Start an episode; returns what is added to the prompt: text for its last message, further messages, or None.
+
+        A `ModelRequest` takes the place of the prompt.
 
         `task` has the columns of the dataset's row, `prompt`, `messages` and `answer` among them. All episodes of a
         prompt's group have the same `seed` and must begin alike.

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from paceline.data.prompts import Tokenizer
+from paceline.types import Message
 
 LEFT_OUT = "(left out: this text could not be made harmless)"
 ROUNDS = 8
@@ -77,6 +78,21 @@ class PlainText:
         if was_cut := kept != plain or unseen > 0:
             notes.append(f"an answer of {len(readable)} characters cut at {most} tokens")
         return kept, tuple(notes), was_cut
+
+    def read_message(self, message: Message) -> tuple[Message, tuple[str, ...]]:
+        """Return a message as the model reads it, with calls whose names and arguments are read so too, and notes."""
+        notes = dict[str, None]()
+
+        def read(value: Any) -> Any:
+            if isinstance(value, str):
+                text, said, _ = self.read(value, None)
+                notes.update(dict.fromkeys(said))
+                return text
+            if isinstance(value, Mapping):
+                return {read(key): read(one) for key, one in value.items()}
+            return [read(one) for one in value] if isinstance(value, list) else value
+
+        return {key: read(value) for key, value in message.items()}, tuple(notes)
 
     def _harmless(self, text: str) -> tuple[str, list[str], int]:
         """Return the text, the control tokens that were in it, and the number of its tokens."""

@@ -5,10 +5,12 @@ start a branch: a context of its own, rendered as a whole.
 """
 
 import copy
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -36,6 +38,8 @@ from paceline.types import Message
 
 ANSWERS: tuple[AnswerRoles, ...] = (("user",), ("tool",), ("tool", "tool"))
 """AnswerRoles of the messages of usual answers: proven at the start, others when they first occur."""
+KEPT_TOOLS = 64
+"""Sets of tools whose tokens are kept: a program may ask with other tools in each request."""
 THOUGHT = f"Is it four?\n{CLOSE_THINK}\n\n"
 
 _PLAIN_NAME = re.compile(r"[\w.-]{1,64}")
@@ -85,6 +89,7 @@ class TurnTokens:
         # what others may change later: a prompt of the middle would show other tools than that of the start
         tools, switches = copy.deepcopy(list(tools)), copy.deepcopy(dict(switches))
         self._tokenizer, self._switches, self._history = tokenizer, switches, history
+        self._with_tools = lru_cache(KEPT_TOOLS)(self._of_tools)
         self._tools = tool_format(tokenizer, tools, switches)
         self.plain = PlainText(tokenizer)
         """Reads what an environment says: `observed` does so, and what stands in a prompt is to be read so too."""
@@ -100,6 +105,8 @@ class TurnTokens:
         """Form in which the model writes calls: that of the template, else the one that plain text asks for."""
         self.pinned: Mapping[str, str] = {} if (date := pinned_date(tokenizer)) is None else {"date": date}
         """What the template shows of the world outside, held fixed: part of the run's identity."""
+        self.opens_thought = prefills_think(self.text([QUESTION]))
+        """True if a prompt ends inside a thought, which the model goes on with."""
         self._check_tokenizer()
         systems = (False, True) if takes_system(tokenizer, switches) else (False,)
         answers = ANSWERS[:1] if self._tools is None else ANSWERS
@@ -126,6 +133,19 @@ class TurnTokens:
         ]
         self.least = min((len(self.plain.encode(text)) - 1 for text in empty), default=1)
         """Tokens between two turns, at least, behind a turn that has ended with its end token."""
+
+    def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> "TurnTokens":
+        """Return those of another set of tools, proven when it first occurs; raises as `TurnTokens` does."""
+        return self._with_tools(json.dumps(list(tools))) if tools else self
+
+    def _of_tools(self, tools: str) -> "TurnTokens":
+        return TurnTokens(
+            self._tokenizer,
+            tools=json.loads(tools),
+            switches=self._switches,
+            stop_ids=self.stop_ids,
+            history=self._history,
+        )
 
     def observed(
         self,
@@ -198,6 +218,12 @@ class TurnTokens:
     def whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens of `text`."""
         return self.plain.encode(self.text(messages))
+
+    def plain_prompt(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a prompt without a chat template, behind a start token where the model has one."""
+        bos = self._tokenizer.bos_token
+        ids = self._tokenizer([text], add_special_tokens=not (bos and text.startswith(bos)), verbose=False)
+        return tuple(ids["input_ids"][0])
 
     def raw_text(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special tokens kept and nothing tidied."""

@@ -74,7 +74,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "turns_max": Metric("turns", "the most of those"),
     "observed_tokens": Metric("tokens", "written by environments and chat templates between turns: read, not trained"),
-    "branches": Metric("", "turns with a context of their own, as the chat template rewrote the history"),
+    "branches": Metric("", "turns with a context of their own, as the chat template or an agent rewrote the history"),
     "tool_calls": Metric("calls", "asked for by the model, malformed ones not among them"),
     "malformed_calls": Metric("turns", "with a tool call that could not be read"),
     "environment_seconds": Metric("seconds", "that environments took for all answers, added up over episodes"),

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from paceline.environments import AgentTurn, Environment, ToolCall
-from paceline.environments.hosting.results import FIELDS, Method, attempt, checked, described
+from paceline.environments.hosting.results import Method, attempt, checked, described, plain
 from paceline.errors import ConfigError
 from paceline.runtime.own_code import own_module
 from paceline.sandbox.inside import kernel
@@ -211,7 +211,8 @@ def _live(channel: socket.socket, episode: "_Episode", scratch: str) -> NoReturn
             value, failure = attempt(functools.partial(episode.carry_out, request["method"], request["given"]))
             if os.getpid() != own:  # a fork that the environment has made came back from its method
                 os._exit(BROKEN)
-            data = json.dumps({"id": request["id"], "value": value, "failure": failure}, ensure_ascii=False).encode()
+            reply = {"id": request["id"], "value": value, "failure": failure}
+            data = json.dumps(reply, ensure_ascii=False, default=plain).encode()
             channel.sendall(PREFIX.pack(len(data)) + data)
             if request["method"] == "close":
                 os._exit(0)
@@ -229,21 +230,21 @@ class _Episode:
         self._environment: Environment | None = None
 
     def carry_out(self, method: Method, given: list[Any]) -> Any:
-        """Call a method, and return what it returned as plain values."""
+        """Call a method, and return what it returned, checked."""
         if method == "begin":
             _seed(given[1])
             self._environment = self._make()
             _seed(given[1])  # of what has been imported by now
         elif method == "answer":
-            calls = tuple(ToolCall(**one) for one in given[0].pop("calls"))
-            given = [AgentTurn(**given[0], calls=calls)]
+            told: dict[str, Any] = {
+                name: tuple(one) if isinstance(one, list) else one for name, one in given[0].items()
+            }
+            told["calls"] = tuple(ToolCall(**one) for one in told["calls"])
+            given = [AgentTurn(**told)]
         value = getattr(self._environment, method)(*given)
         if inspect.isawaitable(value):
             value = self._runner.run(_awaited(value))
-        value = checked(self._name, method, value)
-        if method == "answer":
-            return {name: getattr(value, name) for name in FIELDS}
-        return value
+        return checked(self._name, method, value)
 
 
 async def _awaited(value: Any) -> Any:

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -321,7 +320,7 @@ class ProcessHost:
 
 def _request(given: tuple[Any, ...]) -> str:
     try:
-        return json.dumps(given, default=_record)
+        return json.dumps(given, default=plain)
     except (TypeError, ValueError, RecursionError) as error:
         columns = [
             name for one in given if isinstance(one, Mapping) for name, value in one.items() if not _is_json(value)
@@ -333,10 +332,4 @@ def _request(given: tuple[Any, ...]) -> str:
 
 
 def _is_json(value: Any) -> bool:
-    return attempt(partial(json.dumps, value, default=_record))[1] is None
-
-
-def _record(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in fields(value)}
-    return plain(value)
+    return attempt(partial(json.dumps, value, default=plain))[1] is None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal
 
-from paceline.environments import AgentTurn, Observation
+from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.errors import PacelineError
 
 Method = Literal["begin", "answer", "close"]
@@ -22,6 +22,8 @@ MOST_BYTES = 1 << 20
 MOST_SAID = 500  # Characters of an exception's message, at most
 FIELDS = {one.name: one.default for one in dataclasses.fields(Observation)}
 """Fields of an answer with their defaults."""
+REQUEST_FIELDS = {one.name for one in dataclasses.fields(ModelRequest)}
+"""Fields of a request, all of which it has when it comes from another process."""
 NEEDS_OBSERVATION = (
     "but must return an Observation (messages, reward, done) or a dict with its fields; "
     'wrap a text: Observation(messages=({"role": "user", "content": text},))'
@@ -51,7 +53,7 @@ class Overtime(BaseException):
 def checked(name: str, method: Method, value: Any) -> Any:
     """Return what a method of the environment `name` returned, as plain values that nobody else holds.
 
-    `begin`: text, a tuple of messages, or None; `answer`: an Observation; `close`: a number or None.
+    `begin`: text, a tuple of messages, a ModelRequest, or None; `answer`: an Observation; `close`: a number or None.
 
     Raises:
         WrongResult: it is none of these, or too large.
@@ -68,6 +70,8 @@ def checked(name: str, method: Method, value: Any) -> Any:
         return str(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
         return _messages(said, value)
+    if isinstance(value, ModelRequest) or (isinstance(value, dict) and value.keys() == REQUEST_FIELDS):
+        return _request(said, value)
     raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OPENING}")
 
 
@@ -88,7 +92,8 @@ def _observation(said: str, value: Any) -> Observation:
     for count in (calls, failed_calls):
         if not isinstance(count, int) or count < 0:
             raise WrongResult(f"{said} {count!r:.50} as a number of calls, but it must be a whole number from 0 on")
-    if messages == () and reward is None and type(done) is bool and type(value) is Observation:
+    is_fixed = messages == () and reward is None and value.request is None
+    if is_fixed and type(done) is bool and type(value) is Observation:
         return value  # nothing in it can be changed
     return Observation(
         messages=_messages(said, messages),
@@ -96,6 +101,21 @@ def _observation(said: str, value: Any) -> Observation:
         done=bool(done),
         calls=calls,
         failed_calls=failed_calls,
+        request=None if value.request is None else _request(said, value.request),
+    )
+
+
+def _request(said: str, value: ModelRequest | Mapping[str, Any]) -> ModelRequest:
+    """Return a request that no other object holds parts of; its messages and tools together are within bounds."""
+    request = value if isinstance(value, ModelRequest) else ModelRequest(**value)
+    try:
+        tools = json.dumps([*request.tools, request.settings], ensure_ascii=False, default=plain)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise WrongResult(f"{said} tools that cannot be written as JSON ({error}); make their parts text") from error
+    _bounded(said, f"{tools}{request.text or ''}")
+    *tools, settings = json.loads(tools)
+    return dataclasses.replace(
+        request, messages=_messages(said, request.messages), tools=tuple(tools), settings=settings
     )
 
 
@@ -130,7 +150,9 @@ def _text_of_parts(said: str, content: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a mapping of any kind as a dict, for `json.dumps`; raises TypeError for what JSON does not have."""
+    """Return a record or a mapping as a dict, for `json.dumps`; raises TypeError for what JSON does not have."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"it holds a value of type {type(value).__name__}")

@@ -7,17 +7,22 @@ depends on its key, its environment and the weights alone, never on the order in
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from typing_extensions import override
 
-from paceline.data.extraction.calls import assistant_message, parse_calls
-from paceline.data.extraction.thinking import opening_thought, prefills_think
 from paceline.engines import Engine, Finished, FurtherRequests, OnFinished, Request, Sampling
-from paceline.environments import AgentTurn, Observation, ToolCall
+from paceline.environments import ModelRequest, Observation
 from paceline.environments.hosting import Outcome
+from paceline.environments.tokens import TurnTokens
+from paceline.errors import ConfigError, ModelError
+from paceline.training.rollouts.contexts import first_context, next_context, note_unmet, read_turn
 from paceline.training.rollouts.conversations import Completed, Conversations, Drawn, Draws
 from paceline.training.rollouts.episodes import Answers, RunningEpisode, RunningGroup, completion_of
-from paceline.types import Completion, EpisodeEnd, Message, Task, Turn
+from paceline.types import Completion, EpisodeEnd, Task, Turn
+
+_Made = TypeVar("_Made")
 
 BEGIN_ATTEMPTS = 3
 """Attempts to begin an episode: nothing of it has been sampled, so another one begins alike."""
@@ -173,8 +178,7 @@ class EpisodeBatch(FurtherRequests):
         opening = group.openings.get(episode.sample)
         if opening is None or opening == group.task.messages:
             return group.task
-        text = self._conversations.tokens[episode.name].text(opening)
-        return replace(group.task, prompt=text, prompt_ids=episode.prompt_ids, messages=opening)
+        return replace(group.task, prompt=episode.prompt, prompt_ids=episode.prompt_ids, messages=opening)
 
     # --- what is asked of environments, and what they answer
 
@@ -211,6 +215,9 @@ class EpisodeBatch(FurtherRequests):
         group.beginning -= 1
         if outcome.failure is not None:
             self._fail(episode, f"could not begin: {outcome.failure}", timed_out=outcome.timed_out)
+        elif isinstance(outcome.value, ModelRequest):
+            episode.request = outcome.value
+            group.openings[episode.sample] = outcome.value.messages
         elif outcome.value:
             episode.begin(outcome.value, self._conversations.tokens[episode.name].plain)
             group.openings[episode.sample] = episode.messages
@@ -220,44 +227,64 @@ class EpisodeBatch(FurtherRequests):
     def _ask_first(self, group: RunningGroup) -> None:
         """Ask for the first turns of a group. Where its episodes do not begin alike, each has a prompt of its own."""
         living = [episode for episode in group.episodes if episode.end is None]
+        if group.openings:
+            for episode in living:
+                self._set_prompt(episode)
+            living = [episode for episode in living if episode.end is None]
         if not living:
             return
-        by_prompt = {living[0].prompt_ids: living}
-        if group.openings:
-            openings, by_prompt = [episode.messages for episode in living], {}
-            tokens = self._conversations.tokens[living[0].name]
-            are_alike = all(one == openings[0] for one in openings)
-            for episode in living:
-                episode.prompt_ids = episode.held = tokens.whole(episode.messages)
-            if are_alike:
-                text = tokens.text(openings[0])
-                row, ids = group.task.prompt_ids, living[0].prompt_ids
-                group.task = replace(group.task, prompt=text, prompt_ids=ids, messages=openings[0], row_prompt_ids=row)
-            longest = max(len(episode.prompt_ids) for episode in living)
-            if longest > self._limits.prompt_tokens:
-                said = f"its first message makes a prompt of {longest} tokens, above --max-prompt-length"
-                for episode in living:
-                    self._fail(episode, f"{said} {self._limits.prompt_tokens}")
-                return
-            for episode in living:
-                by_prompt.setdefault(episode.prompt_ids, []).append(episode)
+        by_prompt = dict[tuple[int, ...], list[RunningEpisode]]()
+        for episode in living:
+            by_prompt.setdefault(episode.prompt_ids, []).append(episode)
+        first = living[0]
+        if group.openings and all((one.messages, one.prompt) == (first.messages, first.prompt) for one in living):
+            row, ids = group.task.prompt_ids, first.prompt_ids
+            group.task = replace(
+                group.task, prompt=first.prompt, prompt_ids=ids, messages=first.messages, row_prompt_ids=row
+            )
         for prompt_ids, episodes in by_prompt.items():
             keys = tuple(self._draws.key(group.task, group.occurrence, one.sample) for one in episodes)
-            limit = self._turn_limit(episodes[0])
-            is_whole = limit == self._sampling.max_completion_length
-            request = Request(prompt_ids=prompt_ids, keys=keys, limits=None if is_whole else (limit,) * len(episodes))
+            limits = tuple(map(self._turn_limit, episodes))
+            are_whole = set(limits) == {self._sampling.max_completion_length}
+            request = Request(prompt_ids=prompt_ids, keys=keys, limits=None if are_whole else limits)
             self._ready.append((request, episodes))
 
+    def _set_prompt(self, episode: RunningEpisode) -> None:
+        """Give an episode the prompt that its environment has begun, or fail it."""
+        if (found := self._shown(episode, first_context)) is None:
+            return
+        episode.prompt, context = found
+        episode.notes += context.notes
+        episode.prompt_ids = episode.held = context.ids
+        if episode.request is not None:
+            episode.messages = episode.group.openings[episode.sample] = context.messages
+        if len(context.ids) > self._limits.prompt_tokens:
+            said = f"its first message makes a prompt of {len(context.ids)} tokens, above --max-prompt-length"
+            self._fail(episode, f"{said} {self._limits.prompt_tokens}")
+
+    def _shown(self, episode: RunningEpisode, made: Callable[[RunningEpisode, TurnTokens], _Made]) -> _Made | None:
+        """Make a context; None: a program has asked for one that the chat template refuses, and its episode fails."""
+        try:
+            return made(episode, self._conversations.tokens_for(episode.name, episode.request))
+        except (ModelError, ConfigError) as error:
+            if episode.request is None:
+                raise
+            self._fail(episode, f"asked for what the model cannot be shown: {error.message}")
+            return None
+
+    def _left(self, episode: RunningEpisode) -> int:
+        return self._sampling.max_completion_length - episode.used
+
     def _turn_limit(self, episode: RunningEpisode) -> int:
-        left = self._sampling.max_completion_length - episode.used
+        left = self._left(episode)
         own = self._limits.turn_tokens if episode.spec is not None else None
-        return left if own is None else min(left, own)
+        asked = None if episode.request is None else episode.request.max_tokens
+        return min(one for one in (left, own, asked) if one is not None)
 
     def _finished(self, one: Finished) -> bool:
         """Take a turn that has ended; True if another may continue it."""
         episode, episode.place = self._at[one.request][one.sample], (one.request, one.sample)
         limit = self._turn_limit(episode)
-        episode.sampled = one.token_ids
         episode.held += one.token_ids
         episode.used += len(one.token_ids)
         if episode.spec is None:
@@ -266,47 +293,27 @@ class EpisodeBatch(FurtherRequests):
             self._open -= 1
             episode.end = "done"
             return False
-        spec, tokens = episode.spec, self._conversations.tokens[episode.spec.name]
-        content, calls, malformed = one.text, tuple[ToolCall, ...](), None
-        message: Message = {"role": "assistant", "content": one.text}
-        if spec.tools:
-            ends = bool(one.token_ids) and one.token_ids[-1] in tokens.stop_ids
-            raw = tokens.raw_text(one.token_ids[:-1] if ends else one.token_ids)
-            parsed = parse_calls(
-                raw,
-                tokens.call_format,
-                prefilled=prefills_think(episode.group.task.prompt),
-                tools=spec.tools,
-            )
-            content, malformed = parsed.content, parsed.malformed
-            message = assistant_message(parsed, reasoning=opening_thought(raw))
-            calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
+        tokens, left = self._conversations.tokens_for(episode.name, episode.request), self._left(episode)
+        episode.sampled += (one.token_ids,)
+        episode.read += (episode.messages,)
+        episode.turns_are_used_up = self._limits.turns is not None and len(episode.turns) + 1 >= self._limits.turns
+        episode.is_last = episode.turns_are_used_up or left <= tokens.least
+        episode.is_cut = one.finish_reason == "length" and len(one.token_ids) >= limit and left <= 0
+        message, told = read_turn(one, episode, tokens)
         episode.turn = {
             "sampled": len(one.token_ids),
             "finish_reason": one.finish_reason,
             "prompt_ids": episode.own_context(),
             "message": message,
-            "malformed": malformed,
+            "malformed": told.malformed,
         }
-        left = self._sampling.max_completion_length - episode.used
-        if one.finish_reason == "length" and len(one.token_ids) >= limit and left <= 0:
+        note_unmet(episode, self._sampling, limit)
+        if episode.is_cut and episode.request is None:
             episode.turns += (Turn(**episode.turn),)
             self._end(episode, "length")
             return False
-        number = len(episode.turns)
-        episode.turns_are_used_up = self._limits.turns is not None and number + 1 >= self._limits.turns
-        episode.is_last = episode.turns_are_used_up or left <= tokens.least
         self._asked += 1
-        asked = AgentTurn(
-            number=number,
-            text=one.text,
-            content=content,
-            calls=calls,
-            malformed=malformed,
-            finish_reason=one.finish_reason,
-            is_last=episode.is_last,
-        )
-        self._answers.ask(episode, "answer", asked, then=self._answered)
+        self._answers.ask(episode, "answer", told, then=self._answered)
         return episode.end is None
 
     def _answered(self, episode: RunningEpisode, outcome: Outcome) -> None:
@@ -325,10 +332,12 @@ class EpisodeBatch(FurtherRequests):
             failed_calls=observation.failed_calls,
             seconds=outcome.seconds,
         )
-        episode.turns += (turn,)
+        episode.turns, episode.request = (*episode.turns, turn), observation.request
         if episode.seconds > self._limits.episode_seconds:
             said = f"took more than the {self._limits.episode_seconds:g} seconds of an episode (--environment-timeout)"
             self._fail(episode, said, timed_out=True)
+        elif episode.is_cut:
+            self._end(episode, "length")
         elif observation.done:
             self._end(episode, "done")
         elif episode.is_last:
@@ -338,37 +347,26 @@ class EpisodeBatch(FurtherRequests):
 
     def _go_on(self, episode: RunningEpisode, turn: Turn) -> None:
         """Ask for the next turn, after what the environment answered, if there is room for it."""
-        tokens, earlier = self._conversations.tokens[episode.name], episode.messages
-        own, total = self._limits.message_tokens, self._sampling.max_completion_length
-        # a message longer than all there is room for is not encoded; a branch may leave out what came before
-        appends = tokens.appends(turn.answer, earlier=earlier)
-        most = total - episode.used if appends else self._limits.prompt_tokens + total
-        is_own = own is not None and own <= most
-        said = tokens.observed(
-            episode.sampled, turn.answer, message=turn.message, earlier=earlier, most=own if is_own else most
-        )
-        if said.was_cut and not is_own:
+        total = self._sampling.max_completion_length
+        context = self._shown(episode, partial(next_context, limits=self._limits, max_completion_length=total))
+        if context is None:
+            if episode.end is None:
+                self._end(episode, "length")
+            return
+        given, room = context.given, self._limits.prompt_tokens + total - len(context.ids)
+        episode.notes = (*episode.notes, *context.notes)
+        if min(self._left(episode) - len(given), room) < 1:
             self._end(episode, "length")
             return
-        episode.messages = (*earlier, turn.message, *said.messages)
-        episode.notes += said.notes
-        given, context = said.ids, episode.held + said.ids
-        whole = tokens.rewritten(episode.held, said.ids, episode.messages) if tokens.branches else None
-        if whole is not None:
-            given, context = (), whole
-        left = self._sampling.max_completion_length - episode.used - len(given)
-        room = self._limits.prompt_tokens + self._sampling.max_completion_length - len(context)
-        if min(left, room) < 1:
-            self._end(episode, "length")
-            return
-        episode.turns = (*episode.turns[:-1], replace(turn, answer=said.messages, observed=len(given)))
+        episode.messages = context.messages
+        episode.turns = (*episode.turns[:-1], replace(turn, answer=context.answer, observed=len(given)))
         episode.observed += (given,)
         episode.used += len(given)
         place = episode.place if self._continues and given else None
-        episode.held = context
+        episode.held = context.ids
         key = self._draws.key(episode.group.task, episode.group.occurrence, episode.sample, turn=len(episode.turns))
         limit = min(self._turn_limit(episode), room)
-        request = Request(prompt_ids=context, keys=(key,), limits=(limit,), continues=place)
+        request = Request(prompt_ids=context.ids, keys=(key,), limits=(limit,), continues=place)
         self._ready.append((request, [episode]))
 
     def _fail(self, episode: RunningEpisode, said: str, *, timed_out: bool = False) -> None:

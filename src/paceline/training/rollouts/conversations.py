@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from paceline.engines import Engine, sample_key
-from paceline.environments import EnvironmentSpec
+from paceline.environments import EnvironmentSpec, ModelRequest
 from paceline.environments.hosting import Hosts
 from paceline.environments.tokens import TurnTokens
 from paceline.errors import DataError
@@ -72,6 +72,14 @@ class Conversations:
     in_rounds: bool = False
     """Sample the next turns of all episodes together once every environment has answered: slower, and no bit of a
     logprob depends on when an answer comes."""
+
+    def tokens_for(self, name: str, request: ModelRequest | None) -> TurnTokens:
+        """Return the tokens between turns of the environment `name`, with the tools of a program's request.
+
+        Raises:
+            ModelError, ConfigError: the chat template cannot hold a conversation with these tools.
+        """
+        return self.tokens[name] if request is None else self.tokens[name].with_tools(request.tools)
 
     @property
     def names(self) -> tuple[str, ...]:

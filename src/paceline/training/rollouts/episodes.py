@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from paceline.environments import Environment, EnvironmentSpec
+from paceline.environments import Environment, EnvironmentSpec, ModelRequest
 from paceline.environments.harmless import PlainText
 from paceline.environments.hosting import Hosted, Hosts, Outcome
 from paceline.environments.hosting.results import Method
@@ -30,14 +30,18 @@ class RunningEpisode:
         """The environment itself, where it lives in this process."""
         self._reserved: Callable[[], Environment] | None = None
         self.attempts = 0
-        self.prompt_ids: tuple[int, ...] = group.task.prompt_ids
+        self.prompt, self.prompt_ids = group.task.prompt, group.task.prompt_ids
         self.messages: tuple[Message, ...] = group.task.messages or ()
         """Messages up to now, those of the prompt included."""
         self.held: tuple[int, ...] = self.prompt_ids
         """Context of the next token: what the model has read and sampled in the present branch."""
         self.turns: tuple[Turn, ...] = ()
-        self.sampled: tuple[int, ...] = ()
-        """Tokens of the latest turn."""
+        self.sampled: tuple[tuple[int, ...], ...] = ()
+        """Tokens of each turn."""
+        self.read: tuple[tuple[Message, ...], ...] = ()
+        """Messages before each turn."""
+        self.request: ModelRequest | None = None
+        """What the program asked for that holds the conversation; None: an environment answers turns."""
         self.observed: tuple[tuple[int, ...], ...] = ()
         """Tokens behind each turn that another followed."""
         self.place = (0, 0)
@@ -49,7 +53,7 @@ class RunningEpisode:
         self.used = 0
         """Tokens of the episode, sampled and observed."""
         self.seconds = 0.0
-        self.is_last = self.turns_are_used_up = False
+        self.is_last = self.turns_are_used_up = self.is_cut = False
         self.end: EpisodeEnd | None = None
         self.reward: float | None = None
         self.failure: str | None = None
@@ -94,7 +98,17 @@ class RunningEpisode:
     def own_context(self) -> tuple[int, ...] | None:
         """Context of the turn that was just sampled, where it is not the prompt and the tokens before it."""
         begins_anew = self.observed[-1] == () if self.turns else self.prompt_ids != self.group.task.prompt_ids
-        return self.held[: len(self.held) - len(self.sampled)] if begins_anew else None
+        return self.held[: len(self.held) - len(self.sampled[-1])] if begins_anew else None
+
+    def held_after(self, turn: int) -> tuple[int, ...]:
+        """Return what the model had read and sampled by the end of a turn: the tokens of its branch."""
+        if turn == len(self.sampled) - 1:
+            return self.held
+        start = max((at for at in range(turn + 1) if self.turns[at].prompt_ids is not None), default=0)
+        ids = [*(self.turns[start].prompt_ids or self.prompt_ids)]
+        for at in range(start, turn):
+            ids += [*self.sampled[at], *self.observed[at]]
+        return (*ids, *self.sampled[turn])
 
     def settle(self, outcome: Outcome) -> None:
         """Take what the environment's end gave: the reward of the whole, or a failure."""
