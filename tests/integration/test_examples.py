@@ -83,3 +83,14 @@ def test_a_script_for_trl_runs_with_its_import_changed(tmp_path, policy):
     assert "'eval_rewards/right/mean'" in done.stdout
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
     assert list((tmp_path / "run").rglob("events.out.tfevents.*"))
+
+
+def test_an_agent_that_knows_openais_interface_is_trained_as_it_is(tmp_path, monkeypatch):
+    pytest.importorskip("openai")
+    monkeypatch.chdir(ROOT)
+    options = "--model embedded-agent --environment harness:examples/agent.py:play --eval-reward-func play"
+    short = "--max-steps 1 --prompts-per-step 2 --num-generations 4 --eval-size 2"
+    assert main(["train", *options.split(), *short.split(), "--output-dir", str(tmp_path / "run")]) == 0
+    found = RunDir(tmp_path / "run").rollouts(1)
+    assert [one["episode"]["failure"] for one in found] == [None] * 8
+    assert all(one["rewards"]["play"] in (0.0, 1.0) for one in found)

@@ -6,6 +6,7 @@ Nothing here imports torch, but for schemas of the user's own tools, which come 
 import functools
 import importlib.metadata
 import inspect
+import os
 import re
 import sys
 import typing
@@ -20,6 +21,7 @@ from paceline.environments import Environment
 from paceline.environments.builtin import calculator, guess, nim, search
 from paceline.environments.builtin import mcp as servers
 from paceline.environments.builtin import python as interpreters
+from paceline.environments.endpoint.harness import Harness, check_program, run_command
 from paceline.environments.objects import ObjectEnvironment, tool_methods
 from paceline.environments.schemas import check_tool, tool_schema
 from paceline.environments.tools import FixedTools, Functions, Toolset, tools_text
@@ -147,6 +149,27 @@ def _mcp(address: str, argument: str | None, sandbox: str) -> AddressPart:
     )
 
 
+def _harness(address: str, argument: str | None, sandbox: str) -> AddressPart:
+    target = _needed(address, argument, "a program: harness:file.py:FUNCTION, harness:module:FUNCTION")
+    kind, _, command = target.partition(":")
+    if kind == "command":
+        words = servers.words_of(command, address=address)
+        function: Callable[..., Any] = functools.partial(run_command, words)
+    else:
+        function = own_function(target, flag=FLAG, error=ConfigError)
+        check_program(function, label=f"{FLAG} {address}")
+    return AddressPart(
+        address=address,
+        name=kind if kind == "command" else target.rpartition(":")[2],
+        environment=functools.partial(Harness, function, variables=os.environ),
+        own_process=True,
+        has_reward=True,
+        decides=() if kind == "command" else _source(target),
+        package="" if kind == "command" else _package(target),
+        settings={"harness": "a program that asks for turns by OpenAI's interface, each episode with a key of its own"},
+    )
+
+
 BUILT_IN: Mapping[str, Callable[[str, str | None, str], AddressPart]] = {
     "calculator": _calculator,
     "python": _python,
@@ -154,6 +177,7 @@ BUILT_IN: Mapping[str, Callable[[str, str | None, str], AddressPart]] = {
     "guess": _guess,
     "nim": _nim,
     "mcp": _mcp,
+    "harness": _harness,
 }
 """Makers of parts by the first word of an address; called with the address, what follows its colon, and the sandbox."""
 

@@ -111,23 +111,29 @@ def by_command(command: str) -> Connect:
     return connect
 
 
+def words_of(command: str, *, address: str) -> list[str]:
+    """Return the words of a command whose program is there; raises ConfigError."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(
+            f"--environment {address}: the command cannot be read ({error})", remedies=["close its quotes"]
+        ) from error
+    if not words or shutil.which(words[0]) is None:
+        raise ConfigError(
+            f"--environment {address}: there is no program {words[0] if words else ''!r}",
+            remedies=["check PATH", "give the program's whole path"],
+        )
+    return words
+
+
 def check_command(command: str) -> None:
     """Check that the command can be started and that the package is there; nothing is started.
 
     Raises:
         ConfigError: one of them is missing.
     """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ConfigError(
-            f"--environment mcp:{command}: the command cannot be read ({error})", remedies=["close its quotes"]
-        ) from error
-    if not words or shutil.which(words[0]) is None:
-        raise ConfigError(
-            f"--environment mcp:{command}: there is no program {words[0] if words else ''!r}",
-            remedies=["check PATH", "give the program's whole path"],
-        )
+    words_of(command, address=f"mcp:{command}")
     if find_spec("mcp") is None:
         raise ConfigError(
             f"--environment mcp:{command}: the package mcp is not installed", remedies=["pip install 'paceline[mcp]'"]

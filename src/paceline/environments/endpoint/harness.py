@@ -1,0 +1,284 @@
+"""A program that brings its own loop, as an environment: its requests are turns, and what it returns is the reward.
+
+| the program | becomes |
+|---|---|
+| sends the messages of an earlier turn, what it said, and more | that turn's tokens, and the new messages behind them |
+| sends other messages, or other tools | a context of its own, rendered as a whole |
+| sends several requests at once | turns one after the other, in the order of arrival |
+| asks for `n` answers | `n` turns from one context, or as many as the episode has left |
+| lost the connection, and sends the same again next | the same answer, not another turn |
+| returns a number, or None | the reward, or none |
+| raises, and was refused a turn beyond the limits | an episode at its limit, without a reward of its own |
+| raises, returns another value, or never asks | a failed episode |
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from http import HTTPStatus
+from numbers import Real
+from typing import Any
+
+from paceline.environments import AgentTurn, ModelRequest, Observation
+from paceline.environments.endpoint.answers import body_of, events_of, message_of
+from paceline.environments.endpoint.requests import Refusal
+from paceline.environments.endpoint.serving import Endpoint, Pending
+from paceline.errors import ConfigError, EnvironmentFailure
+from paceline.types import Message
+
+GIVEN = ("task", "base_url", "api_key", "model", "seed")
+"""Arguments of a program's function, of which it takes those that it names."""
+WRITTEN_SECONDS = 10.0
+"""Seconds in which an answer is written to a client of this machine."""
+MOST_LINE = 500  # Characters of a command's last line in a failure
+OVER = Refusal(
+    "the episode is over: its turns or tokens are used up (--max-turns, --max-completion-length, --max-prompt-length), "
+    "or the model cannot be shown the request; return the reward of what there is",
+    code="episode_over",
+)
+ENDED = Refusal(
+    "the key's episode has ended; ask while the program runs", code="invalid_api_key", status=HTTPStatus.UNAUTHORIZED
+)
+
+
+def check_program(function: Callable[..., Any], *, label: str) -> None:
+    """Refuse a function that cannot be called with what a program is given (ConfigError)."""
+    takes = inspect.signature(function).parameters.values()
+    needed = [
+        one.name
+        for one in takes
+        if one.default is inspect.Parameter.empty
+        and one.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        and (one.name not in GIVEN or one.kind is inspect.Parameter.POSITIONAL_ONLY)
+    ]
+    if needed:
+        raise ConfigError(
+            f"{label}: it takes {needed[0]!r}, but a program is given {', '.join(GIVEN)} by name; take some of these"
+        )
+
+
+def run_command(words: Sequence[str], *, task: Mapping[str, Any], base_url: str, api_key: str) -> float | None:
+    """Run a command as the program of an episode; returns the number in its last line, or None where it has none.
+
+    It reads the task as JSON, and finds the endpoint in the variables OPENAI_BASE_URL and OPENAI_API_KEY.
+
+    Raises:
+        EnvironmentFailure: it cannot be started, or ended with another exit status than 0.
+    """
+    variables = os.environ | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": api_key}
+    try:
+        done = subprocess.run(
+            words, input=json.dumps(task), capture_output=True, text=True, errors="replace", env=variables
+        )
+    except OSError as error:
+        raise EnvironmentFailure(f"the command cannot be started ({error})") from error
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or [""])[-1][:MOST_LINE]
+        raise EnvironmentFailure(f"the command ended with exit status {done.returncode}: {said}")
+    try:
+        return float((done.stdout.strip().splitlines() or [""])[-1])
+    except ValueError:
+        return None
+
+
+class Branches:
+    """The turns of an episode by the messages that lead up to each and those that it added."""
+
+    def __init__(self) -> None:
+        self._turns = dict[bytes, int]()
+
+    def add(self, turn: int, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+        """Note the messages of a turn: what it read, and what it said."""
+        self._turns[_digests(messages, tools)[-1]] = turn
+
+    def find(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
+        """Return the turn that messages go on from, and the number of those that lead up to its end; None: no turn.
+
+        What follows is of tools and users: a made-up answer of the model, or another system message, is no answer.
+        """
+        digests = _digests(messages, tools)
+        for count in range(len(messages) - 1, 0, -1):
+            if messages[count]["role"] not in ("tool", "user"):
+                return None
+            if (turn := self._turns.get(digests[count])) is not None:
+                return turn, count
+        return None
+
+
+def _digests(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """Hash the tools with each number of messages, from none to all."""
+    digests = [_digest(b"", list(tools))]
+    for message in messages:
+        content, calls = str(message["content"]), message.get("tool_calls")
+        said: dict[str, Any] = {"role": message["role"], "content": content}
+        if message["role"] == "assistant":
+            # clients leave thinking and blanks out, and give calls other ids
+            said["content"] = content.strip()
+            said["calls"] = [call["function"] for call in calls] if isinstance(calls, list) else []
+        digests.append(_digest(digests[-1], said))
+    return digests
+
+
+def _digest(before: bytes, value: Any) -> bytes:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return blake2b(before + text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+class Harness:
+    """The environment of a program: a function that plays an episode against an endpoint, and returns its reward."""
+
+    def __init__(self, function: Callable[..., Any], *, variables: MutableMapping[str, str] | None = None) -> None:
+        """`variables`: where OPENAI_BASE_URL and OPENAI_API_KEY are set too, that of a process of its own."""
+        self._function, self._variables = function, variables
+        self._arrived = queue.SimpleQueue[Pending | None]()
+        """Requests, and None once the program has ended."""
+        self._endpoint: Endpoint | None = None
+        self._branches = Branches()
+        self._pending: Pending | None = None
+        """The request that turns are sampled for."""
+        self._asked = ModelRequest()
+        """What the model is asked for on its behalf."""
+        self._choices: list[AgentTurn] = []
+        self._answered: tuple[Pending, list[AgentTurn]] | None = None
+        """The latest request that was answered, and how."""
+        self._has_ended = False
+        self._value: Any = None
+        self._raised: BaseException | None = None
+
+    def begin(self, task: Mapping[str, Any], seed: int) -> ModelRequest:
+        """Start the program, and wait for its first request.
+
+        Raises:
+            EnvironmentFailure: it returned without one.
+        """
+        self._endpoint = Endpoint(self._arrived.put)
+        url, key = self._endpoint.base_url, self._endpoint.key
+        if self._variables is not None:
+            own = os.environ.get("NO_PROXY", "")
+            here = f"{own},127.0.0.1,localhost".lstrip(",")
+            self._variables.update(OPENAI_BASE_URL=url, OPENAI_API_KEY=key, NO_PROXY=here, no_proxy=here)
+        given = {"task": task, "base_url": url, "api_key": key, "model": "policy", "seed": seed}
+        takes = inspect.signature(self._function).parameters
+        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+            given = {name: value for name, value in given.items() if name in takes}
+        threading.Thread(target=self._play, args=(given,), name="program", daemon=True).start()
+        request = self._next()
+        if request is None:
+            raise EnvironmentFailure(
+                "the program returned without a request; let it ask POST {base_url}/chat/completions at least once"
+            )
+        return request
+
+    def answer(self, turn: AgentTurn) -> Observation:
+        """Answer the program's request with a turn, and wait for the next one, or for the program's end."""
+        assert self._pending is not None
+        self._choices.append(turn)
+        self._note(turn)
+        if len(self._choices) < self._pending.request.choices and not turn.is_last:
+            return Observation(request=self._asked)
+        self._reply(self._pending, self._choices)
+        self._answered, self._pending = (self._pending, self._choices), None
+        request = self._next()
+        if request is None:
+            return Observation(done=True)
+        is_next = request.after == turn.number
+        return Observation(
+            request=request, calls=sum(one["role"] == "tool" for one in request.messages) if is_next else 0
+        )
+
+    def close(self) -> float | None:
+        """End the episode: requests are refused from now on. Waits for the program, and returns its reward.
+
+        Raises:
+            EnvironmentFailure: it raised, though no turn was refused, or it returned something else.
+        """
+        if self._endpoint is None:
+            return None
+        self._refuse_all(self._endpoint)
+        if self._raised is not None:
+            if self._endpoint.has_refused:
+                return None
+            raise self._raised
+        if self._value is not None and not isinstance(self._value, Real):
+            kind = type(self._value).__name__
+            raise EnvironmentFailure(f"the program returned a value of type {kind}, but a reward is a number or None")
+        return None if self._value is None else float(self._value)
+
+    def _refuse_all(self, endpoint: Endpoint) -> None:
+        """Refuse requests until the program has ended, and then close its endpoint."""
+        if not self._has_ended:
+            endpoint.ended = OVER
+        if self._pending is not None:
+            endpoint.refuse(self._pending)
+        while not self._has_ended:
+            if (one := self._arrived.get()) is None:
+                self._has_ended = True
+            else:
+                endpoint.refuse(one)
+        endpoint.ended = ENDED
+        endpoint.close()
+        while not self._arrived.empty():  # of threads that the program has left behind
+            if (one := self._arrived.get()) is not None:
+                one.answer(ENDED)
+
+    def _play(self, given: Mapping[str, Any]) -> None:
+        try:
+            value = self._function(**given)
+            self._value = asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+        except BaseException as error:  # noqa: BLE001 - the border: it is raised where the program is waited for
+            self._raised = error
+        finally:
+            self._arrived.put(None)
+
+    def _next(self) -> ModelRequest | None:
+        """Wait for a request that asks for something new; None: the program has ended. Raises what it raised."""
+        while (one := self._arrived.get()) is not None:
+            if not self._is_again(one):
+                self._pending, self._choices, self._asked = one, [], self._placed(one.request.asked)
+                return self._asked
+        assert self._endpoint is not None
+        self._has_ended, self._endpoint.ended = True, ENDED
+        if self._raised is not None:
+            raise self._raised
+        return None
+
+    def _is_again(self, one: Pending) -> bool:
+        """Return True for the latest request sent again, as its answer was lost; it gets the same."""
+        if self._answered is None:
+            return False
+        before, choices = self._answered
+        if one.request.digest != before.request.digest:
+            return False
+        was_written = before.is_written.wait(WRITTEN_SECONDS)
+        # one whose own client is gone was sent first, and has been overtaken by the same sent again
+        if was_written and not before.was_lost and not one.is_retry and not one.is_gone():
+            return False
+        self._reply(one, choices)
+        self._answered = one, choices
+        return True
+
+    def _placed(self, asked: ModelRequest) -> ModelRequest:
+        """Return a request with the turn that it goes on from, and only the messages behind that."""
+        found = self._branches.find(asked.messages, asked.tools) if asked.text is None else None
+        return asked if found is None else replace(asked, after=found[0], messages=asked.messages[found[1] :])
+
+    def _note(self, turn: AgentTurn) -> None:
+        assert self._pending is not None
+        asked = self._pending.request.asked
+        if asked.text is None:
+            self._branches.add(turn.number, (*asked.messages, message_of(turn)), asked.tools)
+
+    def _reply(self, one: Pending, choices: Sequence[AgentTurn]) -> None:
+        request = one.request
+        one.answer(list(events_of(request, choices)) if request.stream else body_of(request, choices))
+
+
+async def _awaited(value: Any) -> Any:
+    return await value

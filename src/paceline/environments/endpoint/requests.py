@@ -1,0 +1,343 @@
+"""What a request may hold: bodies of `/v1/chat/completions`, `/v1/completions` and `/v1/responses` as one record.
+
+| field | what becomes of it |
+|---|---|
+| `messages`, `tools`, `prompt`, `input`, `instructions` | text alone; content in parts is joined |
+| `tool_choice` | `auto`, or `none`: tools are shown, and no call is read; a forced one is refused |
+| `max_tokens`, `max_completion_tokens`, `max_output_tokens` | held to what is left of the episode |
+| `n` | as many turns, one after the other, from the same context |
+| `stream` | events of the finished turn |
+| `temperature`, `top_p`, `stop`, `seed`, penalties, unknown ones | the run's own hold; another value is noted |
+| `logprobs`, `logit_bias`, a `response_format` of JSON, `echo`, `suffix`, `previous_response_id` | refused |
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from http import HTTPStatus
+from typing import Any, Literal, NoReturn
+
+from paceline.data.tools import call_id
+from paceline.environments import ModelRequest
+
+MOST_CHOICES = 64
+"""Largest `n`."""
+MOST_SHOWN = 60  # Characters of a wrong value in an error
+ROLES = ("system", "developer", "user", "assistant", "tool")
+TEXT_PARTS = ("text", "input_text", "output_text")
+
+SETTINGS = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
+READ = {
+    *("model", "messages", "prompt", "input", "instructions", "tools", "tool_choice", "n", "stream", "stream_options"),
+    *(
+        "max_tokens",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "return_token_ids",
+        "stop",
+        "response_format",
+        "text",
+    ),
+    *("logprobs", "top_logprobs", "logit_bias", "functions", "function_call", "echo", "suffix", "best_of"),
+    *("previous_response_id", "background", "conversation"),
+}
+"""Fields with a rule of their own."""
+ABOUT_CALLERS = {
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+    *("parallel_tool_calls", "include", "truncation", "extra_body", "extra_headers"),
+}
+"""Fields that change nothing of what is sampled; nobody is told that they are left out."""
+KEPT = "it would change what is sampled, and a run samples in one way"
+
+_NO_LOGPROBS = "the record of the run has them; ask for token ids by return_token_ids, or leave it out"
+_NOTHING_STORED = "nothing is stored; send the whole input each time"
+REFUSED = {
+    "logprobs": _NO_LOGPROBS,
+    "top_logprobs": _NO_LOGPROBS,
+    "logit_bias": f"{KEPT}; leave it out",
+    "suffix": f"{KEPT}; leave it out",
+    "echo": "an answer is what was sampled; put it behind the prompt",
+    "functions": "it is of an older interface; send tools",
+    "function_call": "it is of an older interface; send tool_choice",
+    "previous_response_id": _NOTHING_STORED,
+    "conversation": _NOTHING_STORED,
+    "background": _NOTHING_STORED,
+}
+"""Fields that no answer could keep to, and why."""
+
+Interface = Literal["chat", "text", "responses"]
+
+
+class Refusal(Exception):
+    """Refusal of a request, in one sentence, with the field at fault."""
+
+    def __init__(
+        self, said: str, param: str | None = None, *, code: str | None = None, status: int = HTTPStatus.BAD_REQUEST
+    ) -> None:
+        super().__init__(said)
+        self.param, self.code, self.status = param, code, status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramRequest:
+    """A request that has been checked."""
+
+    kind: Interface
+    """Interface that it came by: `/v1/chat/completions`, `/v1/completions` or `/v1/responses`."""
+    asked: ModelRequest
+    """What the model is asked for, as if it went on from no turn."""
+    model: str
+    """Name that the program has for the model; any will do."""
+    choices: int = 1
+    stream: bool = False
+    with_usage: bool = False
+    """True: the last event of a stream has the number of tokens."""
+    digest: bytes
+    """Hash of the body: a client that lost the answer asks for the same again."""
+
+
+def read_request(kind: Interface, data: bytes) -> ProgramRequest:
+    """Read the body of a request; raises Refusal."""
+    try:
+        body = json.loads(data, parse_constant=_refuse_constant)
+        text = json.dumps(body, sort_keys=True, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"the body must be JSON, and is not ({error}); send one object in UTF-8") from error
+    if not isinstance(body, dict):
+        raise Refusal(f"the body must be a JSON object, got {_shown(body)}; send the fields of the request in one")
+    body = {name: value for name, value in body.items() if value is not None}
+    _refuse_what_cannot_be(body)
+    stream = _of_type(body, "stream", bool, "true or false") or False
+    if stream and kind == "responses":
+        raise Refusal("stream must be false with /v1/responses; stream from /v1/chat/completions", "stream")
+    options = _of_type(body, "stream_options", dict, "an object") or {}
+    return ProgramRequest(
+        kind=kind,
+        asked=_MODEL_REQUESTS[kind](body),
+        model=_of_type(body, "model", str, "the name of a model") or "policy",
+        choices=_whole(body, "n", most=MOST_CHOICES) or 1,
+        stream=stream,
+        with_usage=options.get("include_usage") is True,
+        digest=blake2b(kind.encode() + text, digest_size=16).digest(),
+    )
+
+
+def _chat(body: Mapping[str, Any]) -> ModelRequest:
+    given = _of_type(body, "messages", list, "a list of messages")
+    if not given:
+        raise Refusal("messages must hold at least one message; send the conversation", "messages")
+    tools = _tools(body.get("tools", []))
+    return ModelRequest(messages=messages_of(given), tools=tools, reads_calls=_reads_calls(body), **_common(body))
+
+
+def _text(body: Mapping[str, Any]) -> ModelRequest:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1:
+        prompt = prompt[0]
+    if not isinstance(prompt, str) or not prompt:
+        raise Refusal(f"prompt must be a text that is not empty, got {_shown(prompt)}; send one at a time", "prompt")
+    return ModelRequest(text=prompt, **_common(body))
+
+
+def _responses(body: Mapping[str, Any]) -> ModelRequest:
+    given = body.get("input")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not isinstance(items, list) or not items:
+        raise Refusal(f"input must be a text or a list of items, got {_shown(given)}", "input")
+    instructions = _of_type(body, "instructions", str, "a text")
+    messages: list[dict[str, Any]] = [] if not instructions else [{"role": "system", "content": instructions}]
+    for index, item in enumerate(items):
+        _add_item(messages, item, f"input[{index}]")
+    schemas = [
+        {"type": "function", "function": {key: value for key, value in tool.items() if key not in ("type", "strict")}}
+        if isinstance(tool, Mapping) and tool.get("type") == "function" and "function" not in tool
+        else tool
+        for tool in _of_type(body, "tools", list, "a list of tools") or []
+    ]
+    tools = _tools(schemas)
+    return ModelRequest(messages=messages_of(messages), tools=tools, reads_calls=_reads_calls(body), **_common(body))
+
+
+def _add_item(messages: list[dict[str, Any]], item: Any, where: str) -> None:
+    """Add an item of `/v1/responses` to messages: text and calls of one turn are one message."""
+    kind = item.get("type", "message") if isinstance(item, Mapping) else None
+    if kind == "reasoning":
+        return
+    if kind == "function_call_output":
+        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
+    elif kind == "function_call":
+        if not messages or messages[-1]["role"] != "assistant":
+            messages.append({"role": "assistant", "content": None})
+        function = {"name": item.get("name"), "arguments": item.get("arguments")}
+        calls = messages[-1].setdefault("tool_calls", [])
+        calls.append({"type": "function", "id": item.get("call_id"), "function": function})
+    elif kind == "message":
+        messages.append({"role": item.get("role"), "content": item.get("content")})
+    else:
+        raise Refusal(f"{where} must be a message or a function's call or output, got {_shown(item)}", where)
+
+
+_MODEL_REQUESTS: Mapping[Interface, Callable[[Mapping[str, Any]], ModelRequest]] = {
+    "chat": _chat,
+    "text": _text,
+    "responses": _responses,
+}
+
+
+def messages_of(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    """Return messages in the one form in which they are compared and rendered; raises Refusal.
+
+    Content is text, arguments are objects, an id is made of a call's place in its turn, what says nothing is left out.
+    """
+    messages, places = list[dict[str, Any]](), dict[Any, int]()
+    results = 0
+    for index, one in enumerate(given):
+        where = f"messages[{index}]"
+        role = one.get("role") if isinstance(one, Mapping) else None
+        if role not in ROLES:
+            raise Refusal(f"{where} must be an object with a role among {', '.join(ROLES)}, got {_shown(one)}", where)
+        content = _content(one.get("content"), where, may_be_none=role == "assistant")
+        message: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content}
+        if role == "tool":
+            place = places.get(one.get("tool_call_id"), results)
+            message["tool_call_id"], results = call_id(None, place), results + 1
+            if isinstance(one.get("name"), str):
+                message["name"] = one["name"]
+        else:
+            places, results = {}, 0
+        if role == "assistant":
+            if isinstance(thought := one.get("reasoning_content"), str) and thought:
+                message["reasoning_content"] = thought
+            calls = [_call(call, place, f"{where}.tool_calls") for place, call in enumerate(_calls(one, where))]
+            places = {call.get("id"): place for place, call in enumerate(_calls(one, where))}
+            if calls:
+                message["tool_calls"] = calls
+        messages.append(message)
+    if messages[-1]["role"] == "assistant":
+        raise Refusal("the last message must not be the assistant's; end with what it is to answer", "messages")
+    return tuple(messages)
+
+
+def _content(value: Any, where: str, *, may_be_none: bool) -> str:
+    if isinstance(value, str) or (value is None and may_be_none):
+        return value or ""
+    parts = value if isinstance(value, list) else [value]
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
+            said = f"{where}.content must be a text or a list of parts of type text, got {_shown(part)}"
+            raise Refusal(f"{said}; the model reads text alone", f"{where}.content")
+    return "".join(part["text"] for part in parts)
+
+
+def _calls(message: Mapping[str, Any], where: str) -> list[Any]:
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(isinstance(one, Mapping) for one in calls):
+        raise Refusal(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", f"{where}.tool_calls")
+    return calls
+
+
+def _call(call: Mapping[str, Any], place: int, where: str) -> dict[str, Any]:
+    function, where = call.get("function"), f"{where}[{place}].function"
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+        raise Refusal(f"{where} must have a name and arguments, got {_shown(function)}", where)
+    arguments = function.get("arguments") or {}
+    try:
+        found = json.loads(arguments, parse_constant=_refuse_constant) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"{where}.arguments must be a JSON object in a text ({error})", f"{where}.arguments") from error
+    if not isinstance(found, dict):
+        raise Refusal(f"{where}.arguments must be a JSON object in a text, got {_shown(found)}", f"{where}.arguments")
+    return {"type": "function", "id": call_id(None, place), "function": {"name": name, "arguments": found}}
+
+
+def _tools(given: Any) -> tuple[dict[str, Any], ...]:
+    if not isinstance(given, list):
+        raise Refusal(f"tools must be a list, got {_shown(given)}", "tools")
+    tools, names = list[dict[str, Any]](), set[str]()
+    for index, tool in enumerate(given):
+        where = f"tools[{index}]"
+        function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
+        name = function.get("name") if isinstance(function, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+            raise Refusal(f"{where} must be of type function and have a name, got {_shown(tool)}", where)
+        if name in names:
+            raise Refusal(f"{where} must have a name of its own, and {name!r} is another tool's too", where)
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        description = function.get("description") or ""
+        if not isinstance(parameters, Mapping) or not isinstance(description, str):
+            raise Refusal(f"{where}.function must have a text as description and a schema as parameters", where)
+        names.add(name)
+        shown = {"name": name, "description": description, "parameters": dict(parameters)}
+        tools.append({"type": "function", "function": shown})
+    return tuple(tools)
+
+
+def _reads_calls(body: Mapping[str, Any]) -> bool:
+    choice = body.get("tool_choice", "auto")
+    if choice not in ("auto", "none"):
+        said = f'tool_choice must be "auto" or "none", got {_shown(choice)}'
+        raise Refusal(f'{said}: {KEPT}; send "auto" and let the reward ask for the call', "tool_choice")
+    return bool(choice == "auto")
+
+
+def _common(body: Mapping[str, Any]) -> dict[str, Any]:
+    limits = [_whole(body, name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
+    settings = {name: value for name in SETTINGS if (value := _number(body, name)) is not None}
+    stop = body.get("stop", [])
+    stop = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stop, list) or not all(isinstance(one, str) for one in stop):
+        raise Refusal(f"stop must be a text or a list of texts, got {_shown(stop)}", "stop")
+    unknown = {name: _shown(value) for name, value in body.items() if name not in {*READ, *SETTINGS, *ABOUT_CALLERS}}
+    return {
+        "max_tokens": next((limit for limit in limits if limit is not None), None),
+        "settings": {**settings, **({"stop": stop} if stop else {}), **unknown},
+        "wants_ids": _of_type(body, "return_token_ids", bool, "true or false") or False,
+    }
+
+
+def _refuse_what_cannot_be(body: Mapping[str, Any]) -> None:
+    """Refuse fields that no answer could keep to."""
+    for name, said in REFUSED.items():
+        if body.get(name):
+            raise Refusal(f"{name} is not taken: {said}", name)
+    text = body.get("text")
+    forms = [body.get("response_format"), text.get("format") if isinstance(text, Mapping) else None]
+    for form in forms:
+        if isinstance(form, Mapping) and form.get("type") not in (None, "text"):
+            said = f"response_format must be text, got {_shown(form.get('type'))}: {KEPT}"
+            raise Refusal(f"{said}; ask for JSON in a message and parse it", "response_format")
+
+
+def _of_type(body: Mapping[str, Any], name: str, kind: type, what: str) -> Any:
+    value = body.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise Refusal(f"{name} must be {what}, got {_shown(value)}", name)
+    return value
+
+
+def _whole(body: Mapping[str, Any], name: str, *, most: int | None = None) -> int | None:
+    value = body.get(name)
+    is_whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if value is not None and (not is_whole or (most is not None and value > most)):
+        rule = "from 1 on" if most is None else f"from 1 to {most}"
+        raise Refusal(f"{name} must be a whole number {rule}, got {_shown(value)}", name)
+    return value
+
+
+def _number(body: Mapping[str, Any], name: str) -> float | None:
+    value = body.get(name)
+    if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
+        raise Refusal(f"{name} must be a number, got {_shown(value)}", name)
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

@@ -1,0 +1,228 @@
+"""The HTTP server of one episode: on this machine alone, for whoever has the episode's key.
+
+Every process of the machine may connect to a loopback port, and a page of the web may have its own name lead there (DNS
+rebinding). So a request is answered only where it has the key, and its Host is this machine. The body is read within
+a limit, and whatever is wrong with it is one sentence in OpenAI's form of an error.
+"""
+
+import contextlib
+import hmac
+import json
+import secrets
+import select
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from typing_extensions import override
+
+from paceline.environments.endpoint.answers import error_of, models
+from paceline.environments.endpoint.requests import Interface, ProgramRequest, Refusal, read_request
+
+ADDRESS = "127.0.0.1"
+HOSTS = (ADDRESS, "localhost")
+PATHS: dict[str, Interface] = {"/v1/chat/completions": "chat", "/v1/completions": "text", "/v1/responses": "responses"}
+MODELS = "/v1/models"
+MOST_BODY = 1 << 20
+"""Bytes of a request, at most: what an environment may say in one answer."""
+MOST_DRAINED = 1 << 26
+"""Bytes of a longer one that are read, so that its client sees the refusal."""
+IDLE_SECONDS = 600.0  # Seconds that a connection may be silent
+POLL_SECONDS = 0.02  # Seconds in which the server sees that it is to end
+
+EndpointReply = dict[str, Any] | list[bytes] | Refusal
+"""What a request gets: a body, the events of a stream, or an error."""
+
+
+class Pending:
+    """A request that waits for its answer, in the thread of its connection."""
+
+    def __init__(self, request: ProgramRequest, *, is_retry: bool, is_gone: Callable[[], bool]) -> None:
+        self.request = request
+        self.is_retry = is_retry
+        """True if the client says that it asks again."""
+        self.is_gone = is_gone
+        """Returns True if the client has closed its end of the connection."""
+        self.is_written = threading.Event()
+        """Set once the answer was written, or could not be."""
+        self.was_lost = False
+        """True if the client was gone by then."""
+        self._is_answered = threading.Event()
+        self._reply: EndpointReply = Refusal("there is no answer")
+
+    def answer(self, reply: EndpointReply) -> None:
+        """Give the answer; only the first one counts."""
+        if not self._is_answered.is_set():
+            self._reply = reply
+            self._is_answered.set()
+
+    def wait(self) -> EndpointReply:
+        """Wait for it: whoever takes requests answers all of them by the episode's end."""
+        self._is_answered.wait()
+        return self._reply
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Answers one episode's requests until it is closed."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, take: Callable[[Pending], None]) -> None:
+        """Listen on a free port; `take` is called with each request that has been checked, from any thread."""
+        self.take = take
+        self.key = secrets.token_urlsafe(24)
+        self.ended: Refusal | None = None
+        """What each further request is refused with; None: requests are taken."""
+        self.has_refused = False
+        """True if one was."""
+        super().__init__((ADDRESS, 0), _Requests)
+        self._thread = threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name="endpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def base_url(self) -> str:
+        """Address that OpenAI's clients take."""
+        return f"http://{ADDRESS}:{self.server_address[1]}/v1"
+
+    @override
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)  # that of HTTPServer asks for the host's name, which may take seconds
+        self.server_name, self.server_port = ADDRESS, int(self.server_address[1])
+
+    @override
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away; the connection is closed."""
+
+    def refuse(self, pending: Pending) -> None:
+        """Answer a request with what `ended` says."""
+        assert self.ended is not None
+        self.has_refused = True
+        pending.answer(self.ended)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+
+class _Requests(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "paceline", ""
+    timeout = IDLE_SECONDS
+    disable_nagle_algorithm = True  # the body is a second packet, which would wait for the first one's receipt
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        self._respond(self._posted)
+
+    def do_GET(self) -> None:
+        self._respond(self._got)
+
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET
+
+    def _respond(self, respond: Callable[[bytes | None], None]) -> None:
+        body = self._body()
+        try:
+            self._check_caller()
+            respond(body)
+        except Refusal as refusal:
+            self._send(refusal)
+
+    def _body(self) -> bytes | None:
+        """Read the body; None: it is too long, or its length is not told."""
+        length = self.headers.get("Content-Length", "0" if "Transfer-Encoding" not in self.headers else "")
+        size = int(length) if length.isascii() and length.isdigit() else -1
+        if 0 <= size <= MOST_BODY:
+            return self.rfile.read(size)
+        self.close_connection = True
+        left = min(max(size, 0), MOST_DRAINED)
+        while left > 0 and (read := self.rfile.read(min(left, MOST_BODY))):
+            left -= len(read)
+        return None
+
+    def _check_caller(self) -> None:
+        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
+        if host not in HOSTS:
+            said = f"the endpoint answers under {ADDRESS} or localhost only; take base_url as it was given"
+            raise Refusal(said, "Host", status=HTTPStatus.MISDIRECTED_REQUEST)
+        given = self.headers.get("Authorization", "").partition(" ")
+        is_key = hmac.compare_digest(given[2].strip().encode(errors="replace"), self.server.key.encode())
+        if given[0].lower() != "bearer" or not is_key:
+            said = "the key is not of this episode; take api_key as it was given, it opens this episode alone"
+            raise Refusal(said, "Authorization", code="invalid_api_key", status=HTTPStatus.UNAUTHORIZED)
+
+    def _posted(self, body: bytes | None) -> None:
+        path = self.path.partition("?")[0]
+        if path not in PATHS:
+            self._refuse_path(path)
+        if body is None:
+            said = f"the body must have a Content-Length of at most {MOST_BODY} bytes; send a shorter conversation"
+            raise Refusal(said, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        is_retry = self.headers.get("x-stainless-retry-count", "0") != "0"
+        pending = Pending(read_request(PATHS[path], body), is_retry=is_retry, is_gone=self._is_gone)
+        if self.server.ended is None:
+            self.server.take(pending)
+        if self.server.ended is not None:  # by now: nobody may take it any more
+            self.server.refuse(pending)
+        reply = pending.wait()
+        try:
+            pending.was_lost = self._is_gone()
+            self._send(reply)
+        except OSError:
+            pending.was_lost = True
+        finally:
+            pending.is_written.set()
+
+    def _got(self, body: bytes | None) -> None:
+        path = self.path.partition("?")[0]
+        if path != MODELS or self.command != "GET":
+            self._refuse_path(path)
+        self._send(models())
+
+    def _refuse_path(self, path: str) -> None:
+        is_known = path in (*PATHS, MODELS)
+        status = HTTPStatus.METHOD_NOT_ALLOWED if is_known else HTTPStatus.NOT_FOUND
+        said = f"there is no {self.command} {path[:100]}; there are POST {', POST '.join(PATHS)} and GET {MODELS}"
+        raise Refusal(said, status=status)
+
+    def _is_gone(self) -> bool:
+        with contextlib.suppress(OSError):
+            arrived = select.poll()
+            arrived.register(self.connection, select.POLLIN)
+            return bool(arrived.poll(0)) and self.connection.recv(1, socket.MSG_PEEK) == b""
+        return True
+
+    def _send(self, reply: EndpointReply) -> None:
+        if isinstance(reply, list):
+            self._send_stream(reply)
+            return
+        status, body = (reply.status, error_of(reply)) if isinstance(reply, Refusal) else (HTTPStatus.OK, reply)
+        data = json.dumps(body, ensure_ascii=False).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _send_stream(self, events: Iterable[bytes]) -> None:
+        self.close_connection = True  # its end is the stream's: events have no length
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        for event in events:
+            self.wfile.write(event)
+
+    @override
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the run's terminal is not this server's."""
