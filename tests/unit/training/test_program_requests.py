@@ -357,7 +357,7 @@ def test_the_last_turn_is_answered_though_it_was_cut_at_the_last_token():
 
 def test_a_limit_of_tokens_is_kept_and_settings_of_sampling_are_noted_once():
     def program(client):
-        given = {"max_tokens": 3, "temperature": 0.2, "top_p": 1, "stop": ["\n"], "reasoning_effort": "high"}
+        given = {"max_tokens": 3, "temperature": 0.2, "top_p": 1, "seed": 7, "stop": ["\n"], "reasoning_effort": "high"}
         (choice,) = client.chat([user("Talk.")], **given)["choices"]
         assert choice["finish_reason"] == "length"
         client.chat([user("Talk.")], max_completion_tokens=10_000, temperature=0.3)
@@ -367,6 +367,7 @@ def test_a_limit_of_tokens_is_kept_and_settings_of_sampling_are_noted_once():
         assert (first.sampled, first.finish_reason, second.finish_reason) == (3, "length", "stop")
         assert one.episode.notes == (
             "temperature 0.2 was asked for, and is 1.0 here",
+            "seed 7 was asked for, and is the run's own here",
             "stop '\\n' was asked for, and is none here",
             'reasoning_effort "high" was asked for, and is not known here',
             "max_tokens was held to the tokens that are left",

@@ -45,7 +45,7 @@ READ = {
 """Fields with a rule of their own."""
 ABOUT_CALLERS = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
-    *("parallel_tool_calls", "include", "truncation", "extra_body", "extra_headers"),
+    *("include", "truncation"),
 }
 """Fields that change nothing of what is sampled; nobody is told that they are left out."""
 KEPT = "it would change what is sampled, and a run samples in one way"
@@ -290,7 +290,10 @@ def _common(body: Mapping[str, Any]) -> dict[str, Any]:
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(one, str) for one in stop):
         raise Refusal(f"stop must be a text or a list of texts, got {_shown(stop)}", "stop")
-    unknown = {name: _shown(value) for name, value in body.items() if name not in {*READ, *SETTINGS, *ABOUT_CALLERS}}
+    known = {*READ, *SETTINGS, *ABOUT_CALLERS}
+    if body.get("parallel_tool_calls") is True:  # a turn may call several tools, whatever is asked for
+        known.add("parallel_tool_calls")
+    unknown = {name: _shown(value) for name, value in body.items() if name not in known}
     return {
         "max_tokens": next((limit for limit in limits if limit is not None), None),
         "settings": {**settings, **({"stop": stop} if stop else {}), **unknown},

@@ -146,6 +146,7 @@ def note_unmet(episode: RunningEpisode, sampling: Sampling, limit: int) -> None:
         "stop": list(sampling.stop),
         "presence_penalty": 0,
         "frequency_penalty": 0,
+        "seed": "the run's own",
     }
     found = {
         name: f"{name} {_shown(value)} was asked for, and is {_shown(own[name]) if name in own else 'not known'} here"
