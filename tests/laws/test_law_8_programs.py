@@ -23,7 +23,7 @@ CHEATS = (
 
 @pytest.fixture(scope="module")
 def code():
-    function = resolve("code(timeout=1)", reward_context(RewardConfig(), SamplingConfig()))
+    function = resolve("code(timeout=1)", reward_context(RewardConfig(), SamplingConfig(), seed=0))
     try:
         function.describe()
     except SandboxError as error:

@@ -79,9 +79,13 @@ def _audits(config: Config) -> list["Audit"]:
     from paceline.rewards.audit.subjects import plain_tasks
 
     console, data, names = Console(), config.data, config.rewards.functions
-    context = reward_context(config.rewards, config.sampling)
+    context = reward_context(config.rewards, config.sampling, seed=config.loop.seed)
     functions = {name: resolve(name, context) for name in names}
-    for function in functions.values():
+    for name, function in functions.items():
+        if isinstance(function, BuiltIn) and function.needs_group:
+            raise ConfigError(
+                f"--reward-funcs {name} compares the completions of a prompt, which attacks are not; give mode=score"
+            )
         if isinstance(function, BuiltIn) and function.describe is not None:
             print(function.describe())
     rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size or NUM_TASKS, seed=config.loop.seed)

@@ -15,7 +15,7 @@ from paceline.data.formats import screen
 from paceline.data.rows import WHOLE
 from paceline.data.sources import load_rows
 from paceline.errors import DONE, ConfigError
-from paceline.training.plan.batches import batch_plan, describe
+from paceline.training.plan.batches import batch_plan, describe, service_calls
 from paceline.training.plan.describing import (
     describe_layouts,
     describe_memory,
@@ -74,11 +74,13 @@ def run(argv: list[str]) -> int:
             raise ConfigError(f"--processes must be a whole number of at least 1, got {processes!r}")
         ranks = training_ranks(config.parallel, int(processes))
     sizes, device = layout(config.parallel, ranks), _device(config, given.door)
-    data, files = config.data, check(config, runs_here=False).files
-    rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=files)
+    data, checked = config.data, check(config, runs_here=False)
+    rows = load_rows(
+        data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
+    )
     # rows of a large dataset that are left out count as taken, and so among its tasks
     num_tasks = len(screen(rows, config.data, None).rows) if len(rows) <= WHOLE else len(rows)
-    print(f"\n{describe(batch_plan(config, num_tasks))}\n")
+    print(f"\n{describe(batch_plan(config, num_tasks), service_calls(config, checked.functions))}\n")
     if too_large := _print_memory_and_time(config, sizes, device, is_calibrated="calibrate" in given.door):
         raise ConfigError(too_large)
     return DONE

@@ -15,6 +15,7 @@ from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import require
 
 MODEL = "model:"
+JUDGE = "judge:"
 SANDBOXES = ("auto", "namespaces", "landlock", "none")
 SIZE = re.compile(r"(?=.*[1-9])\d+(\.\d+)?GiB")
 NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
@@ -169,8 +170,9 @@ class RewardConfig:
     """Rewards of a completion."""
 
     reward_funcs: tuple[str, ...] | None = None
-    """Names, `module:function`, `file.py:function`, or `model:NAME` of a sequence-classification model (a directory or
-    Hub name), summed with `reward_weights`; None: accuracy, or with an `environment` its own reward alone."""
+    """Names, `module:function`, `file.py:function`, `model:NAME` of a sequence-classification model (a directory or Hub
+    name), or `judge:http://HOST:PORT/v1(model=NAME)` of a language model that grades, summed with `reward_weights`;
+    None: accuracy, or with an `environment` its own reward alone."""
     reward_weights: tuple[float, ...] | None = None
     """One weight per reward function; None: all 1."""
     max_reward_failure_rate: float = 0.05

@@ -50,7 +50,10 @@ METRICS: Mapping[str, Metric] = {
         "",
         "by reward function: mean, std and count of its numbers, failures (completions), failed_calls, "
         "doubtful (completions graded alone, after two failures on all together), nans (that count as None), "
-        "cut_short (completions that `code` graded in part, as the step had used up its time), seconds",
+        "cut_short (completions that `code` graded in part, as the step had used up its time), seconds; of a judge "
+        "what it spent: verdicts, cached, calls, retries, unsaved, cache_hit_rate, failed (verdicts by kind), "
+        "tokens_read, tokens_written, latency_mean (seconds), agreement (1 less the mean difference of two verdicts "
+        "on the same)",
     ),
     "completion_length_mean": Metric("tokens", "mean over completions"),
     "completion_length_max": Metric("tokens", "the longest"),

@@ -1,7 +1,7 @@
 """What a reward function is, and what a built-in one is beyond that."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -97,6 +97,10 @@ class RewardContext:
     """Tokens of a completion, at most; the default of functions that penalise length."""
     open_sandbox: Callable[[], Sandbox] | None = None
     """Where programs run; called when the first one has to. The same sandbox each time."""
+    seed: int = 0
+    """Seed of the run, from which judges draw the order of what they compare."""
+    call_seconds: float = 600.0
+    """Seconds that a judge may take for all verdicts of one call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +129,14 @@ class BuiltIn(RewardFunction):
     """Called with the same arguments for some completions while others are still sampled: starts work whose result
     `call` will need. It returns at once and raises nothing."""
     describe: Callable[[], str] | None = None
-    """A sentence on what is in force, for the start of a run: how programs are isolated. Raises SandboxError where
-    they cannot be."""
+    """A sentence on what is in force, for the start of a run: how programs are isolated, what a judge may spend.
+    Raises SandboxError where programs cannot be isolated, RewardError where a judge does not answer."""
+    needs_group: bool = False
+    """True if it compares the completions of a prompt: it is called on whole groups only."""
+    calls: Callable[[int], int] | None = None
+    """From the completions of a group to the calls of a service that their grades take, retries aside."""
+    counts: Callable[[], Mapping[str, float]] | None = None
+    """What was spent since it was last asked, for the metrics: numbers that add up over calls."""
 
     @override
     def __call__(self, **arguments: Any) -> Any:

@@ -1,6 +1,7 @@
 """The parameters that the name of a built-in reward function may carry: `cosine(max_length=512, max_wrong=-0.5)`.
 
-Values are numbers, true or false, or words; they are read by the annotation of the parameter, never as code.
+Values are numbers, true or false, words, or text without commas. They are read by the annotation of the parameter,
+never as code.
 """
 
 import inspect
@@ -47,10 +48,12 @@ def _read(name: str, parameter: str, annotation: object, text: str) -> object:
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
         rule, value = f"one of {', '.join(choices)}", text if text in choices else None
+    elif kind is str:
+        return text
     elif kind is bool:
         rule, value = "true or false", {"true": True, "false": False}.get(text.lower())
     else:
-        assert kind in (int, float), f"{parameter}: a maker's parameters are numbers, booleans or literals"
+        assert kind in (int, float), f"{parameter}: a maker's parameters are numbers, booleans, text or literals"
         rule = "a whole number" if kind is int else "a number"
         with suppress(ValueError):
             number = int(text) if kind is int else float(text)

@@ -1,4 +1,4 @@
-"""From the name of a function to the function: a built-in reward, `module:function` or `file.py:function`."""
+"""From the name of a function to the function: a built-in reward, `module:function`, `file.py:function`, or a judge."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import cast
 
 from paceline.config.reading import base_name, is_code
-from paceline.config.sections import RewardConfig, SamplingConfig
+from paceline.config.sections import JUDGE, RewardConfig, SamplingConfig
 from paceline.errors import RewardError
 from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answer_format, think_answer_tags
 from paceline.rewards.builtin.code import code
 from paceline.rewards.builtin.length import cosine, repetition, soft_overlong
 from paceline.rewards.builtin.tools import react_format, tool_call
 from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, right_of
+from paceline.rewards.judges.judge import judge, rubric_file
 from paceline.rewards.parameters import parameters_of
 from paceline.runtime.own_code import file_of_code, nearest, own_function
 from paceline.sandbox.levels import Level, open_sandbox
@@ -58,10 +59,14 @@ BUILT_IN: Mapping[str, Maker] = {
 in `_SYSTEM_PROMPTS`."""
 
 
-def reward_context(rewards: RewardConfig, sampling: SamplingConfig) -> RewardContext:
+def reward_context(rewards: RewardConfig, sampling: SamplingConfig, *, seed: int) -> RewardContext:
     """The context of every reward function of a run; the sandbox opens when the first program has to run."""
-    shared = partial(_shared_sandbox, rewards.sandbox)
-    return RewardContext(max_completion_length=sampling.max_completion_length, open_sandbox=shared)
+    return RewardContext(
+        max_completion_length=sampling.max_completion_length,
+        open_sandbox=partial(_shared_sandbox, rewards.sandbox),
+        seed=seed,
+        call_seconds=rewards.reward_timeout,
+    )
 
 
 @lru_cache(maxsize=4)
@@ -100,14 +105,17 @@ NO_CONTEXT = RewardContext()  # Context of a function that is resolved outside a
 def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
     """The reward function that `--reward-funcs` calls `name`, made for a run.
 
-    A built-in name may carry parameters: `cosine(max_length=512)`. A name with a colon is code of the user's own:
-    `package.module:function` is imported, `path/to/file.py:function` is run once per content of the file.
+    A built-in name may carry parameters: `cosine(max_length=512)`. `judge:` and an address is a language model that
+    grades. Another name with a colon is code of the user's own: `package.module:function` is imported,
+    `path/to/file.py:function` is run once per content of the file.
 
     Raises:
         RewardError: no such built-in name, file, module or function, one that cannot be loaded, or a parameter that
             the function does not take.
     """
     base = base_name(name)
+    if base.startswith(JUDGE):
+        return judge(name, context)
     if base in BUILT_IN:
         return BUILT_IN[base](context, **parameters_of(name, BUILT_IN[base]))
     if not is_code(name):
@@ -124,7 +132,10 @@ def has_home(name: str) -> bool:
 
 
 def source_file(name: str) -> Path | None:
-    """The file that the function `name` was loaded from; None: it is built in, or its module has no file."""
+    """The file that the function `name` was loaded from, of a judge its rubric's; None: it is built in, or its module
+    has no file."""
+    if name.startswith(JUDGE):
+        return rubric_file(name)
     return None if base_name(name) in BUILT_IN else file_of_code(name)
 
 

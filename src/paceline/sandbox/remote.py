@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from typing import Any, NoReturn, cast
 from urllib.error import HTTPError
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
@@ -117,7 +117,7 @@ class RemoteSandbox:
         self._timeout, self._retries, self._pause = timeout, retries, pause
         self._places = threading.BoundedSemaphore(slots)
         self._closed = threading.Event()
-        self._opener = _opener(self._url)
+        self._opener = opener(self._url)
 
     def check(self) -> None:
         """Run one small program on the service; raises SandboxError if it cannot be reached, or answers otherwise."""
@@ -183,14 +183,10 @@ class RemoteSandbox:
         request = Request(self._url, data=body, headers=self._headers, method="POST")
         try:
             with self._opener.open(request, timeout=seconds) as response:
-                answer = bytearray()
-                while chunk := response.read1(CHUNK):
-                    answer += chunk
-                    if len(answer) > limit:
-                        self._give_up(f"an answer of more than {limit} bytes, which no program's output can need")
-                    if time.monotonic() > until:
-                        raise TimeoutError
-                return bytes(answer)
+                answer = read_body(response, until=until, limit=limit)
+                if answer is None:
+                    self._give_up(f"an answer of more than {limit} bytes, which no program's output can need")
+                return answer
         except HTTPError as error:
             with error:
                 if error.code >= 500 or error.code in PASSING_STATUSES:
@@ -239,8 +235,27 @@ def _parts(url: str) -> tuple[str, str, dict[str, str]]:
     return urlunsplit((parts.scheme, host, path, parts.query, "")), shown, headers
 
 
-def _opener(url: str) -> OpenerDirector:
-    """Return an opener that skips the environment's proxies for this machine, which they cannot reach."""
+def read_body(response: HTTPResponse, *, until: float, limit: int) -> bytes | None:
+    """Read an answer piece by piece; None: it has more than `limit` bytes.
+
+    Raises:
+        TimeoutError: it was not whole at `until`, on the monotonic clock.
+    """
+    body = bytearray()
+    while chunk := response.read1(CHUNK):
+        body += chunk
+        if len(body) > limit:
+            return None
+        if time.monotonic() > until:
+            raise TimeoutError
+    return bytes(body)
+
+
+def opener(url: str) -> OpenerDirector:
+    """Return an opener that skips the environment's proxies for this machine, which they cannot reach.
+
+    It follows no redirect: a POST would arrive as a GET, perhaps on another host.
+    """
     host = urlsplit(url).hostname or ""
     is_here = host == "localhost" or host.endswith(".localhost")
     with contextlib.suppress(ValueError):  # a name

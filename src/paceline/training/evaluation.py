@@ -14,6 +14,7 @@ from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import percent_interval
 from paceline.rewards.function import RIGHT, RewardFunction, right_of
+from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import check_failure_rate
 from paceline.rewards.selecting import has_format, stated_answer
@@ -100,6 +101,7 @@ class AccuracyEvaluator:
             step=step,
             outcomes=outcomes,
             failed_calls=sum(tally.failed_calls for tally in scores.tallies.values()),
+            counts=next((tally.counts for tally in scores.tallies.values() if tally.counts), {}),
             seconds=time.perf_counter() - started,
         )
 
@@ -149,6 +151,8 @@ class AccuracyResult:
     failed_calls: int
     """Calls of the grader that raised or took too long, those among them that another call made good."""
     seconds: float
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What a judge spent; empty for any other grader."""
 
     @property
     def accuracy(self) -> Interval:
@@ -183,6 +187,8 @@ class AccuracyResult:
         formed = [one for outcome in self.outcomes for one in outcome.formed if one is not None]
         if formed:
             record["format_accuracy"] = sum(formed) / len(formed)
+        if self.counts:
+            record["judge"] = spending_metrics(self.counts)
         at_k = {f"{name}_at_{generations}": value for name, value in self.at_k().items()}
         return record | at_k | {"clock": {"seconds": self.seconds}}
 

@@ -15,6 +15,7 @@ from paceline.models.places import model_place
 from paceline.models.rope import rope_by_length
 from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.learner.stats import UpdateStats
+from paceline.training.plan.batches import service_calls
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.held_out import of_graders, of_rows
@@ -45,6 +46,14 @@ def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_r
             sentences.append(
                 f"step {number}: {calls} of the {batch.scores.named(name)} failed; the first: "
                 f"{batch.scores.first_failures[name].splitlines()[0]}"
+            )
+        # verdicts that a judge did not give, also where the mean of others made up for them
+        lost = {kind.removeprefix("failed_"): n for kind, n in tally.counts.items() if kind.startswith("failed_")}
+        if lost:
+            kinds = ", ".join(f"{kind} {count:g}" for kind, count in lost.items())
+            first = batch.scores.first_failures.get(name, "other verdicts made up for it").splitlines()[0]
+            sentences.append(
+                f"step {number}: {name} lacks {sum(lost.values()):g} verdicts ({kinds}); the first: {first}"
             )
     corrected = stats.correction_masked_fraction
     if corrected is not None and corrected > MANY_CORRECTED:
@@ -77,6 +86,10 @@ def step_clock(
 def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
     """Say what was dropped, what will not be learned, which `paths` are taken, and the step to continue from."""
     lines = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values()), *inputs.unmet]
+    lines += [
+        f"{name}: at most {calls:,} calls a step, without retries"
+        for name, calls in service_calls(config, inputs.functions).items()
+    ]
     if inputs.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(inputs.unverified)}; they cannot be learned")
     sets = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)]

@@ -183,7 +183,7 @@ def test_without_a_known_gold_completion_the_highest_score_seen_is_the_full_one(
 
     report = audited(flattered)
     assert report.threshold == 3.0
-    assert names(report.cheats) == {"prompt injection"}
+    assert names(report.cheats) == {"prompt injection", "orders to a judge"}
 
 
 def test_a_function_that_nothing_pleases_is_not_judged():
@@ -340,3 +340,9 @@ def test_a_row_that_cannot_be_used_stops_the_command_or_is_skipped_and_named(row
     assert "row rows.jsonl:4" in capsys.readouterr().err
     assert main([*words, "--on-bad-row", "skip"]) == 0
     assert "Skipped 1 of 4 rows; the first: row rows.jsonl:4" in capsys.readouterr().out
+
+
+def test_a_judge_that_compares_completions_cannot_be_attacked_with_single_ones(capsys):
+    words = ["--reward-funcs", "judge:http://127.0.0.1:9/v1(model=x, mode=rank)", "--dataset", "arithmetic"]
+    assert main(["audit", *words]) == 2
+    assert "compares the completions of a prompt, which attacks are not; give mode=score" in capsys.readouterr().err

@@ -222,6 +222,14 @@ def test_plan_prints_batches_and_memory_and_writes_nothing(tmp_path, monkeypatch
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_plan_says_how_many_calls_of_a_judge_a_step_makes_without_asking_it(capsys):
+    judge = "judge:http://127.0.0.1:9/v1(model=x, mode=pairwise, repeats=2, temperature=1, key_env=NO_SUCH_KEY)"
+    words = ["--model", "embedded", "--dataset", "arithmetic", "--prompts-per-step", "4", "--num-generations", "3"]
+    assert main(["plan", *words, "--reward-funcs", judge]) == 0
+    # 4 prompts, 3 * 2 ordered pairs of each, 2 verdicts on each
+    assert re.search(r"judge's calls per step +at most 48 without retries: judge:http", capsys.readouterr().out)
+
+
 def test_memory_in_gib_stands_in_the_columns_of_the_phases_that_have_it():
     shape = model_shape(SHAPE, parameters=2**28)
     text = describe_memory(memory_plan(build_config(REQUIRED), shape))

@@ -1,13 +1,17 @@
 """What a person reads after a step that went otherwise than planned."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from paceline.config.objective import AdvantageConfig
+from paceline.errors import RewardError
+from paceline.rewards.function import BuiltIn
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import step_clock, step_warnings
 from paceline.training.rollouts.records import rollout_metrics
+from paceline.training.rollouts.restoring import batch_about, restored_batch
 from tests.episodes import conversation
 from tests.scripted import completion, scripted_sampler, taking, task
 
@@ -76,6 +80,27 @@ def test_failed_calls_of_a_reward_function_are_said_with_the_first():
     assert start == "step 2: 1 call of the reward function 'f' failed"
     assert first == "'f' raised ConnectionError on the whole batch: gone"
     assert rollout_metrics(batch)["rewards"]["f"].items() >= {"failed_calls": 1, "doubtful": 0, "failures": 0}.items()
+
+
+def test_verdicts_that_a_judge_did_not_give_are_said_by_kind_and_read_again_after_a_kill():
+    counts = {"verdicts": 4, "cached": 1, "calls": 3, "answered": 2, "latency_sum": 4.0, "failed_timeout": 1}
+    judge = BuiltIn(
+        name="judge",
+        call=lambda completions, **columns: [RewardError("late"), 1.0],
+        gold=None,
+        counts=lambda: counts,
+    )
+    group = [completion("r"), completion("w")]
+    sampler = scripted_sampler([group], {"judge": judge}, {"judge": 1.0}, AdvantageConfig(), max_failure_rate=0.5)
+    batch = sampler.sample(taking([task("a")]), 1)
+    (line,) = step_warnings(2, batch, NOTHING, max_refills=0)
+    assert line == "step 2: judge lacks 1 verdicts (timeout 1); the first: 'judge' failed on row a: late"
+    metrics = rollout_metrics(batch)["rewards"]["judge"]
+    assert metrics["failures"] == 1
+    said = {"calls": 3, "cache_hit_rate": 0.25, "failed": {"timeout": 1}, "latency_mean": 2.0, "agreement": None}
+    assert {name: metrics["judge"][name] for name in said} == said
+    again = restored_batch(json.loads(json.dumps(batch_about(batch))), batch.groups)
+    assert rollout_metrics(again)["rewards"]["judge"] == metrics
 
 
 def test_a_step_says_how_many_turns_it_had_and_how_often_history_was_rewritten():

@@ -177,7 +177,10 @@ def _objects(
     own_data = environments is not None and environments.own_data
     columns = datasets.columns_of(arguments.train_dataset, rows)
     check_parameters(sources, columns, [*context, *(["environments"] if own_data else [])])
-    processing, built_in = arguments.reward_processing_classes, reward_context(config.rewards, config.sampling)
+    processing, built_in = (
+        arguments.reward_processing_classes,
+        reward_context(config.rewards, config.sampling, seed=config.loop.seed),
+    )
     names = reward_names(sources)
     graders = make_graders(names, sources, processing, context=context, built_in=built_in, has_environments=own_data)
     check = row_check(graders.functions or {})

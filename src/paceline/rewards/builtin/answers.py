@@ -72,8 +72,8 @@ def judging(
 ) -> BuiltIn:
     """The function that compares what `find` finds with the gold answer.
 
-    `find_in_cut` looks in the place of `find` where the completion was cut at its limit; `described` are other fields of
-    `BuiltIn`.
+    `find_in_cut` looks in the place of `find` where the completion was cut at its limit; `described` are other fields
+    of `BuiltIn`.
     """
 
     def pairs(

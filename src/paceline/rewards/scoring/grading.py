@@ -8,7 +8,7 @@ from numbers import Complex, Real
 from types import NoneType, UnionType
 
 from paceline.errors import RewardError
-from paceline.rewards.function import Grade, RewardFunction, compares_group, is_marked
+from paceline.rewards.function import BuiltIn, Grade, RewardFunction, compares_group, is_marked
 from paceline.rewards.scoring.calling import Arguments, CallOutcome, TooSlow, accepted, arguments_of, outcomes
 from paceline.rewards.selecting import is_for
 from paceline.types import Completion, Task
@@ -123,9 +123,16 @@ class Tally:
     """Results that were NaN and count as None, as in TRL: the function is marked `nan_is_none`."""
     cut_short: int = 0
     """Completions that were graded in part, as the batch had used up its time: see `Grade.cut_short`."""
+    counts: Mapping[str, float] = field(default_factory=dict)
+    """What the function spent, by name: see `BuiltIn.counts`."""
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        numbers = [one.name for one in fields(self) if one.name != "counts"]
+        names = {**self.counts, **other.counts}
+        return Tally(
+            **{name: getattr(self, name) + getattr(other, name) for name in numbers},
+            counts={name: self.counts.get(name, 0) + other.counts.get(name, 0) for name in names},
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,7 +211,8 @@ def _graded(batch: Batch, items: Sequence[RowGrade], tried: Sequence[CallOutcome
             failures[row] = f"{batch.name!r} returned {value} on row {task.task_id}, which is not finite{finite}"
         values[row] = value if isinstance(value, float) and row not in failures else None
         notes[row] = f"failed: {failures[row].splitlines()[0]}" if row in failures else said
-    error = tried[0].error
+    error, own = tried[0].error, batch.function
+    counts = own.counts() if isinstance(own, BuiltIn) and own.counts is not None else {}
     batch_failure = None if error is None else _failure(batch.name, "the whole batch", error)
     return Graded(
         values=tuple(values),
@@ -216,6 +224,7 @@ def _graded(batch: Batch, items: Sequence[RowGrade], tried: Sequence[CallOutcome
             doubtful=0 if failures else doubtful,
             nans=nans,
             cut_short=sum(isinstance(item, Grade) and item.cut_short for item in items),
+            counts=counts,
         ),
         first_failure=next(iter(failures.values()), batch_failure),
     )

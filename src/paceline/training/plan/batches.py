@@ -1,10 +1,14 @@
 """What a configuration amounts to: completions, tokens and updates per step, and steps."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paceline.config.layout import Sizes
 from paceline.config.sections import Config
+from paceline.rewards.function import BuiltIn, RewardFunction
+
+NO_CALLS: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +51,16 @@ def most_prompts_per_step(config: Config) -> int:
     """Prompts that a step may sample, with all refills."""
     at_once = math.ceil(config.loop.prompts_per_step * config.advantage.oversampling)
     return at_once * (1 + config.advantage.max_refills)
+
+
+def service_calls(config: Config, functions: Mapping[str, RewardFunction]) -> dict[str, int]:
+    """By reward function that asks a service, the calls of a step, with all refills and without retries."""
+    prompts, generations = most_prompts_per_step(config), config.sampling.num_generations
+    return {
+        name: prompts * function.calls(generations)
+        for name, function in functions.items()
+        if isinstance(function, BuiltIn) and function.calls is not None
+    }
 
 
 def forwarded_tokens(config: Config, sizes: Sizes) -> int:
@@ -108,8 +122,8 @@ def batch_plan(config: Config, num_tasks: int | None) -> BatchPlan:
     )
 
 
-def describe(plan: BatchPlan) -> str:
-    """The plan as a table for a terminal."""
+def describe(plan: BatchPlan, calls: Mapping[str, int] = NO_CALLS) -> str:
+    """The plan as a table for a terminal; `calls` of services in a step, by reward function."""
     prompts, completions, sampled = plan.prompts_per_step, plan.completions_per_step, plan.completion_tokens_per_step
     rows = [
         ("prompts per step", f"{prompts:,}"),
@@ -118,6 +132,9 @@ def describe(plan: BatchPlan) -> str:
     ]
     if plan.max_refills:
         rows.append(("refills of a step", f"at most {plan.max_refills:,} rounds, counted above"))
+    rows += [
+        ("judge's calls per step", f"at most {number:,} without retries: {name}") for name, number in calls.items()
+    ]
     rows += [
         ("updates per step", f"{plan.updates_per_step:,}"),
         ("steps", "unknown, as the tasks are not counted" if plan.steps is None else f"{plan.steps:,}"),

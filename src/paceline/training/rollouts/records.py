@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 from paceline.metrics.statistics import mean_and_std
+from paceline.rewards.judges.settings import spending_metrics
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import Episode, RolloutGroup, Turn
@@ -35,12 +36,15 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
     of_functions = {}
     for name, values in scores.values.items():
         mean_of_function, std_of_function = mean_and_std(values)
+        tally = asdict(scores.tallies[name])
+        counts = tally.pop("counts")
         of_functions[name] = {
             "mean": mean_of_function,
             "std": std_of_function,
             "count": sum(value is not None for value in values),
             "failures": len(scores.failed[name]),
-            **asdict(scores.tallies[name]),
+            **tally,
+            **({"judge": spending_metrics(counts)} if counts else {}),
             "seconds": scores.seconds[name],
         }
     return {

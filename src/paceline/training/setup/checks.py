@@ -80,9 +80,12 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
         )
     # an environment's own reward says what is right where there is no function, or where it is named
     is_own = measure in environments or (not config.rewards.names and measure == EvalConfig().eval_reward_func)
+    found = resolve_functions(config, wanted, own.functions)
+    # one object under one name: a judge has one budget
+    measured = resolve_functions(config, [measure], {**own.functions, **found}) if not is_own else {}
     return Checked(
-        functions=resolve_functions(config, wanted, own.functions),
-        measure={} if is_own else resolve_functions(config, [measure], own.functions),
+        functions=found,
+        measure=measured,
         system=system_prompt(config.data, default_system_prompt(functions)),
         environments=environments,
         files=dict(own.rows),
@@ -103,7 +106,7 @@ def own_policy_loss(options: LossConfig) -> "PolicyLoss | None":
 def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = True) -> Checked:
     """Check that everything named by training's options exists, and the rows: all of a file, else the first.
 
-    Not `runs_here`, a model may be a config.json alone, and vLLM, trackers and a sandbox may be on another machine.
+    Not `runs_here`, a model may be a config.json alone, and vLLM, trackers, sandbox and judge may be elsewhere.
 
     Raises:
         PacelineError: something is not there or cannot be read.
@@ -151,7 +154,7 @@ def resolve_functions(
     config: Config, names: Iterable[str], given: Mapping[str, RewardFunction] = MappingProxyType({})
 ) -> dict[str, RewardFunction]:
     """Resolve the reward functions of these names under the options; `given` are a program's own."""
-    context = reward_context(config.rewards, config.sampling)
+    context = reward_context(config.rewards, config.sampling, seed=config.loop.seed)
     return {name: given[name] if name in given else resolve(name, context) for name in names}
 
 

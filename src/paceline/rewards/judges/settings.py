@@ -1,0 +1,127 @@
+"""Parameters of a judge, its budget, and what it has spent: calls, tokens, failures by kind."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paceline.errors import RewardError
+from paceline.rewards.judges.prompts import RUBRIC, JudgeFailure, JudgeMode
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JudgeSettings:
+    """Parameters of a judge: `judge:http://HOST:PORT/v1(model=NAME, mode=pairwise)`."""
+
+    model: str = ""
+    """Name of the model at the service; it has to be given."""
+    rubric: str = RUBRIC
+    """What is good: a file that ends in .txt or .md, or text without commas and brackets."""
+    mode: JudgeMode = "score"
+    scale: int = 10
+    """The best score of the mode `score`, of which a reward is the share."""
+    repeats: int = 1
+    """Verdicts on the same texts, of which the mean counts."""
+    temperature: float = 0.0
+    answer_tokens: int = 512
+    """Tokens of an answer, at most."""
+    timeout: float = 60.0
+    """Seconds of one call, at most."""
+    retries: int = 3
+    """Further tries of a call that failed."""
+    concurrency: int = 16
+    """Calls at the same time, at most."""
+    call_budget: int | None = None
+    """Calls that this process makes, at most; None: no limit."""
+    token_budget: int | None = None
+    """Tokens, read and written, that this process spends, at most; None: no limit."""
+    key_env: str = ""
+    """Name of the environment variable that holds the service's key; empty: none is sent."""
+
+    def __post_init__(self) -> None:
+        rules = (
+            ("model", self.model, self.model != "", "name the model at the service; add model=NAME"),
+            ("scale", self.scale, self.scale >= 1, "be at least 1"),
+            ("repeats", self.repeats, self.repeats >= 1, "be at least 1"),
+            (
+                "repeats",
+                self.repeats,
+                self.repeats == 1 or self.temperature > 0 or self.mode == "rank",
+                "be 1 at temperature 0, where the same texts get the same verdict again; add temperature=1",
+            ),
+            ("temperature", self.temperature, self.temperature >= 0, "be at least 0"),
+            ("answer_tokens", self.answer_tokens, self.answer_tokens >= 1, "be at least 1"),
+            ("timeout", self.timeout, self.timeout > 0, "be above 0"),
+            ("retries", self.retries, self.retries >= 0, "be at least 0"),
+            ("concurrency", self.concurrency, 1 <= self.concurrency <= 1024, "lie in [1, 1024]"),
+            ("call_budget", self.call_budget, self.call_budget is None or self.call_budget >= 1, "be at least 1"),
+            ("token_budget", self.token_budget, self.token_budget is None or self.token_budget >= 1, "be at least 1"),
+        )
+        for name, value, right, rule in rules:
+            if not right:
+                raise RewardError(f"--reward-funcs judge: {name} must {rule}, got {value!r}")
+        # The value is not quoted: it may be the key itself.
+        if self.key_env and not (self.key_env.isidentifier() and self.key_env.isupper()):
+            raise RewardError(
+                "--reward-funcs judge: key_env must be the name of an environment variable in capitals; put the key "
+                "into that variable, never into an option"
+            )
+
+
+class Spending:
+    """What a judge may spend and has spent, for any number of threads."""
+
+    def __init__(self, *, calls: int | None, tokens: int | None) -> None:
+        self.calls, self.tokens = calls, tokens
+        self._made, self._spent = 0, 0  # the tokens of calls under way count as the most that they may be
+        self._counts, self._lock = Counter[str](), threading.Lock()
+
+    def take(self, tokens: int) -> None:
+        """Set aside one call of at most so many tokens.
+
+        Raises:
+            JudgeFailure: the budget does not have it.
+        """
+        with self._lock:
+            if self.calls is not None and self._made >= self.calls:
+                raise JudgeFailure("budget", f"call_budget {self.calls} is used up")
+            if self.tokens is not None and self._spent + tokens > self.tokens:
+                raise JudgeFailure(
+                    "budget",
+                    f"token_budget {self.tokens} has {self.tokens - self._spent} left, a call may take {tokens}",
+                )
+            self._made, self._spent = self._made + 1, self._spent + tokens
+            self._counts["calls"] += 1
+
+    def settle(self, taken: int, spent: int) -> None:
+        """Put what a call took in the place of what was set aside for it."""
+        with self._lock:
+            self._spent += spent - taken
+
+    def add(self, **counts: float) -> None:
+        """Add to the numbers for the metrics."""
+        with self._lock:
+            for name, value in counts.items():
+                self._counts[name] += value  # type: ignore[assignment]
+
+    def drained(self) -> dict[str, float]:
+        """The numbers since this was called last."""
+        with self._lock:
+            counts, self._counts = dict(self._counts), Counter()
+        return dict(sorted(counts.items()))
+
+
+def spending_metrics(counts: Mapping[str, float]) -> dict[str, object]:
+    """What `drained` numbers say of a step: verdicts, calls, failures by kind, tokens, means."""
+    verdicts, cached, answered = counts.get("verdicts", 0), counts.get("cached", 0), counts.get("answered", 0)
+    pairs = counts.get("agreement_pairs", 0)
+    failed = {name.removeprefix("failed_"): value for name, value in counts.items() if name.startswith("failed_")}
+    return {
+        **{name: counts.get(name, 0) for name in ("verdicts", "cached", "calls", "retries", "unsaved")},
+        "cache_hit_rate": cached / verdicts if verdicts else None,
+        "failed": failed,
+        "tokens_read": counts.get("tokens_read", 0),
+        "tokens_written": counts.get("tokens_written", 0),
+        "latency_mean": counts.get("latency_sum", 0.0) / answered if answered else None,
+        "agreement": counts.get("agreement_sum", 0.0) / pairs if pairs else None,
+    }
