@@ -325,7 +325,7 @@ def backoff(key: str, attempt: int) -> float:
     [True, True, True]
     """
     share = int(blake2b(f"{key} {attempt}".encode(), digest_size=4).hexdigest(), 16) / 2**32
-    return min(LONGEST_PAUSE, PAUSE_SECONDS * 2**attempt) * (1 + share)
+    return min(LONGEST_PAUSE, PAUSE_SECONDS * 2.0**attempt) * (1 + share)
 
 
 def retry_after(header: str, now: float) -> float:
