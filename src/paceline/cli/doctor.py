@@ -18,7 +18,7 @@ EXTRAS = {
     "bitsandbytes": "--optimizer adamw_8bit",
     "gguf": "--model FILE.gguf, export --format gguf",
     "peft": "adapters (--lora-rank)",
-    "reasoning-gym": "datasets reasoning_gym:NAME",
+    "reasoning-gym": "datasets and environments reasoning_gym:NAME",
     "mcp": "--environment mcp:COMMAND",
     "tensorboard": "--report-to tensorboard",
     "wandb": "--report-to wandb",

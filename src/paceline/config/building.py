@@ -1,5 +1,6 @@
 """Build a `Config` from a flat mapping of option names, and check the rules between options."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ from paceline.config.reading import (
     find_option,
     is_code,
     options,
+    parameter_texts,
     parse_value,
     section_classes,
     values_of,
@@ -20,6 +22,8 @@ from paceline.config.rules import require
 from paceline.config.sections import MODEL, Config
 from paceline.errors import ConfigError
 
+SEEDED = ("gymnasium", "textarena")
+"""Packages whose environments make a game of a seed, by the first word of an address of `environment`."""
 MAY_BE_EMPTY = ("system_prompt",)
 """Text options for which the empty text has a meaning; elsewhere it is an unset shell variable."""
 
@@ -37,6 +41,23 @@ def following_values(values: Mapping[str, object]) -> dict[str, object]:
     return stale | ({"clip_eps_high": 4.0} if values.get("bound") == "cispo" else {})
 
 
+def tasks_of(environment: str) -> str | None:
+    """Return the dataset of an environment that makes its own tasks, by its address; None: it makes none.
+
+    >>> tasks_of("gymnasium:FrozenLake-v1"), tasks_of("gym=reasoning_gym:chain_sum(max_terms=3, attempts=2)")
+    ('seeds', 'reasoning_gym:chain_sum(max_terms=3)')
+    """
+    address = re.sub(r"^[A-Za-z_][\w-]*=", "", environment)
+    package, _, name = address.partition(":")
+    if package in SEEDED and name:
+        return "seeds"
+    if package != "reasoning_gym" or not name:
+        return None
+    texts = parameter_texts(address, label=f"--environment {address}", error=ConfigError)
+    settings = ", ".join(f"{key}={value}" for key, value in texts.items() if key != "attempts")
+    return f"{base_name(address)}({settings})" if settings else base_name(address)
+
+
 def build_config(given: Mapping[str, object]) -> Config:
     """Build the configuration from the given options, all others at their defaults.
 
@@ -51,6 +72,9 @@ def build_config(given: Mapping[str, object]) -> Config:
         if option.name in values:
             raise ConfigError(f"{option.flag} is given twice, with a hyphen and with an underscore; keep one of them")
         values[option.name] = parse_value(option, value)
+    environments = cast(tuple[str, ...], values["environment"]) if "environment" in values else ()
+    if "dataset" not in values and len(environments) == 1 and (tasks := tasks_of(environments[0])) is not None:
+        values["dataset"] = tasks
     missing = [option for option in options() if option.required and option.name not in values]
     if missing:
         meanings = "; ".join(f"{option.flag} ({option.help.rstrip('.')})" for option in missing)

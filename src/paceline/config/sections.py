@@ -81,8 +81,9 @@ class DataConfig:
     """Datasets, and the conversion of rows to prompts."""
 
     dataset: str | tuple[str, ...]
-    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, or `reasoning_gym:NAME`;
-    several are joined. `#N` behind one takes N of its rows, drawn by `seed`."""
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, or `reasoning_gym:NAME`;
+    several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an environment
+    that makes its own tasks: `reasoning_gym:NAME`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
     eval_dataset: tuple[str, ...] | None = None

@@ -19,15 +19,30 @@ from paceline.config.sections import json_or_text
 from paceline.data import arithmetic, guess, programs
 from paceline.data.files import READABLE, data_ending, read_file
 from paceline.data.order import sample_places
-from paceline.data.rows import WHOLE, Row, RowsOnDemand, digest_of, split_of
+from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of, split_of
 from paceline.data.tables import read_split, split_names
 from paceline.errors import DataError
+
+SEEDS_FROM = {"train": 0, "test": 1_000_000_000}
+
+
+def seed_rows(split: str, size: int) -> list[dict[str, object]]:
+    """Return rows for an environment that makes its games from seeds: a word to begin with, and a seed of its own each.
+
+    Raises:
+        DataError: a split other than `train` and `test`.
+    """
+    check_split("seeds", split)
+    first = SEEDS_FROM[split]
+    return [{"question": "Play this game.", "seed": seed} for seed in range(first, first + size)]
+
 
 # Function of each built-in generator that makes its rows, given split, number and parameters by name.
 BUILT_IN: Mapping[str, Callable[..., Sequence[Mapping[str, object]]]] = {
     "arithmetic": arithmetic.rows,
     "programs": programs.rows,
     "guess": guess.rows,
+    "seeds": seed_rows,
 }
 # The whole numbers that each parameter of a built-in generator may have.
 PARAMETERS: Mapping[str, Mapping[str, range]] = {"arithmetic": arithmetic.PARAMETERS}
@@ -79,9 +94,9 @@ def load_rows(
     Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`: each at most once, or where there
     are fewer all of them as often as it takes.
 
-    `dataset` is `arithmetic`, `programs`, `guess`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or `.parquet`
-    file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not matter for
-    it. One that is among `files` is not read again, and one that is read is kept there.
+    `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or
+    `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not
+    matter for it. One that is among `files` is not read again, and one that is read is kept there.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.

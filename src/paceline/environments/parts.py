@@ -18,6 +18,8 @@ from typing import Any, cast
 
 from paceline.config.reading import is_code
 from paceline.environments import Environment
+from paceline.environments.adapters import Adapted, Adapter
+from paceline.environments.adapters import reasoning_gym as gym_tasks
 from paceline.environments.builtin import calculator, guess, nim, search
 from paceline.environments.builtin import mcp as servers
 from paceline.environments.builtin import python as interpreters
@@ -167,6 +169,17 @@ def _harness(address: str, argument: str | None, sandbox: str) -> AddressPart:
         decides=() if kind == "command" else _source(target),
         package="" if kind == "command" else _package(target),
         settings={"harness": "a program that asks for turns by OpenAI's interface, each episode with a key of its own"},
+def _of_package(adapter: Adapter, address: str, argument: str | None, sandbox: str) -> AddressPart:
+    one = Adapted(adapter, address, argument, flag=FLAG)
+    return AddressPart(
+        address=address,
+        name=re.split(r"[/:]", one.name)[-1],
+        environment=one.make,
+        prepare=one.prepare,
+        own_process=True,
+        has_reward=True,
+        package=one.version,
+        settings={one.name: f"of {one.version}, in a process for each conversation"},
     )
 
 
@@ -178,6 +191,7 @@ BUILT_IN: Mapping[str, Callable[[str, str | None, str], AddressPart]] = {
     "nim": _nim,
     "mcp": _mcp,
     "harness": _harness,
+    "reasoning_gym": functools.partial(_of_package, gym_tasks.ADAPTER),
 }
 """Makers of parts by the first word of an address; called with the address, what follows its colon, and the sandbox."""
 

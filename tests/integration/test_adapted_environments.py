@@ -1,0 +1,41 @@
+"""One step of training on environments of other packages, each in processes of its own, without a network."""
+
+import pytest
+
+from paceline.checkpoints.run_directory import RunDir
+from paceline.cli.main import main
+from tests.tiny import tiny_model, tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A tiny model with places for the rules of a game, byte by byte."""
+    path = tmp_path_factory.mktemp("model")
+    made = tiny_model()
+    made.config.max_position_embeddings = 2048
+    made.save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("reasoning_gym:chain_sum(attempts=2)", "Answer as <answer>...</answer>. You have 2 attempts."),
+        ("reasoning_gym:countdown", "Answer as <answer>...</answer>. You have 3 attempts."),
+    ],
+)
+def test_an_environment_of_another_package_trains(tmp_path, model, address, said):
+    options = (
+        "--system-prompt= --max-steps 1 --prompts-per-step 2 --num-generations 2 --eval-size 1 --eval-steps 0 "
+        "--max-prompt-length 512 --max-turns 2 --max-turn-length 8 --max-completion-length 600 "
+        "--max-reward-failure-rate 0"
+    )
+    run = tmp_path / "run"
+    given = ["--model", str(model), "--environment", address, "--output-dir", str(run)]
+    assert main(["train", *given, *options.split()]) == 0
+    (step,), name = RunDir(run).metrics(), address.partition(":")[2].partition("(")[0]
+    assert step["rewards"][name]["count"] == 4
+    rollouts = list(RunDir(run).rollouts(1))
+    assert len({(rollout["task_id"], rollout["prompt"]) for rollout in rollouts}) == 2  # siblings begin alike
+    assert all(said in rollout["prompt"] for rollout in rollouts)

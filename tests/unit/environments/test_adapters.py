@@ -1,0 +1,192 @@
+"""Environments of other packages: games played by hand, their seeds, ends and wrong moves, and what is refused."""
+
+import random
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+import reasoning_gym
+from reasoning_gym.factory import DATASETS
+
+from paceline.config.building import build_config, tasks_of
+from paceline.data.sources import load_rows
+from paceline.environments import AgentTurn
+from paceline.environments.adapters import reasoning_gym as gym_tasks
+from paceline.environments.resolving import specs
+from paceline.errors import ConfigError, DataError, EnvironmentFailure
+
+TIMES = " \N{MULTIPLICATION SIGN} "
+TASK = {"messages": ({"role": "user", "content": "Play."},)}
+
+
+def spec_of(address):
+    (spec,) = specs([address]).values()
+    return spec
+
+
+def played(environment, *texts):
+    """Text, reward, end and wrong moves of each answer."""
+    found = []
+    for text in texts:
+        said = environment.answer(AgentTurn(number=0, text=text, content=text, finish_reason="stop", is_last=False))
+        (message,) = said.messages
+        found.append((message["content"], said.reward, said.done, said.failed_calls))
+        assert said.calls == 1
+    return found
+
+
+def begun(address, episode_seed=0, **columns):
+    environment = spec_of(address).make()
+    return environment, environment.begin({**TASK, **columns}, episode_seed)
+
+
+def entry(name, answer, **metadata):
+    return {"question": "?", "answer": answer, "metadata": {"source_dataset": name, **metadata}}
+
+
+# --- all of them
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "package"),
+    [
+        ("reasoning_gym:chain_sum(max_terms=3, attempts=2)", "chain_sum", "reasoning-gym"),
+    ],
+)
+def test_an_environment_has_its_name_its_package_and_a_process(address, name, package):
+    spec = spec_of(address)
+    assert (spec.name, spec.own_process, spec.has_reward, spec.tools) == (name, True, True, ())
+    assert spec.package.split() == [package, spec.package.split()[1]]
+    assert spec.settings == {
+        spec.settings.copy().popitem()[0]: f"of {spec.package}, in a process for each conversation"
+    }
+
+
+@pytest.mark.parametrize(
+    ("address", "refusal"),
+    [
+        ("reasoning_gym:chain_sm", "there is no task 'chain_sm' among .*; nearest: chain_sum"),
+        ("reasoning_gym:chain_sum(digits=2)", "the parameters of 'chain_sum' do not go together"),
+        ("reasoning_gym:chain_sum(attempts=0)", r"attempts must be a whole number within \[1, 20\], got 0"),
+        ("reasoning_gym:simple_integration", "is refused: its scorer evaluates the answer as Python code"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_the_run_begins(address, refusal):
+    state = random.getstate()
+    with pytest.raises(ConfigError, match=refusal) as caught:
+        spec_of(address).check()
+    assert str(caught.value).startswith(f"--environment {address}")
+    assert random.getstate() == state
+
+
+def test_an_address_without_a_name_says_what_is_missing():
+    with pytest.raises(ConfigError, match="it needs a name: reasoning_gym:NAME; for example reasoning_gym:chain_sum"):
+        specs(["reasoning_gym"])
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    with pytest.raises(
+        ConfigError, match=r"gcd needs the optional package; run: pip install 'paceline\[reasoning-gym\]'"
+    ):
+        specs(["reasoning_gym:gcd"])
+
+
+def test_an_environment_that_makes_its_own_tasks_needs_no_dataset():
+    given = {"model": "m", "max_steps": 1, "output_dir": "o"}
+    assert build_config({**given, "environment": ["gymnasium:FrozenLake-v1"]}).data.dataset == "seeds"
+    assert tasks_of("lake=textarena:X-v0(size=3)") == "seeds"
+    assert tasks_of("reasoning_gym:chain_sum(attempts=2)") == "reasoning_gym:chain_sum"
+    assert tasks_of("guess:5") is tasks_of("gymnasium") is None
+    with pytest.raises(ConfigError, match="missing --dataset"):
+        build_config({**given, "environment": ["gymnasium:FrozenLake-v1", "guess"]})
+
+
+def test_seeds_of_the_two_splits_have_none_in_common():
+    train, test = (load_rows("seeds", split=split, size=3) for split in ("train", "test"))
+    assert [row.columns["seed"] for row in train] == [0, 1, 2]
+    assert [row.columns["seed"] for row in test] == [1_000_000_000, 1_000_000_001, 1_000_000_002]
+    with pytest.raises(DataError, match="splits 'train' and 'test', got 'dev'"):
+        load_rows("seeds", split="dev", size=1)
+
+
+# --- reasoning-gym
+
+
+def test_a_wrong_answer_gets_another_attempt():
+    game, said = begun("reasoning_gym:chain_sum", reasoning_gym=entry("chain_sum", "42"))
+    assert said == "\nAnswer as <answer>...</answer>. You have 3 attempts."
+    assert played(game, "<answer>41</answer>", "<think>42</think>", "6 * 7 = <answer>42</answer>") == [
+        ("Wrong. 2 more attempts.", 0.0, False, 0),
+        ("Not an answer. 1 more attempt.", 0.0, False, 1),
+        ("Right.", 1.0, True, 0),
+    ]
+    assert game.close() == 1.0
+
+
+def test_rewards_of_attempts_add_up_to_the_score_of_the_last():
+    # the package gives half for factors with the right product, and a hundredth for others
+    game, _ = begun("reasoning_gym:prime_factorization", reasoning_gym=entry("prime_factorization", TIMES.join("223")))
+    answers = played(game, TIMES.join("43"), "7", "ab")
+    assert [reward for _, reward, _, _ in answers] == pytest.approx([0.5, -0.49, -0.01])
+    assert answers[-1] == ("Not an answer.", answers[-1][1], True, 1)
+    assert game.close() == 0.0
+
+
+def test_without_a_row_of_the_package_the_seed_draws_the_question():
+    address = "reasoning_gym:chain_sum(min_terms=2, max_terms=2, attempts=1)"
+    (game, said), (_, again), (_, other) = (begun(address, seed) for seed in (7, 7, 8))
+    drawn = reasoning_gym.create_dataset("chain_sum", seed=7, size=1, min_terms=2, max_terms=2)[0]
+    assert said == again != other
+    assert said == f"\n{drawn['question']}\nAnswer as <answer>...</answer>. You have 1 attempt."
+    assert played(game, drawn["answer"]) == [("Right.", 1.0, True, 0)]
+
+
+def test_an_entry_of_another_task_or_with_a_wrong_answer_is_no_question():
+    with pytest.raises(EnvironmentFailure, match="of the task 'gcd', but the environment is 'chain_sum'"):
+        begun("reasoning_gym:chain_sum", reasoning_gym=entry("gcd", "3"))
+    with pytest.raises(EnvironmentFailure, match=r"own answer '3 \* 4' does not score 1; remove the row"):
+        begun("reasoning_gym:countdown", reasoning_gym=entry("countdown", "3 * 4", numbers=[3, 4, 5], target=17))
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("3 * 4 + 5", 1.0),
+        ("(3+4)*5", 0.05),
+        ("9**9**9**9", None),
+        ("9* *9", None),
+        ("print(5)", None),
+        ("__import__('os').system('touch evaluated')", None),
+        ("1+" * 400 + "1", None),
+    ],
+)
+def test_an_answer_reaches_a_scorer_that_evaluates_only_as_plain_arithmetic(answer, score, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    row = entry("countdown", "3 * 4 + 5", numbers=[3, 4, 5], target=17)
+    game, _ = begun("reasoning_gym:countdown", reasoning_gym=row)
+    ((_, reward, _, wrong),) = played(game, f"<answer>{answer}</answer>")
+    assert (reward, wrong) == (score or 0.0, int(score is None))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", sorted(gym_tasks.ONLY))
+def test_right_answers_hold_nothing_but_what_a_scorer_that_evaluates_is_shown(name):
+    tasks = reasoning_gym.create_dataset(name, seed=1, size=3)
+    for task in map(tasks.__getitem__, range(3)):
+        game, _ = begun(f"reasoning_gym:{name}", reasoning_gym=task)
+        assert played(game, f"<answer>{task['answer']}</answer>") == [("Right.", 1.0, True, 0)]
+
+
+def test_every_task_whose_file_evaluates_text_has_been_read():
+    evaluating = {*gym_tasks.ONLY, *gym_tasks.OWN_TEXT, *gym_tasks.REFUSED} - {"game_of_life_halting", "composite"}
+    found = {name for name in DATASETS if name != "composite" and gym_tasks.evaluates(name)}
+    assert found == evaluating
+
+
+def test_a_new_task_that_evaluates_text_is_refused(monkeypatch):
+    monkeypatch.setattr(gym_tasks, "OWN_TEXT", ())
+    with pytest.raises(ConfigError, match="nobody has read yet whether answers are among it"):
+        spec_of("reasoning_gym:basic_arithmetic").check()
