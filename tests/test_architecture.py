@@ -31,6 +31,7 @@ HEAVY = {
     "peft": "models",
     "mcp": "environments/builtin",
     "mcp_types": "environments/builtin",
+    "gymnasium": "environments/adapters",
     "datasets": "data",
     "math_verify": "rewards",
     "wandb": "reports/trackers",

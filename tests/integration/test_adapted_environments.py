@@ -23,6 +23,8 @@ def model(tmp_path_factory):
     [
         ("reasoning_gym:chain_sum(attempts=2)", "Answer as <answer>...</answer>. You have 2 attempts."),
         ("reasoning_gym:countdown", "Answer as <answer>...</answer>. You have 3 attempts."),
+        ("gymnasium:FrozenLake-v1", "<red>S</red>FFF\nFHFH\nFFFH\nHFFG\nActions: left, down, right, up."),
+        ("gymnasium:Blackjack-v1", "Actions: stick, hit."),
     ],
 )
 def test_an_environment_of_another_package_trains(tmp_path, model, address, said):

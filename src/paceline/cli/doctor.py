@@ -19,6 +19,7 @@ EXTRAS = {
     "gguf": "--model FILE.gguf, export --format gguf",
     "peft": "adapters (--lora-rank)",
     "reasoning-gym": "datasets and environments reasoning_gym:NAME",
+    "gymnasium": "--environment gymnasium:ID",
     "mcp": "--environment mcp:COMMAND",
     "tensorboard": "--report-to tensorboard",
     "wandb": "--report-to wandb",

@@ -11,6 +11,7 @@ from paceline.config.building import build_config, tasks_of
 from paceline.data.sources import load_rows
 from paceline.environments import AgentTurn
 from paceline.environments.adapters import reasoning_gym as gym_tasks
+from paceline.environments.adapters.gymnasium import coloured
 from paceline.environments.resolving import specs
 from paceline.errors import ConfigError, DataError, EnvironmentFailure
 
@@ -50,6 +51,7 @@ def entry(name, answer, **metadata):
     ("address", "name", "package"),
     [
         ("reasoning_gym:chain_sum(max_terms=3, attempts=2)", "chain_sum", "reasoning-gym"),
+        ("gymnasium:tabular/Blackjack-v0", "Blackjack-v0", "gymnasium"),
     ],
 )
 def test_an_environment_has_its_name_its_package_and_a_process(address, name, package):
@@ -64,6 +66,11 @@ def test_an_environment_has_its_name_its_package_and_a_process(address, name, pa
 @pytest.mark.parametrize(
     ("address", "refusal"),
     [
+        ("gymnasium:FrozenLak-v1", r"FrozenLak-v1: Environment `FrozenLak` doesn't exist. Did you mean: `FrozenLake`"),
+        ("gymnasium:FrozenLake-v1(size=4)", "unexpected keyword argument 'size'"),
+        ("gymnasium:CartPole-v1", "no rendering as text, and an observation of Box"),
+        ("gymnasium:Pendulum-v1", "its actions are of the space Box"),
+        ("gymnasium:Blackjack-v1(actions=stay)", "actions must name each of 2 actions by a word of its own, got 1"),
         ("reasoning_gym:chain_sm", "there is no task 'chain_sm' among .*; nearest: chain_sum"),
         ("reasoning_gym:chain_sum(digits=2)", "the parameters of 'chain_sum' do not go together"),
         ("reasoning_gym:chain_sum(attempts=0)", r"attempts must be a whole number within \[1, 20\], got 0"),
@@ -190,3 +197,52 @@ def test_a_new_task_that_evaluates_text_is_refused(monkeypatch):
     monkeypatch.setattr(gym_tasks, "OWN_TEXT", ())
     with pytest.raises(ConfigError, match="nobody has read yet whether answers are among it"):
         spec_of("reasoning_gym:basic_arithmetic").check()
+
+
+# --- Gymnasium
+
+LAKE = "gymnasium:FrozenLake-v1(is_slippery=false)"
+
+
+def test_a_frozen_lake_is_crossed_in_words():
+    game, said = begun(LAKE)
+    assert said.startswith("\nFrozen lake involves crossing a frozen lake from start to goal")
+    assert said.endswith("<red>S</red>FFF\nFHFH\nFFFH\nHFFG\nActions: left, down, right, up.")
+    answers = played(game, "right", "I go <think>up</think> Right!", "jump", "down", "down", "down", "right")
+    assert answers[0] == ("  (Right)\nS<red>F</red>FF\nFHFH\nFFFH\nHFFG", 0.0, False, 0)
+    assert answers[2] == ("That is no action. Actions: left, down, right, up.", 0.0, False, 1)
+    assert answers[-1] == ("  (Right)\nSFFF\nFHFH\nFFFH\nHFF<red>G</red>\nTerminated.", 1.0, True, 0)
+    assert game.close() == 1.0
+
+
+def test_a_limit_of_steps_truncates_and_keeps_the_rewards():
+    game, _ = begun("gymnasium:CliffWalking-v1(max_episode_steps=2)")
+    first, second = played(game, "up", "up")
+    assert first[1:] == (-1.0, False, 0)
+    assert second[0].endswith("\nTruncated: the limit of steps is reached.")
+    assert second[1:] == (-1.0, True, 0)
+    assert game.close() == -2.0
+
+
+def test_actions_that_are_possible_now_are_told():
+    # seed 5: the taxi stands at Y, with a wall to its right
+    game, said = begun("gymnasium:Taxi-v4", seed=5)
+    assert said.endswith("Actions: south, north, east, west, pickup, dropoff. Possible now: north.")
+    assert played(game, "pickup")[0][1:] == (-10.0, False, 0)
+
+
+def test_an_observation_without_a_picture_is_told_in_numbers():
+    game, said = begun("gymnasium:Blackjack-v1(actions=stay/take)", seed=5)
+    assert said.endswith("(21, 9, 1)\nActions: stay, take.")
+    assert played(game, "take") == [("(18, 9, 0)", 0.0, False, 0)]
+
+
+def test_the_row_decides_the_game_where_it_has_a_seed():
+    cards = [begun("gymnasium:Blackjack-v1", seed, **columns)[1] for seed, columns in [(5, {}), (6, {"seed": 5})]]
+    assert cards[0] == cards[1]
+
+
+def test_colours_in_colours_become_tags():
+    assert coloured("\x1b[35m\x1b[43mY\x1b[0m\x1b[0m|\x1b[34;1mR\x1b[0m") == (
+        "<magenta><yellow>Y</yellow></magenta>|<blue>R</blue>"
+    )

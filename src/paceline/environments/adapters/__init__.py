@@ -1,6 +1,7 @@
 """Adapters to environments of other packages: `--environment PACKAGE:NAME(parameter=value, ...)`.
 
 reasoning_gym.py  tasks of reasoning-gym, with further attempts after a wrong answer
+gymnasium.py      environments of Gymnasium whose observations and actions are text, words or numbers
 
 Each adapter imports its package when a run begins, never before. Every conversation has a process of its own: these
 packages draw from global generators, and nobody has bounded what their code does with a text.
