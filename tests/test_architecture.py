@@ -32,6 +32,8 @@ HEAVY = {
     "mcp": "environments/builtin",
     "mcp_types": "environments/builtin",
     "gymnasium": "environments/adapters",
+    "textarena": "environments/adapters",
+    "nltk": "environments/adapters",
     "datasets": "data",
     "math_verify": "rewards",
     "wandb": "reports/trackers",

@@ -25,6 +25,8 @@ def model(tmp_path_factory):
         ("reasoning_gym:countdown", "Answer as <answer>...</answer>. You have 3 attempts."),
         ("gymnasium:FrozenLake-v1", "<red>S</red>FFF\nFHFH\nFFFH\nHFFG\nActions: left, down, right, up."),
         ("gymnasium:Blackjack-v1", "Actions: stick, hit."),
+        ("textarena:GuessTheNumber-v0", "You are playing Guess The Number."),
+        ("textarena:TowerOfHanoi-v0", "A: [3, 2, 1]\nB: []\nC: []"),
     ],
 )
 def test_an_environment_of_another_package_trains(tmp_path, model, address, said):

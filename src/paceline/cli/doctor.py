@@ -20,6 +20,7 @@ EXTRAS = {
     "peft": "adapters (--lora-rank)",
     "reasoning-gym": "datasets and environments reasoning_gym:NAME",
     "gymnasium": "--environment gymnasium:ID",
+    "textarena": "--environment textarena:ID",
     "mcp": "--environment mcp:COMMAND",
     "tensorboard": "--report-to tensorboard",
     "wandb": "--report-to wandb",

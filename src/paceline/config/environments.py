@@ -12,7 +12,7 @@ class EnvironmentConfig:
 
     environment: tuple[str, ...] = ()
     """Tools and environments of a conversation: `calculator`, `python`, `search:FOLDER`, `guess`, `nim`, `mcp:COMMAND`,
-    `reasoning_gym:NAME`, `gymnasium:ID`, or `module:NAME` or `file.py:NAME` of a tool function or an
+    `reasoning_gym:NAME`, `gymnasium:ID`, `textarena:ID`, or `module:NAME` or `file.py:NAME` of a tool function or an
     environment class. Tools are put together; several environments are chosen by the column `environment`, and
     `NAME=ADDRESS` names one. Empty: one turn."""
     max_turns: int | None = None

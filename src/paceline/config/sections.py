@@ -83,7 +83,7 @@ class DataConfig:
     dataset: str | tuple[str, ...]
     """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, or `reasoning_gym:NAME`;
     several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an environment
-    that makes its own tasks: `gymnasium:ID`, `reasoning_gym:NAME`."""
+    that makes its own tasks: `gymnasium:ID`, `textarena:ID`, `reasoning_gym:NAME`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
     eval_dataset: tuple[str, ...] | None = None

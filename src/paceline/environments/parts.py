@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from paceline.config.reading import is_code
 from paceline.environments import Environment
-from paceline.environments.adapters import Adapted, Adapter, gymnasium
+from paceline.environments.adapters import Adapted, Adapter, gymnasium, textarena
 from paceline.environments.adapters import reasoning_gym as gym_tasks
 from paceline.environments.builtin import calculator, guess, nim, search
 from paceline.environments.builtin import mcp as servers
@@ -193,6 +193,7 @@ BUILT_IN: Mapping[str, Callable[[str, str | None, str], AddressPart]] = {
     "harness": _harness,
     "reasoning_gym": functools.partial(_of_package, gym_tasks.ADAPTER),
     "gymnasium": functools.partial(_of_package, gymnasium.ADAPTER),
+    "textarena": functools.partial(_of_package, textarena.ADAPTER),
 }
 """Makers of parts by the first word of an address; called with the address, what follows its colon, and the sandbox."""
 

@@ -12,8 +12,10 @@ from paceline.data.sources import load_rows
 from paceline.environments import AgentTurn
 from paceline.environments.adapters import reasoning_gym as gym_tasks
 from paceline.environments.adapters.gymnasium import coloured
+from paceline.environments.hosting import Hosts
 from paceline.environments.resolving import specs
 from paceline.errors import ConfigError, DataError, EnvironmentFailure
+from tests.unit.environments.test_hosting import Asked, ask, content, turn
 
 TIMES = " \N{MULTIPLICATION SIGN} "
 TASK = {"messages": ({"role": "user", "content": "Play."},)}
@@ -52,6 +54,7 @@ def entry(name, answer, **metadata):
     [
         ("reasoning_gym:chain_sum(max_terms=3, attempts=2)", "chain_sum", "reasoning-gym"),
         ("gymnasium:tabular/Blackjack-v0", "Blackjack-v0", "gymnasium"),
+        ("textarena:TowerOfHanoi-v0", "TowerOfHanoi-v0", "textarena"),
     ],
 )
 def test_an_environment_has_its_name_its_package_and_a_process(address, name, package):
@@ -71,6 +74,9 @@ def test_an_environment_has_its_name_its_package_and_a_process(address, name, pa
         ("gymnasium:CartPole-v1", "no rendering as text, and an observation of Box"),
         ("gymnasium:Pendulum-v1", "its actions are of the space Box"),
         ("gymnasium:Blackjack-v1(actions=stay)", "actions must name each of 2 actions by a word of its own, got 1"),
+        ("textarena:GuesTheNumber-v0", "there is no game 'GuesTheNumber-v0' among .*; nearest: GuessTheNumber-v0"),
+        ("textarena:TicTacToe-v0", r"it cannot begin \(AssertionError: The number of players has to be 2"),
+        ("textarena:TwentyQuestions-v0", "asks a model on a server"),
         ("reasoning_gym:chain_sm", "there is no task 'chain_sm' among .*; nearest: chain_sum"),
         ("reasoning_gym:chain_sum(digits=2)", "the parameters of 'chain_sum' do not go together"),
         ("reasoning_gym:chain_sum(attempts=0)", r"attempts must be a whole number within \[1, 20\], got 0"),
@@ -99,6 +105,15 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
         ConfigError, match=r"gcd needs the optional package; run: pip install 'paceline\[reasoning-gym\]'"
     ):
         specs(["reasoning_gym:gcd"])
+
+
+def test_word_lists_are_looked_for_here_and_never_downloaded(monkeypatch):
+    import nltk
+
+    monkeypatch.setattr(nltk.data, "path", [])
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("a server was asked"))
+    with pytest.raises(ConfigError, match="NLTK's data 'words', which is not on this machine; run: python -m nltk"):
+        spec_of("textarena:Hangman-v0").check()
 
 
 def test_an_environment_that_makes_its_own_tasks_needs_no_dataset():
@@ -246,3 +261,51 @@ def test_colours_in_colours_become_tags():
     assert coloured("\x1b[35m\x1b[43mY\x1b[0m\x1b[0m|\x1b[34;1mR\x1b[0m") == (
         "<magenta><yellow>Y</yellow></magenta>|<blue>R</blue>"
     )
+
+
+# --- TextArena
+
+
+def test_a_tower_is_moved_to_the_end():
+    game, said = begun("textarena:TowerOfHanoi-v0(num_disks=2)")
+    assert said.startswith("\nYou are playing Tower of Hanoi with 2 disks.")
+    answers = played(game, "[A B]", "A C", "<think>[A B]</think>[B C]")
+    assert answers[0] == ("You moved disk 1 from A to B.\nCurrent Board: \nA: [2]\nB: [1]\nC: []\n.", 0.0, False, 0)
+    assert answers[-1][0].endswith("Congratulations! You solved the Tower of Hanoi puzzle.")
+    assert answers[-1][1:] == (1.0, True, 0)
+    assert game.close() == 1.0
+
+
+def test_one_invalid_move_is_forgiven_and_the_second_ends_the_game():
+    game, _ = begun("textarena:TowerOfHanoi-v0")
+    answers = played(game, "[B C]", "[A C]", "[A C]", "hm")
+    assert [answer[1:] for answer in answers] == [(0.0, False, 1), (0.0, False, 0), (0.0, False, 1), (0.0, True, 1)]
+    assert answers[0][0].startswith(
+        "You attempted an invalid move. Reason: You tried to move a disk from an empty tower."
+    )
+    assert answers[-1][0] == "Invalid Move: You did not respond with valid '[source] [target]'."
+
+
+def test_a_game_that_is_not_over_is_worth_nothing():
+    game, _ = begun("textarena:GuessTheNumber-v0(max_number=5)", seed=1)
+    assert game.close() == 0.0
+
+
+def test_games_are_the_same_alone_and_beside_others():
+    # TextArena draws from Python's global generator, at the start and during a game
+    spec = spec_of("textarena:2048-v0")
+    moves = ("[up]", "[left]", "[down]", "[right]", "[up]", "[left]")
+    with Hosts(step_seconds=600) as hosts:
+
+        def together(*seeds):
+            games = [hosts.open(spec) for _ in seeds]
+            begun = [Asked(game, "begin", TASK, seed) for game, seed in zip(games, seeds, strict=True)]
+            said = [[one.outcomes.get(timeout=600).value] for one in begun]
+            for move in moves:
+                for game, heard in zip(games, said, strict=True):
+                    heard.append(content(ask(game, "answer", turn(move))))
+            return said
+
+        (alone,) = together(3)
+        assert together(3, 4, 3) == [alone, said_of_another := together(4)[0], alone]
+    assert alone != said_of_another

@@ -2,6 +2,7 @@
 
 reasoning_gym.py  tasks of reasoning-gym, with further attempts after a wrong answer
 gymnasium.py      environments of Gymnasium whose observations and actions are text, words or numbers
+textarena.py      games of TextArena for one player
 
 Each adapter imports its package when a run begins, never before. Every conversation has a process of its own: these
 packages draw from global generators, and nobody has bounded what their code does with a text.
