@@ -34,6 +34,7 @@ HEAVY = {
     "gymnasium": "environments/adapters",
     "textarena": "environments/adapters",
     "nltk": "environments/adapters",
+    "skyrl_gym": "environments/adapters",
     "datasets": "data",
     "math_verify": "rewards",
     "wandb": "reports/trackers",

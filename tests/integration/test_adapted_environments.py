@@ -26,6 +26,7 @@ def model(tmp_path_factory):
         ("gymnasium:FrozenLake-v1", "<red>S</red>FFF\nFHFH\nFFFH\nHFFG\nActions: left, down, right, up."),
         ("gymnasium:Blackjack-v1", "Actions: stick, hit."),
         ("textarena:GuessTheNumber-v0", "You are playing Guess The Number."),
+        ("skyrl_gym:gsm8k_multi_turn(max_turns=2)", "How many"),
         ("textarena:TowerOfHanoi-v0", "A: [3, 2, 1]\nB: []\nC: []"),
     ],
 )
@@ -37,6 +38,8 @@ def test_an_environment_of_another_package_trains(tmp_path, model, address, said
     )
     run = tmp_path / "run"
     given = ["--model", str(model), "--environment", address, "--output-dir", str(run)]
+    if address.startswith("skyrl_gym"):  # it plays rows, and makes none
+        given += ["--dataset", "arithmetic"]
     assert main(["train", *given, *options.split()]) == 0
     (step,), name = RunDir(run).metrics(), address.partition(":")[2].partition("(")[0]
     assert step["rewards"][name]["count"] == 4

@@ -21,6 +21,7 @@ EXTRAS = {
     "reasoning-gym": "datasets and environments reasoning_gym:NAME",
     "gymnasium": "--environment gymnasium:ID",
     "textarena": "--environment textarena:ID",
+    "skyrl-gym": "--environment skyrl_gym:ID",
     "mcp": "--environment mcp:COMMAND",
     "tensorboard": "--report-to tensorboard",
     "wandb": "--report-to wandb",

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from paceline.config.reading import is_code
 from paceline.environments import Environment
-from paceline.environments.adapters import Adapted, Adapter, gymnasium, textarena
+from paceline.environments.adapters import Adapted, Adapter, gymnasium, skyrl_gym, textarena
 from paceline.environments.adapters import reasoning_gym as gym_tasks
 from paceline.environments.builtin import calculator, guess, nim, search
 from paceline.environments.builtin import mcp as servers
@@ -169,6 +169,9 @@ def _harness(address: str, argument: str | None, sandbox: str) -> AddressPart:
         decides=() if kind == "command" else _source(target),
         package="" if kind == "command" else _package(target),
         settings={"harness": "a program that asks for turns by OpenAI's interface, each episode with a key of its own"},
+    )
+
+
 def _of_package(adapter: Adapter, address: str, argument: str | None, sandbox: str) -> AddressPart:
     one = Adapted(adapter, address, argument, flag=FLAG)
     return AddressPart(
@@ -194,6 +197,7 @@ BUILT_IN: Mapping[str, Callable[[str, str | None, str], AddressPart]] = {
     "reasoning_gym": functools.partial(_of_package, gym_tasks.ADAPTER),
     "gymnasium": functools.partial(_of_package, gymnasium.ADAPTER),
     "textarena": functools.partial(_of_package, textarena.ADAPTER),
+    "skyrl_gym": functools.partial(_of_package, skyrl_gym.ADAPTER),
 }
 """Makers of parts by the first word of an address; called with the address, what follows its colon, and the sandbox."""
 

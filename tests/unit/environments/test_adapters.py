@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 import reasoning_gym
+import skyrl_gym
 from reasoning_gym.factory import DATASETS
 
 from paceline.config.building import build_config, tasks_of
@@ -26,14 +27,14 @@ def spec_of(address):
     return spec
 
 
-def played(environment, *texts):
+def played(environment, *texts, counts=True):
     """Text, reward, end and wrong moves of each answer."""
     found = []
     for text in texts:
         said = environment.answer(AgentTurn(number=0, text=text, content=text, finish_reason="stop", is_last=False))
         (message,) = said.messages
         found.append((message["content"], said.reward, said.done, said.failed_calls))
-        assert said.calls == 1
+        assert said.calls == int(counts)
     return found
 
 
@@ -77,6 +78,8 @@ def test_an_environment_has_its_name_its_package_and_a_process(address, name, pa
         ("textarena:GuesTheNumber-v0", "there is no game 'GuesTheNumber-v0' among .*; nearest: GuessTheNumber-v0"),
         ("textarena:TicTacToe-v0", r"it cannot begin \(AssertionError: The number of players has to be 2"),
         ("textarena:TwentyQuestions-v0", "asks a model on a server"),
+        ("skyrl_gym:lcb", "'lcb' is refused: it runs the model's programs without isolation"),
+        ("skyrl_gym:gsm9k", "there is no environment 'gsm9k'; there are aime, gsm8k, gsm8k_multi_turn, and your own"),
         ("reasoning_gym:chain_sm", "there is no task 'chain_sm' among .*; nearest: chain_sum"),
         ("reasoning_gym:chain_sum(digits=2)", "the parameters of 'chain_sum' do not go together"),
         ("reasoning_gym:chain_sum(attempts=0)", r"attempts must be a whole number within \[1, 20\], got 0"),
@@ -309,3 +312,50 @@ def test_games_are_the_same_alone_and_beside_others():
         (alone,) = together(3)
         assert together(3, 4, 3) == [alone, said_of_another := together(4)[0], alone]
     assert alone != said_of_another
+
+
+# --- SkyRL-Gym
+
+ECHO = """
+import skyrl_gym
+from skyrl_gym.envs.base_text_env import BaseTextEnv
+
+class Echo(BaseTextEnv):
+    def __init__(self, env_config, extras):
+        super().__init__()
+        self.word = env_config["word"] * extras["times"]
+
+    def init(self, prompt):
+        return [*prompt, {"role": "user", "content": self.word}], {}
+
+    def step(self, action):
+        return {"observations": [{"role": "user", "content": action}], "reward": 0.5, "done": False, "metadata": {},
+                "postprocessed_action": action[:3]}
+
+skyrl_gym.register(id="Echo", entry_point="echoing:Echo")
+"""
+
+
+def test_a_problem_is_answered_over_several_turns():
+    # the package gives 0.2, shared by the turns, for a wrong answer of the right form
+    game, said = begun("skyrl_gym:gsm8k_multi_turn(max_turns=2)", answer="72")
+    assert said is None
+    ((text, *first),) = played(game, "48 + 24 #### 71", counts=False)
+    assert (text, first) == (
+        "Now provide only the final numeric answer in the exact format: '#### ANSWER'.", [0.1, False, 0],
+    )  # fmt: skip
+    last = game.answer(AgentTurn(number=1, text="#### 72", content="#### 72", finish_reason="stop", is_last=False))
+    assert (last.messages, last.reward, last.done) == ((), 1.0, True)
+    assert game.close() == pytest.approx(1.1)
+
+
+def test_an_environment_that_replaces_the_models_words_fails(tmp_path, monkeypatch):
+    (tmp_path / "echoing.py").write_text(ECHO)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec_of("skyrl_gym:echoing:Echo(word=tea)").check()
+    game, said = begun("skyrl_gym:echoing:Echo(word=tea)", answer=None, times=2)
+    assert said == [{"role": "user", "content": "teatea"}]
+    assert played(game, "abc", counts=False) == [("abc", 0.5, False, 0)]
+    with pytest.raises(EnvironmentFailure, match="puts other words in the place of the model's"):
+        played(game, "abcd")
+    skyrl_gym.envs.deregister("Echo")

@@ -3,6 +3,7 @@
 reasoning_gym.py  tasks of reasoning-gym, with further attempts after a wrong answer
 gymnasium.py      environments of Gymnasium whose observations and actions are text, words or numbers
 textarena.py      games of TextArena for one player
+skyrl_gym.py      text environments of SkyRL-Gym, for rows with what they grade by
 
 Each adapter imports its package when a run begins, never before. Every conversation has a process of its own: these
 packages draw from global generators, and nobody has bounded what their code does with a text.
@@ -44,6 +45,8 @@ class Adapter:
     example: str
     """A name behind the colon."""
     load: Load
+    needs_rows: bool = False
+    """True if it plays a dataset's rows: nothing can be begun without one."""
 
 
 class Adapted:
@@ -71,6 +74,7 @@ class Adapted:
         parameters = {key: json_or_text(value) for key, value in texts.items()}
         self.version = f"{adapter.package} {number}"
         """Name and version of the package."""
+        self._needs_rows = adapter.needs_rows
         self._maker = cache(partial(adapter.load, self.name, parameters))
 
     def make(self) -> Environment:
@@ -97,7 +101,8 @@ class Adapted:
 
     def _begun_twice(self) -> list[Any] | ConfigError:
         try:
-            return [_opening(self.make()) for _ in range(2)]
+            make = self._maker()
+            return [None if self._needs_rows else _opening(make()) for _ in range(2)]
         except ConfigError as error:
             return error
 
