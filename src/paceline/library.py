@@ -355,7 +355,7 @@ def evaluate(
     Raises:
         PacelineError: an option is wrong, or no task could be graded.
     """
-    from paceline.reports.console import open_console
+    from paceline.reports.console import MeasurementDisplay, open_console
 
     with _said_in_keywords():
         objects = objects_apart(options)
@@ -365,6 +365,8 @@ def evaluate(
         if launched(os.environ) is not None:
             raise ConfigError("evaluate is one process, and a launcher started several; call it in a program of one")
         checked = check_held_out(options_of_run, objects)
-        say, overrides = (console or open_console()).print, objects.overrides(checked)
-        found = measure(options_of_run, checked, overrides=overrides, say=lambda text: say(in_keywords(text)))
-        return [*found]
+        name, longest = str(options_of_run.model.model), options_of_run.sampling.max_completion_length
+        with MeasurementDisplay(console or open_console(), name=name, longest=longest) as display:
+            overrides = objects.overrides(checked)
+            say = display.say
+            return [*measure(options_of_run, checked, overrides=overrides, say=lambda text: say(in_keywords(text)))]

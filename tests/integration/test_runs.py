@@ -264,6 +264,21 @@ def test_eval_of_the_shipped_and_of_the_final_model_repeats_the_runs_own_numbers
         assert f"accuracy {100 * accuracy:.1f} %" in capsys.readouterr().out
 
 
+def test_eval_keeps_its_completions_as_a_run_does_and_prints_json(tmp_path, capsys):
+    options = ["eval", "--eval-size", "4", "--output-dir", str(tmp_path / "measured")]
+    assert main([*options, "--json"]) == 0
+    said, measured = capsys.readouterr(), RunDir(tmp_path / "measured")
+    found, (record,) = json.loads(said.out), measured.evals()
+    assert (found["model"], found["set"], found["accuracy"]) == ("embedded", record["set"], record["accuracy"])
+    completions = measured.eval_completions(record["set"], 0)
+    assert (len(completions), found["verdicts"]["completions"]) == (4, 4)
+    assert sum(one["correct"] for one in completions) == found["verdicts"]["right"]
+    assert "4 tasks can tell" in said.err or "4 tasks are too few" in said.err
+    # no measurement is written over
+    assert main(options) == 2
+    assert f"--output-dir {measured.path} must be a new or an empty directory" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("heeded_signals")
 def test_an_interrupt_ends_the_run_after_its_step_and_resuming_finishes_it(tmp_path, capsys):
     run = tmp_path / "run"

@@ -153,7 +153,7 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         kind: dict[str, Any] = {"action": "store_const", "const": "true"}
         if door.metavar:
             kind = {"nargs": "+" if door.several else None, "metavar": door.metavar}
-        general.add_argument(f"--{door.name}", help=_escaped(door.help), **kind)
+        general.add_argument(f"--{door.name.replace('_', '-')}", help=_escaped(door.help), **kind)
     for section, section_class in section_classes().items():
         own = [option for option in command.options if option.section == section]
         if own:

@@ -12,7 +12,8 @@ from paceline.errors import DataError
 from paceline.metrics.comparisons import CHANGING, detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
-from paceline.reports.format import percent_interval
+from paceline.reports.format import count, percent_interval
+from paceline.reports.page.headline import is_right_leniently
 from paceline.rewards.function import RIGHT, RewardFunction, right_of
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.scoring.calling import early_start
@@ -215,6 +216,39 @@ class AccuracyResult:
             f"held-out accuracy after step {self.step}: {self.shown()} "
             f"({self.name}, n = {len(self.outcomes)}, {self.seconds:.1f} s)"
         )
+
+    def verdicts(self) -> dict[str, int]:
+        """Numbers of completions: right, wrong and without an answer are all that were graded, each of them once.
+
+        Any of them may have been cut; `right_leniently` counts those among the others that state the gold answer.
+        """
+        records = self.completion_records()
+        graded = [record for record in records if record["correct"] is not None]
+        missed = [record for record in graded if not record["correct"]]
+        silent = sum(record["parsed"] is None for record in missed)
+        return {
+            "completions": len(records),
+            "right": len(graded) - len(missed),
+            "wrong_answer": len(missed) - silent,
+            "no_answer": silent,
+            "right_leniently": sum(isinstance(one["answer"], str) and is_right_leniently(one) for one in missed),
+            "cut": sum(record["finish_reason"] == "length" for record in records),
+            "ungraded": len(records) - len(graded),
+        }
+
+    def reasons(self) -> str:
+        """One sentence on why the accuracy is what it is."""
+        found = self.verdicts()
+        parts = [
+            f"{found['right']:,} right",
+            f"{found['wrong_answer']:,} with a wrong answer",
+            f"{found['no_answer']:,} without a marked answer",
+        ]
+        if found["ungraded"]:
+            parts.append(f"{found['ungraded']:,} not graded")
+        lenient = f"{found['right_leniently']:,} more would be right if read leniently"
+        cut = f"{found['cut']:,} cut at --max-completion-length"
+        return f"of {count(found['completions'], 'completion')}: {', '.join(parts)}; {lenient}; {cut}"
 
     def completion_records(self) -> list[dict[str, object]]:
         """One object per completion, in the order of the tasks."""

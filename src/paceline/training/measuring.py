@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from paceline.config.sections import Config
+from paceline.runtime.activity import ACTIVITY
 from paceline.training.setup.checks import Checked
 
 if TYPE_CHECKING:
@@ -53,4 +54,6 @@ def measure(
         say(note)
     engine = make_engine(config, policy, tokenizer)
     with nullcontext() if conversations is None else conversations.hosts:
-        yield from (evaluator.evaluate(engine, step=0) for evaluator in evaluators)
+        for evaluator in evaluators:
+            ACTIVITY.begin(evaluator.name)
+            yield evaluator.evaluate(engine, step=0)

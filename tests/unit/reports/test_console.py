@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 from rich.console import Console
 
-from paceline.reports.console import REDRAWS_PER_SECOND, RunDisplay
+from paceline.reports.console import REDRAWS_PER_SECOND, MeasurementDisplay, RunDisplay
 from paceline.reports.console.watching import CURVE_POINTS, Watched
 
 GIB = 1 << 30
@@ -288,3 +288,47 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds_and_for_the_last_s
         "step    2 of 3  reward 0.250  length 20  34,388 tokens/s  0.36 s/step",
         "step    3 of 3  reward 0.250  length 20  34,388 tokens/s  0.36 s/step",
     ]
+
+
+def test_a_measurement_without_a_terminal_says_every_ten_seconds_how_far_it_is():
+    clock, said = Clock(), StringIO()
+    with MeasurementDisplay(Console(file=said, width=200), name="model", longest=10, clock=clock) as shown:
+        clock.now += 20
+        shown.phase("reward", 0, 1)  # a trial on made-up completions
+        shown.begin("a:test")
+        shown.say("notice")
+        clock.now = 200
+        shown.phase("generate", 0, 4)
+        clock.now += 9
+        shown.phase("generate", 0, 4, tokens=9)
+        clock.now += 1
+        shown.phase("generate", 0, 4, tokens=10)
+    # 10 of at most 40 tokens in 10 s
+    assert said.getvalue().splitlines() == [
+        "notice",
+        "a:test: generate 0 of 4",
+        "a:test: generate 0 of 4, 1 tokens/s, at most 30 s to go",
+    ]
+
+
+def test_a_measurement_on_a_terminal_has_three_lines_that_do_not_stay():
+    clock, said = Clock(), StringIO()
+    console = Console(file=said, force_terminal=True, width=80, height=24, legacy_windows=False)
+    with MeasurementDisplay(console, name="model", longest=10, clock=clock) as shown:
+        shown.begin("a:test")
+        shown.phase("generate", 0, 4)
+        clock.now += 10
+        shown.phase("generate", 1, 4, tokens=20)
+        lines = shown.frame().plain.splitlines()
+    assert (lines[0].startswith("model "), lines[0].endswith("a:test, 10 s")) == (True, True)
+    assert lines[1].endswith("1 of 4, 2 tokens/s, 10 s to go")  # 20 of at most 40 tokens
+    assert lines[2].split()[0::2] == ["reward", "-"]
+    assert said.getvalue().endswith("\x1b[2K")  # erased
+
+
+def test_what_is_printed_beside_bars_on_standard_error_stays_on_standard_output(capsys):
+    console = Console(stderr=True, force_terminal=True, width=80, height=24, legacy_windows=False)
+    with MeasurementDisplay(console, name="model", longest=10) as shown:
+        shown.begin("a:test")
+        print("{}")
+    assert capsys.readouterr().out == "{}\n"

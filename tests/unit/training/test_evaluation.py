@@ -91,6 +91,36 @@ def test_every_completion_is_recorded_with_its_verdict():
     ]
 
 
+def test_one_sentence_says_why_an_accuracy_is_low():
+    texts = (r"\boxed{2}", r"\boxed{3}", "<answer>2</answer>", "The answer is 2")
+    evaluator = AccuracyEvaluator(
+        name="a:test",
+        tasks=(task("0", answer="2"),),
+        function={"boxed": resolve("boxed")},
+        sampling=Sampling(max_completion_length=8, temperature=0.0),
+        generations=5,
+        max_failure_rate=0.0,
+        reward_timeout=60.0,
+        seed=0,
+    )
+    # a text that was cut has no last line that states an answer
+    script = [*map(completion, texts), completion("so the answer is 2", finish_reason="length")]
+    evaluation = evaluator.evaluate(ScriptedEngine([script]), step=0)
+    assert evaluation.verdicts() == {
+        "completions": 5,
+        "right": 1,
+        "wrong_answer": 1,
+        "no_answer": 3,
+        "right_leniently": 2,
+        "cut": 1,
+        "ungraded": 0,
+    }
+    assert evaluation.reasons() == (
+        "of 5 completions: 1 right, 1 with a wrong answer, 3 without a marked answer; "
+        "2 more would be right if read leniently; 1 cut at --max-completion-length"
+    )
+
+
 def test_a_gain_is_paired_by_task_over_those_graded_both_times():
     before = measure(("right",), ("wrong",), ("wrong",), ("skip",)).completion_records()
     after = measure(("right",), ("right",), ("wrong",), ("right",)).completion_records()

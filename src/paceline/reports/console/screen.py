@@ -61,6 +61,8 @@ LABEL = 10
 """Characters before a line's first number."""
 PHASES: tuple[Phase, ...] = ("generate", "reward", "update")
 """Each has a line of its own at all times, so that nothing jumps."""
+MEASURED = PHASES[:2]
+"""Those of an evaluation."""
 VERDICT_LINES = 3
 MOST_SETS = 2
 """Held-out sets that have a line; the report has all."""
@@ -74,21 +76,13 @@ def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_o
     A terminal that is too low first loses the blank lines, then what stands lowest.
     """
     record = run.record
-    # the run's name at the left, what it is at and for how long at the right
-    now = f"{run.what}, {duration(run.seconds, 0)}"
-    room = max(0, width - len(now) - 2)
-    name = run.name if len(run.name) <= room else run.name[len(run.name) - room :]
-    title = Text.assemble((name, "bold"), " " * max(0, width - len(name) - len(now)), now)
-    # bars
     steps = [f"{run.steps_done} of {run.total_steps}"]
     if (to_go := run.to_go) is not None:
         steps.append(f"{duration(to_go, 0)} to go")
-    bars = [_barred("steps", run.steps_done / run.total_steps, steps, width, ascii_only)]
-    stages = run.stages
-    for phase in PHASES:
-        stage = stages.get(phase)
-        share, words = (0.0, [NONE]) if stage is None else (stage.share, list(_stage_words(stage)))
-        bars.append(_barred(phase, share, words, width, ascii_only))
+    bars = [
+        _barred("steps", run.steps_done / run.total_steps, steps, width, ascii_only),
+        *_phases(run, PHASES, width, ascii_only),
+    ]
     # what it learns
     reward = NONE if record is None or record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
     held_out = [_accuracy(*both) for both in list(run.accuracies.values())[:MOST_SETS]] or [NONE]
@@ -106,10 +100,46 @@ def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_o
     # steps of older versions have no alarms
     alarms = () if record is None else record.get("alarms") or ()
     numbers.append(_line("alarms", (", ".join(alarms), "bold red") if alarms else "none"))
-    head = [title, *bars]
+    head = [_title(run, width), *bars]
     lines = [*head, Text(), *learning, Text(), *numbers]
     if len(lines) >= height:
         lines = [*head, *learning, *numbers][: max(1, height - 1)]
+    return _joined(lines, width, ascii_only)
+
+
+def measurement(run: Watched, *, width: int, ascii_only: bool) -> Text:
+    """Three lines for a model that is measured outside a run: what is measured, and its two phases."""
+    return _joined([_title(run, width), *_phases(run, MEASURED, width, ascii_only)], width, ascii_only)
+
+
+def stage_words(stage: Stage, to_go: str = "{} to go") -> Iterable[str]:
+    """What is done, how fast, and how long it took, or `to_go` with the time that is left."""
+    yield f"{stage.done:,} of {stage.of:,}"
+    if stage.tokens and stage.seconds > 0:
+        yield f"{stage.tokens / stage.seconds:,.0f} tokens/s"
+    if stage.is_over:
+        yield f"{stage.seconds:.1f} s"
+    elif stage.to_go is not None:
+        yield to_go.format(duration(stage.to_go, 0))
+
+
+def _title(run: Watched, width: int) -> Text:
+    """The name at the left, what it is at and for how long at the right."""
+    now = f"{run.what}, {duration(run.seconds, 0)}"
+    room = max(0, width - len(now) - 2)
+    name = run.name if len(run.name) <= room else run.name[len(run.name) - room :]
+    return Text.assemble((name, "bold"), " " * max(0, width - len(name) - len(now)), now)
+
+
+def _phases(run: Watched, phases: Iterable[Phase], width: int, ascii_only: bool) -> Iterable[Text]:
+    stages = run.stages
+    for phase in phases:
+        stage = stages.get(phase)
+        share, words = (0.0, [NONE]) if stage is None else (stage.share, list(stage_words(stage)))
+        yield _barred(phase, share, words, width, ascii_only)
+
+
+def _joined(lines: Sequence[Text], width: int, ascii_only: bool) -> Text:
     for line in lines:
         line.truncate(width, overflow="crop" if ascii_only else "ellipsis")
     return Text("\n", no_wrap=True, overflow="crop").join(lines)
@@ -124,16 +154,6 @@ def _barred(name: str, share: float, parts: Sequence[str], width: int, ascii_onl
     done, left = bar(share, size, ascii_only=ascii_only)
     text = fitting(parts, width - LABEL - size - 2)
     return _line(name, (done, "cyan"), (left, "bright_black"), f"  {text}")
-
-
-def _stage_words(stage: Stage) -> Iterable[str]:
-    yield f"{stage.done:,} of {stage.of:,}"
-    if stage.tokens and stage.seconds > 0:
-        yield f"{stage.tokens / stage.seconds:,.0f} tokens/s"
-    if stage.is_over:
-        yield f"{stage.seconds:.1f} s"
-    elif stage.to_go is not None:
-        yield f"{duration(stage.to_go, 0)} to go"
 
 
 def _accuracy(first: Record, newest: Record) -> str:

@@ -70,6 +70,8 @@ class Watched(Progress):
         """Record of the last step."""
         self.rewards = tuple[float, ...]()
         """Means over equally many steps each, at most `CURVE_POINTS`."""
+        self.expected_length: float | None = None
+        """Tokens of a completion, as far as is known before a step has ended: a mean, or the limit."""
         self.accuracies = dict[str, tuple[Record, Record]]()
         """The first and the newest evaluation of each held-out set."""
         self._clock, self._since, self._told = clock, clock(), dict[Phase, Told]()
@@ -140,13 +142,14 @@ class Watched(Progress):
     @property
     def stages(self) -> Mapping[Phase, Stage]:
         """Phases that have been told of."""
-        now, record, stages = self._clock(), self.record, dict[Phase, Stage]()
+        now, stages, length = self._clock(), dict[Phase, Stage](), self.expected_length
+        if self.record is not None:
+            length = self.record["completion_length_mean"]
         for name, (done, of, tokens, started, ended) in self._told.copy().items():
             share = done / of if of else 1.0
-            if name == "generate" and share < 1 and record is not None:
-                # completions end late and together: until then their tokens say more, against the last step's length
-                expected = of * record["completion_length_mean"]
-                share = max(share, min(tokens / expected, ALMOST)) if expected else share
+            if name == "generate" and share < 1 and length:
+                # completions end late and together: until then their tokens say more, against the expected length
+                share = max(share, min(tokens / (of * length), ALMOST))
             seconds = (now if ended is None else ended) - started
             stages[name] = Stage(done=done, of=of, tokens=tokens, seconds=seconds, share=share)
         return stages

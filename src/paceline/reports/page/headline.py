@@ -67,12 +67,14 @@ def form_of(both: Sequence[tuple[Record, Record]]) -> Form | None:
 def is_right_leniently(record: Record) -> bool:
     """Graded right, or what it says ends on the gold answer, whatever it is marked with; nothing that it thinks counts.
 
+    A completion that was cut at the limit has no end, so there only a marked answer counts.
     Answers are the same where their texts or their numbers are. A grader with more mathematics may call more right, and
     what it calls right is right here.
     """
     if correct(record) is True:
         return True
-    found = final_answer(_said(record), plain=True)
+    is_cut = "finish_reason" in record and record["finish_reason"] == "length"
+    found = final_answer(_said(record), plain=not is_cut)
     return found is not None and _normal(found) == _normal(str(record["answer"]))
 
 
