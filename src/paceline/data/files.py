@@ -1,10 +1,11 @@
-"""Rows of one file: JSON lines, a JSON list, or parquet. A file is one split; of a large one, rows are read on demand.
+"""Rows of one file: JSON lines, a JSON list, CSV, or parquet. A file is one split; a large one is read on demand.
 
-Of large JSON lines the start of each line is kept, and a line is read when its row is needed. A large parquet file is
-decoded into a temporary file.
+Of large JSON lines the start of each line is kept, and a line is read when its row is needed. A large table, parquet or
+CSV, is decoded into a temporary file.
 """
 
 import codecs
+import csv
 import gzip
 import hashlib
 import json
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,9 @@ from paceline.data.rows import WHOLE, Row, RowsOnDemand
 from paceline.errors import DataError
 
 JSON_LINES = (".jsonl", ".ndjson")
-READABLE = (*JSON_LINES, ".json", ".parquet")
+PACKABLE = (*JSON_LINES, ".json", ".csv")  # Endings that `.gz` may follow
+TABLES = (".csv", ".parquet")
+READABLE = (*PACKABLE, ".parquet")
 CHUNK = 1 << 24
 BATCH = 1024  # Rows of a table that are decoded at once: a row group can be the whole of a file
 NEWLINE = ord("\n")
@@ -40,22 +43,30 @@ def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
     """Return the first `size` rows of a file (None: all); above `WHOLE` rows, lines and tables are read on demand.
 
     The ending tells the format. `.jsonl` and `.ndjson` hold one object per line, `.json` a list of objects or lines,
-    `.parquet` a table; `.gz` may follow the first three. Text is UTF-8, with or without a byte order mark; blank lines
-    are no rows. A line that is not UTF-8, not JSON or no object is an unreadable row.
+    `.csv` and `.parquet` a table; `.gz` may follow all but the last. Text is UTF-8, with or without a byte order mark;
+    blank lines are no rows. A line that is not UTF-8, not JSON or no object is an unreadable row, as is one of a CSV
+    file that has not a cell for each column. Every cell of CSV is a text, numbers too.
 
     Raises:
         DataError: another ending, an unreadable or empty file, or a list of JSON or a table that cannot be read.
     """
     kind = data_ending(path)
     if kind not in READABLE:
-        raise DataError(f"--dataset {path}: a file must end in one of {', '.join(READABLE)} (or .jsonl.gz); convert it")
+        how = (
+            f"save it as CSV from the program that made it, or convert it: "
+            f"python -c 'import pandas; pandas.read_excel({path.name!r}).to_csv({path.stem + '.csv'!r}, index=False)'"
+            if kind in (".xlsx", ".xls", ".ods")
+            else "convert it"
+        )
+        raise DataError(f"--dataset {path}: a file must end in one of {', '.join(READABLE)} (or .jsonl.gz); {how}")
     try:
         is_list = False
         if kind == ".json":
             with _opened(path) as stream:
                 first = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
             is_list = first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-        numbered = _parquet(path) if kind == ".parquet" else _listed(path) if is_list else _lines(path)
+        read = {".parquet": _parquet, ".csv": _csv}.get(kind, _listed if is_list else _lines)
+        numbered = read(path)
         most = size if is_list else min(WHOLE + 1, size or WHOLE + 1)
         rows: Sequence[Row] = [_row(path, number, columns) for number, columns in islice(numbered, most)]
         if len(rows) > WHOLE and not is_list:
@@ -71,7 +82,7 @@ def data_ending(path: Path) -> str:
     """Return the ending that tells a file's format, in lower case, without a `.gz` behind it."""
     name = path.name.lower()
     plain = Path(name.removesuffix(".gz")).suffix
-    return plain if plain in (*JSON_LINES, ".json") else Path(name).suffix
+    return plain if plain in PACKABLE else Path(name).suffix
 
 
 class LineRows(RowsOnDemand):
@@ -125,7 +136,7 @@ class LineRows(RowsOnDemand):
 
 
 class ArrowRows(RowsOnDemand):
-    """The first rows of a parquet file, decoded into a temporary file."""
+    """The first rows of a table, parquet or CSV, decoded into a temporary file."""
 
     def __init__(self, path: Path, *, size: int | None) -> None:
         """`size`: rows to take (None: all).
@@ -135,19 +146,17 @@ class ArrowRows(RowsOnDemand):
         """
         # Imported here: a run on JSON lines must not wait for arrow.
         import pyarrow
-        from pyarrow import ipc, parquet
+        from pyarrow import ipc
 
-        def plain(kind: Any) -> Any:
-            return kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-
+        self._unreadable = dict[int, DataError]()
+        """Why the row at a place of a CSV file is none."""
         place, name = tempfile.mkstemp(suffix=".arrow")
         try:
-            with parquet.ParquetFile(path) as file, os.fdopen(place, "wb") as decoded:
-                # dictionary-encoded words may have other codes in the next batch
-                schema = pyarrow.schema([field.with_type(plain(field.type)) for field in file.schema_arrow])
+            with os.fdopen(place, "wb") as decoded:
+                schema, batches = _csv_batches(path, self._unreadable) if _is_csv(path) else _parquet_batches(path)
                 with ipc.new_file(decoded, schema) as writer:
-                    for batch in file.iter_batches(batch_size=BATCH):
-                        writer.write_table(pyarrow.Table.from_batches([batch]).cast(schema))
+                    for batch in batches:
+                        writer.write_table(batch)
             self._table = ipc.open_file(pyarrow.memory_map(name)).read_all()
         except pyarrow.ArrowException as error:
             raise _no_parquet(path, error) from error
@@ -162,10 +171,10 @@ class ArrowRows(RowsOnDemand):
     def at(self, place: int) -> Row:
         """Read one row."""
         (columns,) = self._table.slice(place, 1).to_pylist()
-        return Row(row_id=f"{self._path.name}:{place + 1}", columns=columns)
+        return _row(self._path, place + 1, self._unreadable.get(place, columns))
 
     def digest(self) -> str:
-        """Hash the parquet file's bytes, its name and the number of rows that are taken."""
+        """Hash the file's bytes, its name and the number of rows that are taken."""
         with self._path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256")
         return hashlib.sha256(f"{self._path.name} {self._size} {content.hexdigest()}".encode()).hexdigest()
@@ -174,7 +183,11 @@ class ArrowRows(RowsOnDemand):
 @lru_cache(maxsize=1)
 def _on_demand(path: Path, size: int | None, changed_ns: int) -> Sequence[Row]:
     """Return rows read on demand, kept for the next caller; `changed_ns` is the file's present time of change."""
-    return ArrowRows(path, size=size) if data_ending(path) == ".parquet" else LineRows(path, size=size)
+    return ArrowRows(path, size=size) if data_ending(path) in TABLES else LineRows(path, size=size)
+
+
+def _is_csv(path: Path) -> bool:
+    return data_ending(path) == ".csv"
 
 
 def _is_packed(path: Path) -> bool:
@@ -208,6 +221,82 @@ def _parquet(path: Path) -> NumberedColumns:
         yield from enumerate((columns for batch in batches for columns in batch.to_pylist()), start=1)
     except pyarrow.ArrowException as error:
         raise _no_parquet(path, error) from error
+
+
+def _parquet_batches(path: Path) -> tuple[Any, Iterator[Any]]:
+    """Schema and tables of a parquet file, without dictionaries: words may have other codes in the next batch."""
+    import pyarrow
+    from pyarrow import parquet
+
+    def plain(kind: Any) -> Any:
+        return kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+
+    file = parquet.ParquetFile(path)
+    schema = pyarrow.schema([field.with_type(plain(field.type)) for field in file.schema_arrow])
+    tables = (pyarrow.Table.from_batches([batch]).cast(schema) for batch in file.iter_batches(batch_size=BATCH))
+    return schema, tables
+
+
+def _csv(path: Path) -> NumberedColumns:
+    """Rows below the header, numbered from 1, whose cells are texts."""
+    with (
+        cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
+        if _is_packed(path)
+        else path.open(encoding="utf-8-sig", newline="") as stream
+    ):
+        number, rows = 0, csv.reader(stream, strict=True)
+        try:
+            header = next((row for row in rows if row), [])
+            _check_header(path, header)
+            for number, cells in enumerate(filter(None, rows), start=1):
+                if len(cells) == len(header):
+                    yield number, dict(zip(header, cells, strict=True))
+                    continue
+                yield (
+                    number,
+                    DataError(
+                        f"{path}, row {number} (up to line {rows.line_num}): has {len(cells)} cells where the header "
+                        f"names {len(header)} columns; put a text with commas or line breaks in double quotes"
+                    ),
+                )
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}, behind row {number}: is not UTF-8 text; save the file as CSV UTF-8") from error
+        except csv.Error as error:
+            raise DataError(
+                f"{path}, line {rows.line_num}: is not CSV ({error}); double quotes enclose a cell, and two of them "
+                "stand for one in it"
+            ) from error
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
+        raise DataError(
+            f"{path}: its cells must be separated by commas, got the header {header[0]!r}; save it with commas"
+        )
+    if len({*header}) != len(header) or (header and not all(map(str.strip, header))):
+        raise DataError(
+            f"{path}: its first line must name each column once, got {', '.join(map(repr, header))}; mend it"
+        )
+
+
+def _csv_batches(path: Path, unreadable: dict[int, DataError]) -> tuple[Any, Iterator[Any]]:
+    """Schema and tables of a CSV file; `unreadable` gets the reason of each row that is none, by its place."""
+    import pyarrow
+
+    rows = _csv(path)
+    first = next((columns for _, columns in _csv(path) if not isinstance(columns, DataError)), None)
+    if first is None:
+        raise DataError(f"{path}: no row has as many cells as its header names columns; put texts in double quotes")
+    schema = pyarrow.schema([(name, pyarrow.string()) for name in first])
+
+    def tables() -> Iterator[Any]:
+        while some := list(islice(rows, BATCH)):
+            unreadable.update({number - 1: why for number, why in some if isinstance(why, DataError)})
+            yield pyarrow.Table.from_pylist(
+                [{} if isinstance(columns, DataError) else columns for _, columns in some], schema=schema
+            )
+
+    return schema, tables()
 
 
 def _no_parquet(path: Path, error: Exception) -> DataError:

@@ -58,6 +58,7 @@ GYM_SEEDS = {"train": 0, "test": 1_000_000_000}
 
 COUNTED = re.compile(r"(?P<place>.+)#(?P<rows>\d+)", re.DOTALL)
 """An address with a number of rows; no other name can end so."""
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
@@ -94,9 +95,9 @@ def load_rows(
     Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`: each at most once, or where there
     are fewer all of them as often as it takes.
 
-    `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz` or
-    `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split` does not
-    matter for it. One that is among `files` is not read again, and one that is read is kept there.
+    `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz`,
+    `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split`
+    does not matter for it. One that is among `files` is not read again, and one that is read is kept there.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.
@@ -289,6 +290,11 @@ def _kind(dataset: str, files: ReadFiles) -> Literal["generator", "file", "direc
     if not dataset.strip():
         raise DataError(
             f"--dataset must name a dataset, got {dataset!r}; give a file, a directory, org/name, or arithmetic"
+        )
+    if URL.match(dataset):
+        raise DataError(
+            f"--dataset {dataset}: nothing is fetched from an address on the network; download the file and give its "
+            "path, or give org/name for a dataset of the Hub"
         )
     path = Path(dataset).expanduser()
     if os.path.isfile(path):

@@ -37,6 +37,8 @@ def folder(tmp_path_factory):
     with gzip.open(folder / "rows.jsonl.gz", "wt", encoding="utf-8") as packed:
         packed.write(text)
     parquet.write_table(pyarrow.Table.from_pylist(WORDS), folder / "rows.parquet")
+    cells = "".join(f"{row['prompt']},{row['answer']}\n" for row in WORDS)
+    (folder / "rows.csv").write_text(f"prompt,answer\n{cells}1,2,3\n")
     return folder
 
 
@@ -71,6 +73,14 @@ def test_a_table_is_read_row_by_row_and_its_first_rows_alone_where_so_many_are_a
     assert (rows[SIZE - 1].row_id, rows[SIZE - 1].columns) == (f"rows.parquet:{SIZE}", WORDS[-1])
     assert len(load_rows(str(folder / "rows.parquet"), split="train", size=WHOLE + 1)) == WHOLE + 1
     assert isinstance(load_rows(str(folder / "rows.parquet"), split="train", size=WHOLE), list)
+
+
+def test_a_csv_file_is_read_row_by_row_and_a_broken_row_is_named(folder):
+    rows = load_rows(str(folder / "rows.csv"), split="train", size=None)
+    assert not isinstance(rows, list)
+    assert (rows[SIZE - 1].row_id, rows[SIZE - 1].columns) == (f"rows.csv:{SIZE}", WORDS[-1])
+    assert f"row {SIZE + 1} (up to line {SIZE + 2}): has 3 cells" in rows[SIZE].unreadable
+    assert load_rows(str(folder / "rows.csv"), split="train", size=2) == rows[:2]
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):

@@ -15,6 +15,8 @@ from paceline.errors import DataError
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]
 
+CSV = 'question,answer\n1+1?,2\n"2+2?",4\nß?,ä\n'.encode()
+
 
 def lines(rows):
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
@@ -44,6 +46,9 @@ def refusal(path):
         ("a.json.gz", gzip.compress(codecs.BOM_UTF8 + json.dumps(ROWS).encode(), mtime=0)),
         ("a.json", json.dumps(ROWS, indent=2).encode()),
         ("a.json", codecs.BOM_UTF8 + lines(ROWS)),
+        ("a.csv", CSV),
+        ("a.csv", codecs.BOM_UTF8 + CSV.replace(b"\n", b"\r\n\r\n")),
+        ("a.csv.gz", gzip.compress(CSV, mtime=0)),
     ],
 )
 def test_the_same_rows_come_out_of_every_way_to_write_them(tmp_path, name, content):
@@ -94,7 +99,14 @@ def screen_unreadable(path):
         ("a.jsonl.gz", gzip.compress(lines(ROWS), mtime=0)[:-12], "cannot be read"),
         ("a.parquet", b"not a table", "is not a parquet file"),
         ("a.parquet", b"", "is not a parquet file"),
-        ("a.csv", b"a,b\n", r"must end in one of \.jsonl"),
+        ("a.csv", b"a,b\n", "holds no rows"),
+        ("a.csv", b"a,b\n1,2\n1,2,3\n", r"row 2 \(up to line 3\): has 3 cells where the header names 2 columns"),
+        ("a.csv", b"a;b\n1;2\n", "must be separated by commas, got the header 'a;b'"),
+        ("a.csv", b"a,a\n1,2\n", "must name each column once"),
+        ("a.csv", b'a,b\n"1,2\n', "line 2: is not CSV"),
+        ("a.csv", b"a,b\n\xe4,2\n", "is not UTF-8 text; save the file as CSV UTF-8"),
+        ("a.xlsx", b"", r"pandas\.read_excel\('a\.xlsx'\)\.to_csv\('a\.csv', index=False\)"),
+        ("a.txt", b"a,b\n", r"must end in one of \.jsonl"),
         ("rows", b"{}", r"must end in one of \.jsonl"),
     ],
 )
@@ -102,6 +114,20 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_place(tmp_path, name, co
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         screen_unreadable(tmp_path / name)
+
+
+def test_a_cell_of_csv_is_a_text_whatever_it_looks_like(tmp_path):
+    (tmp_path / "a.csv").write_text('n,text\n007,"a ""b"", c\n d"\n1e3,\n')
+    rows = load_rows(str(tmp_path / "a.csv"), split="train", size=None)
+    assert [(row.row_id, row.columns) for row in rows] == [
+        ("a.csv:1", {"n": "007", "text": 'a "b", c\n d'}),
+        ("a.csv:2", {"n": "1e3", "text": ""}),
+    ]
+
+
+@pytest.mark.parametrize("address", ["https://example.org/a.jsonl", "s3://bucket/a.parquet"])
+def test_an_address_on_the_network_is_refused_with_the_next_step(address):
+    assert "download the file and give its path" in refusal(address)
 
 
 def test_a_line_that_is_no_row_is_left_out_by_name_where_bad_rows_are_skipped(tmp_path):
