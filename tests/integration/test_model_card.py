@@ -19,7 +19,7 @@ def run(tmp_path_factory):
 
 def test_the_program_of_the_card_answers_as_the_run_measured(run, tmp_path, capsys):
     card = (run / "final" / "README.md").read_text()
-    measured = json.loads((run / "evals" / "arithmetic:test-step-000002.jsonl").read_text().splitlines()[0])
+    measured = json.loads((run / "evals" / "arithmetic%3Atest-step-000002.jsonl").read_text().splitlines()[0])
     question = measured["prompt"].removeprefix("<|user|>").partition("<|end|>")[0]
     program = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("What is 12 + 30?", question)
     assert 'folder = "."  #' in program

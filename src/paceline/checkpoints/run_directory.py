@@ -221,6 +221,9 @@ class RunDir:
     def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
         """Read an evaluation's completions in the order of its tasks; CheckpointError as in `rollouts`."""
         file = self._eval_file(set_name, step)
+        former = file.with_name(file.name.replace("%3A", ":"))  # in older run directories
+        if former.exists():
+            file = former
         if not file.exists():
             raise CheckpointError(f"{file} does not exist: {set_name} was not evaluated at step {step}")
         return read_records(file)
@@ -289,8 +292,9 @@ class RunDir:
         return self.path / "rollouts" / f"step-{step:06d}.jsonl"
 
     def _eval_file(self, set_name: str, step: int) -> Path:
-        # quote is one-to-one, so two sets never share a file, whatever paths their names hold.
-        return self.path / "evals" / f"{quote(set_name, safe=':')}-step-{step:06d}.jsonl"
+        # quote is one-to-one, so two sets never share a file, whatever paths their names hold; Windows and some network
+        # disks allow no colon in a file's name
+        return self.path / "evals" / f"{quote(set_name, safe='')}-step-{step:06d}.jsonl"
 
 
 def _lines(records: Iterable[Record]) -> bytes:

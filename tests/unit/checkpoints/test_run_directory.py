@@ -53,10 +53,15 @@ def test_rollouts_and_held_out_completions_have_one_file_per_step_and_set(run):
     assert [record["sample"] for record in run.rollouts(2)] == [0, 1]
     assert run.eval_completions("arithmetic:test", 0) == [{"correct": True}]
     assert sorted(file.name for file in (run.path / "evals").iterdir()) == [
-        "arithmetic:test-step-000000.jsonl",
-        "data%2Fa.jsonl:test-step-000000.jsonl",
-        "data-a.jsonl:test-step-000000.jsonl",
+        "arithmetic%3Atest-step-000000.jsonl",
+        "data%2Fa.jsonl%3Atest-step-000000.jsonl",
+        "data-a.jsonl%3Atest-step-000000.jsonl",
     ]
+
+
+def test_held_out_completions_of_a_file_with_a_colon_in_its_name_are_still_read(run):
+    (run.path / "evals" / "data%2Fa.jsonl:test-step-000002.jsonl").write_text('{"correct": true}\n')
+    assert run.eval_completions("data/a.jsonl:test", 2) == [{"correct": True}]
 
 
 def test_a_step_without_rollouts_is_refused_with_the_steps_that_have_some(run):
