@@ -103,7 +103,9 @@ def test_held_out_rows_that_are_left_out_are_said_with_their_set(tmp_path, model
     held_out = write_rows(tmp_path / "test.jsonl", [*GSM8K, long])
     options = ("--eval-dataset", f"hard={held_out}", "--max-prompt-length", 100, "--long-prompts", "drop")
     run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *options)
-    assert "hard: prompts above --max-prompt-length: 1 dropped, 0 truncated" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "hard: prompts above --max-prompt-length: 1 dropped, 0 truncated" in said
+    assert "hard: 6 of 6 prompts are trained on too (test.jsonl:1 is train.jsonl:1)" in said
     assert [record["n"] for record in run.evals()] == [6, 6]
 
 

@@ -1,7 +1,8 @@
 """`paceline plan`: batches, memory and time of a configuration, before anything is loaded."""
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.sections import Config
+from paceline.data.duplicates import also_trained_on, repeated_prompts
 from paceline.data.formats import screen
-from paceline.data.rows import WHOLE
-from paceline.data.sources import load_rows
+from paceline.data.rows import SAMPLE, WHOLE, Row, spread
+from paceline.data.sources import is_file, load_rows
 from paceline.errors import DONE, ConfigError
+from paceline.rewards.startup import unmet_needs
 from paceline.training.plan.batches import batch_plan, describe, service_calls
 from paceline.training.plan.describing import (
     describe_layouts,
@@ -30,8 +33,9 @@ from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
 from paceline.training.plan.memory import computed_bytes, sampler_memory, samplers
 from paceline.training.plan.seconds import step_time
 from paceline.training.plan.shape import ModelShape, read_shape
-from paceline.training.setup.checks import check
+from paceline.training.setup.checks import Checked, check
 from paceline.training.setup.configuration import read_configuration
+from paceline.types import Task
 
 PROCESSES = DoorOption(
     name="processes",
@@ -78,12 +82,44 @@ def run(argv: list[str]) -> int:
     rows = load_rows(
         data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
     )
+    tasks = _tasks(rows, config)
     # rows of a large dataset that are left out count as taken, and so among its tasks
-    num_tasks = len(screen(rows, config.data, None).rows) if len(rows) <= WHOLE else len(rows)
+    num_tasks = len(tasks) if len(rows) <= WHOLE else len(rows)
     print(f"\n{describe(batch_plan(config, num_tasks), service_calls(config, checked.functions))}\n")
+    for sentence in _of_rows(config, checked, tasks):
+        print(f"{sentence}\n")
     if too_large := _print_memory_and_time(config, sizes, device, is_calibrated="calibrate" in given.door):
         raise ConfigError(too_large)
     return DONE
+
+
+def _tasks(rows: Sequence[Row], config: Config) -> list[Task]:
+    """The tasks of rows, of a large dataset those that a run looks at, without what a tokenizer makes of them."""
+    found = screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, None)
+    return [
+        Task(
+            task_id=row.row_id,
+            prompt=asked.prompt if isinstance(asked.prompt, str) else json.dumps(asked.prompt, sort_keys=True),
+            prompt_ids=(),
+            answer=asked.answer,
+            columns=row.given,
+        )
+        for row, asked in zip(found.rows, found.problems, strict=True)
+    ]
+
+
+def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task]) -> Iterator[str]:
+    """What a run would say of its rows before the first step."""
+    yield from unmet_needs(checked.functions, tasks)
+    if checked.environments:
+        return
+    yield from repeated_prompts(tasks)
+    for name, address in config.data.held_out if config.data.eval_dataset is not None else ():
+        if is_file(address, checked.files):  # generators keep their splits apart; what the Hub has is not loaded twice
+            rows = load_rows(
+                address, split=config.data.eval_split, size=config.evaluation.eval_size, files=checked.files
+            )
+            yield from (f"{name or address}: {one}" for one in also_trained_on(_tasks(rows, config), tasks))
 
 
 def _device(config: Config, door: Mapping[str, str]) -> Device:

@@ -6,6 +6,7 @@ import torch
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
+from paceline.data.duplicates import also_trained_on, repeated_prompts
 from paceline.engines import TrainedEngine
 from paceline.kernels.cpu.compiling import library
 from paceline.models.gguf import gguf_file
@@ -21,6 +22,7 @@ from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.held_out import of_graders, of_rows
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.trainer import Trainer
+from paceline.types import Task
 
 MANY_CORRECTED = 0.2
 """Share of corrected tokens above which engine and trainer plainly disagree."""
@@ -85,7 +87,10 @@ def step_clock(
 
 def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
     """Say what was dropped, what will not be learned, which `paths` are taken, and the step to continue from."""
-    lines = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values()), *inputs.unmet]
+    lines, seen = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values()), *inputs.unmet], tuple[Task, ...]()
+    if inputs.conversations is None:  # else tasks of one prompt differ by what their environments do
+        seen = inputs.tasks.looked_at
+        lines += repeated_prompts(seen)
     lines += [
         f"{name}: at most {calls:,} calls a step, without retries"
         for name, calls in service_calls(config, inputs.functions).items()
@@ -93,8 +98,9 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], check
     if inputs.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(inputs.unverified)}; they cannot be learned")
     sets = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)]
-    notes = [f"{one.name}: {note}" for one in sets for note in one.notes if note not in lines]
-    lines += [*notes, *(one.reach for one in sets)]
+    notes = [(one, note) for one in sets for note in one.notes if note not in lines]
+    notes += [(one, note) for one in sets for note in also_trained_on(one.tasks, seen)]
+    lines += [*(f"{one.name}: {note}" for one, note in notes), *(one.reach for one in sets)]
     lines += paths
     lines += [] if inputs.conversations is None else inputs.conversations.describe()
     place = model_place(config.model.model)

@@ -204,16 +204,20 @@ def test_a_shape_is_read_from_nested_and_from_older_configurations():
     assert model_shape({"n_layer": 2}, parameters=1) is None
 
 
-def test_plan_prints_batches_and_memory_and_writes_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n' * 64)
-    model = tmp_path / "model"
+def make_headers(model):
+    """A model of 1,000 parameters without its weights."""
     model.mkdir()
     (model / "config.json").write_text(json.dumps(SHAPE))
     header = json.dumps(
         {"__metadata__": {}, "a": {"dtype": "F32", "shape": [100, 10], "data_offsets": [0, 4000]}}
     ).encode()
     (model / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+
+
+def test_plan_prints_batches_and_memory_and_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n' * 64)
+    make_headers(tmp_path / "model")
     before = sorted(tmp_path.rglob("*"))
     assert main(["plan", "--model", "model", "--dataset", "rows.jsonl", "--num-epochs", "3"]) == 0
     out = capsys.readouterr().out
@@ -228,6 +232,21 @@ def test_plan_says_how_many_calls_of_a_judge_a_step_makes_without_asking_it(caps
     assert main(["plan", *words, "--reward-funcs", judge]) == 0
     # 4 prompts, 3 * 2 ordered pairs of each, 2 verdicts on each
     assert re.search(r"judge's calls per step +at most 48 without retries: judge:http", capsys.readouterr().out)
+
+
+def test_plan_says_of_rows_what_a_run_would(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_headers(tmp_path / "model")
+    rows = [("1+1?", "2"), ("1+1?", "3"), ("2+2?", "4"), ("2+2?", "4"), ("3+3?", "")]
+    lines = [json.dumps({"question": question, "answer": answer}) for question, answer in rows]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    (tmp_path / "held.jsonl").write_text("\n".join([lines[0], '{"question": "5+5?", "answer": "10"}']))
+    assert main(["plan", "--model", "model", "--dataset", "rows.jsonl", "--eval-dataset", "held.jsonl"]) == 0
+    out = capsys.readouterr().out
+    assert "compares with gold answers and 1 of 5 tasks have none (rows.jsonl:5): it gives them no number" in out
+    assert "1 of 5 rows repeat the prompt and the answer of an earlier one (rows.jsonl:4 those of rows.jsonl:3)" in out
+    assert "answer (rows.jsonl:1 has '2', rows.jsonl:2 has '3')" in out
+    assert "held.jsonl: 1 of 2 prompts are trained on too (held.jsonl:1 is rows.jsonl:1)" in out
 
 
 def test_memory_in_gib_stands_in_the_columns_of_the_phases_that_have_it():
