@@ -33,7 +33,7 @@ def model(tmp_path_factory):
 def test_an_environment_of_another_package_trains(tmp_path, model, address, said):
     options = (
         "--system-prompt= --dataset-size 8 --max-steps 1 --prompts-per-step 2 --num-generations 2 --eval-size 1 "
-        "--eval-steps 0 --max-prompt-length 512 --max-turns 2 --max-turn-length 8 --max-completion-length 600 "
+        "--eval-steps 0 --max-prompt-length 1024 --max-turns 2 --max-turn-length 8 --max-completion-length 600 "
         "--max-reward-failure-rate 0"
     )
     run = tmp_path / "run"
