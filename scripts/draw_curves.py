@@ -69,7 +69,7 @@ def demo(directory: str, random_reward: str) -> Figure:
 FIGURES = {
     "reward-curve": demo("demo", "random reward, 5e-6"),
     "agent-curve": demo("demo-agent", "random reward"),
-    "real-curve": demo("real", "random reward, 2e-6"),
+    "real-curve": demo("real", "random reward"),
     "adapter-curve": Figure(
         lines=(*seeds("full", "all weights, 1e-4", BLUES), *seeds("lora", "adapter of rank 1, 1e-3", ORANGES, "--")),
         axis="step",
