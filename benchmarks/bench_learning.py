@@ -20,12 +20,10 @@ from pathlib import Path
 from statistics import mean
 
 import yaml
-from materials import GGUF, RECIPE
+from materials import GGUF, RECIPE, recipe_prompts
 from measuring import Contender, Entry, machine
 from running import RESULTS, write_result
-from transformers import AutoTokenizer
 
-from paceline.data.sources import load_rows
 from paceline.models.pretrained import model_directory
 
 LIBRARIES = ("paceline", "trl")
@@ -38,20 +36,13 @@ TIMEOUT = 1800.0
 
 def work(recipe: Mapping[str, object], *, steps: int, eval_steps: int, seeds: Sequence[int]) -> dict:
     """What both sides are given: prompts as the chat template writes them, and what is set alike."""
-    model = model_directory(str(GGUF))
-    tokenizer = AutoTokenizer.from_pretrained(model)
 
     def rows(split: str, size: int) -> list[dict]:
-        found = load_rows(str(recipe["dataset"]), split=split, size=size)
-        return [{"prompt": prompt(str(row.columns["question"])), "answer": row.columns["answer"]} for row in found]
-
-    def prompt(question: str) -> str:
-        messages = [{"role": "system", "content": recipe["system_prompt"]}, {"role": "user", "content": question}]
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return [{"prompt": text, "answer": answer} for _, text, _, answer in recipe_prompts(split, size)]
 
     alike = ("prompts_per_step", "num_generations", "max_completion_length", "temperature", "learning_rate")
     return {
-        "model": model,
+        "model": model_directory(str(GGUF)),
         "train": rows("train", (max(seeds) + 1) * steps * int(str(recipe["prompts_per_step"]))),
         "test": rows("test", HELD_OUT),
         "max_steps": steps,

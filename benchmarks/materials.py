@@ -134,17 +134,23 @@ Made = list[tuple[str, str, tuple[int, ...], str]]
 
 
 def _arithmetic(workload: Workload, count: int) -> Made:
-    return _tasks("embedded", "arithmetic", workload.prompts * count, system=None)
+    return prompts_of("embedded", "arithmetic", size=workload.prompts * count, system=None)
 
 
 def _word_problems(workload: Workload, count: int) -> Made:
+    return recipe_prompts("train", workload.prompts * count)
+
+
+def recipe_prompts(split: str, size: int) -> Made:
+    """The word problems of `make real`, as its recipe asks them."""
     recipe = yaml.safe_load(RECIPE.read_text())
-    return _tasks(str(GGUF), recipe["dataset"], workload.prompts * count, system=recipe["system_prompt"])
+    return prompts_of(str(GGUF), recipe["dataset"], split=split, size=size, system=recipe["system_prompt"])
 
 
-def _tasks(model: str, dataset: str, size: int, *, system: str | None) -> Made:
+def prompts_of(model: str, dataset: str, *, split: str = "train", size: int, system: str | None) -> Made:
+    """Name, text, tokens and answer of the first prompts of a dataset, as a model's chat template writes them."""
     tokenizer = load_tokenizer(ModelConfig(model=model))
-    rows = load_rows(dataset, split="train", size=size)
+    rows = load_rows(dataset, split=split, size=size)
     tasks = build_tasks(rows, tokenizer, DataConfig(dataset=dataset), system=system).tasks
     for task in tasks:
         if tuple(tokenizer(task.prompt)["input_ids"]) != task.prompt_ids:

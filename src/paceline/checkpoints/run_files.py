@@ -75,6 +75,11 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def holds_something(place: Path) -> bool:
+    """Return True for a file, and for a directory that is not empty."""
+    return place.exists() and (not place.is_dir() or any(place.iterdir()))
+
+
 def cut_torn_line(file: Path) -> int:
     """Cut off an unfinished last line; return the number of lines cut, 0 or 1."""
     if not file.exists():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from paceline.checkpoints.run_directory import RunDir
-from paceline.checkpoints.run_files import write_or_explain
+from paceline.checkpoints.run_files import holds_something, write_or_explain
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
@@ -87,7 +87,7 @@ def run(argv: list[str]) -> int:
     config = configuration.config
     refuse_foreign_code(config, configuration.ground, given.options)
     output_dir = Path(given.door["output_dir"]).expanduser() if "output_dir" in given.door else None
-    if output_dir is not None and output_dir.exists() and (output_dir.is_file() or any(output_dir.iterdir())):
+    if output_dir is not None and holds_something(output_dir):
         raise ConfigError(
             f"--output-dir {output_dir} must be a new or an empty directory; give another, so that no measurement is "
             "written over"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
+from paceline.checkpoints.run_files import holds_something
 from paceline.cli.arguments import Command, DoorOption, directories, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
@@ -48,7 +49,7 @@ def run(argv: list[str]) -> int:
     config = read_run_configuration(root, flag="export", given=given.options)
     refuse_foreign_code(config, root / "config.yaml", given.options)
     out = target[0] if target else root / "final"
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if holds_something(out):
         raise ConfigError(f"export would write into {out}, which is there; name a directory that is not")
     checkpoint, damaged = newest_checkpoint(place / "checkpoints") if place == root else (read_checkpoint(place), ())
     if checkpoint is None:

@@ -23,7 +23,9 @@ from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of,
 from paceline.data.tables import read_split, split_names
 from paceline.errors import DataError
 
-SEEDS_FROM = {"train": 0, "test": 1_000_000_000}
+# reasoning-gym draws item i of a dataset from `seed + i`, so neighbouring seeds share all but one item: the splits lie
+# a thousand million items apart.
+FIRST_SEEDS = {"train": 0, "test": 1_000_000_000}
 
 
 def seed_rows(split: str, size: int) -> list[dict[str, object]]:
@@ -33,7 +35,7 @@ def seed_rows(split: str, size: int) -> list[dict[str, object]]:
         DataError: a split other than `train` and `test`.
     """
     check_split("seeds", split)
-    first = SEEDS_FROM[split]
+    first = FIRST_SEEDS[split]
     return [{"question": "Play this game.", "seed": seed} for seed in range(first, first + size)]
 
 
@@ -52,9 +54,6 @@ DEFAULT_SIZE = 10_000
 
 GYM_DRAWS = 20
 """Items that are drawn at most for each row, of which about half belong to the split."""
-# reasoning-gym draws item i of a dataset from `seed + i`, so neighbouring seeds share all but one item: the splits lie
-# a thousand million items apart.
-GYM_SEEDS = {"train": 0, "test": 1_000_000_000}
 
 COUNTED = re.compile(r"(?P<place>.+)#(?P<rows>\d+)", re.DOTALL)
 """An address with a number of rows; no other name can end so."""
@@ -244,14 +243,14 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
     if name not in known:
         nearest = get_close_matches(name, known, n=3, cutoff=0.4) or ["chain_sum", "leg_counting", "gcd"]
         raise DataError(f"--dataset {GYM_PREFIX}{name}: no such task among {len(known)}; nearest: {', '.join(nearest)}")
-    if split not in GYM_SEEDS:
+    if split not in FIRST_SEEDS:
         raise DataError(
             f"--dataset {GYM_PREFIX}{name} has the splits 'train' and 'test', got {split!r}; use one of them"
         )
     fields = dataclasses.fields(gym.factory.DATASETS[name][1])
     settings = _settings(dataset, [one.name for one in fields if one.name not in ("seed", "size")])
     try:
-        entries = gym.create_dataset(name, seed=GYM_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
+        entries = gym.create_dataset(name, seed=FIRST_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
     except (AssertionError, ValueError, TypeError) as error:
         what = "does not go together" if settings else "has no defaults to run on"
         raise DataError(f"--dataset {dataset}: {what} ({error}); take another task or other parameters") from error

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen
-from paceline.data.sources import GYM_SEEDS, has_split, load_rows
+from paceline.data.sources import FIRST_SEEDS, has_split, load_rows
 from paceline.errors import DataError
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]
@@ -234,7 +234,7 @@ def test_reasoning_gym_splits_share_no_item():
     questions = {row.columns["question"] for row in train}
     assert len(questions) > 190
     assert questions.isdisjoint(row.columns["question"] for row in test)
-    assert GYM_SEEDS["test"] - GYM_SEEDS["train"] >= 10**9
+    assert FIRST_SEEDS["test"] - FIRST_SEEDS["train"] >= 10**9
     assert train == load_rows("reasoning_gym:chain_sum", split="train", size=200)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
 from paceline.environments import Environment
+from paceline.environments.hosting.inside import seed_generators
 from paceline.environments.hosting.results import attempt
 from paceline.errors import ConfigError
 
@@ -113,16 +114,10 @@ def seed_of(task: Mapping[str, Any], seed: int) -> int:
 
 
 def _opening(environment: Environment) -> Any:
-    _seed_all()
+    seed_generators(TRIED_SEED)
     opening = environment.begin(TRIED_TASK, TRIED_SEED)
     environment.close()
     return opening
-
-
-def _seed_all() -> None:
-    random.seed(TRIED_SEED)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(TRIED_SEED)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from paceline.data.extraction.thinking import visible_text
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
-from paceline.environments.builtin.games import behind_prompt, last_number
+from paceline.environments.builtin.games import behind_prompt, last_number, said
 from paceline.errors import ConfigError
 
 ACTIONS = "actions"
@@ -85,7 +85,7 @@ class Steps:
         """Take a step, as the tables at the top of this file say."""
         action = self._read(visible_text(turn.content).strip())
         if action is None:
-            return _said(f"That is no action. {self._told({})}", reward=0.0, calls=1, failed_calls=1)
+            return said(f"That is no action. {self._told({})}", reward=0.0, calls=1, failed_calls=1)
         observation, reward, terminated, truncated, info = self._inner.step(action)
         self._total += float(reward)
         lines = [self._seen(observation)]
@@ -95,7 +95,7 @@ class Steps:
             lines.append("Truncated: the limit of steps is reached.")
         elif "action_mask" in info:
             lines.append(self._told(info))
-        return _said("\n".join(lines), reward=float(reward), done=bool(terminated or truncated), calls=1)
+        return said("\n".join(lines), reward=float(reward), done=bool(terminated or truncated), calls=1)
 
     def close(self) -> float:
         """End the game; returns the sum of its rewards."""
@@ -106,8 +106,8 @@ class Steps:
         """Return the action that a text means; None: it means none."""
         space = self._inner.action_space
         if self._names:
-            said = [word for word in re.findall(r"\w+", text.lower()) if word in self._names]
-            return space.start + self._names.index(said[-1]) if said else None
+            named = [word for word in re.findall(r"\w+", text.lower()) if word in self._names]
+            return space.start + self._names.index(named[-1]) if named else None
         action = last_number(text) if hasattr(space, "n") else text
         return action if action is not None and space.contains(action) else None
 
@@ -173,10 +173,6 @@ def _is_told(space: Any) -> bool:
     if kind == "Dict":
         return all(map(_is_told, space.spaces.values()))
     return kind in ("Text", "Discrete", "MultiDiscrete", "MultiBinary")
-
-
-def _said(text: str, **others: Any) -> Observation:
-    return Observation(messages=({"role": "user", "content": text},), **others)
 
 
 def load(name: str, parameters: Parameters) -> Callable[[], Steps]:

@@ -32,7 +32,7 @@ from paceline.data.extraction.answers import final_answer
 from paceline.data.extraction.thinking import visible_text
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
-from paceline.environments.builtin.games import behind_prompt
+from paceline.environments.builtin.games import behind_prompt, said
 from paceline.errors import ConfigError, EnvironmentFailure
 
 DEFAULT_ATTEMPTS, MOST_ATTEMPTS = 3, 20
@@ -101,16 +101,10 @@ class Attempts:
         score = self._scored(_answer(turn.content))
         gained, self._score = (score or 0.0) - self._score, score or 0.0
         done = self._score >= 1 or self._left == 0
-        said = "Not an answer." if score is None else "Right." if score >= 1 else "Wrong."
+        text = "Not an answer." if score is None else "Right." if score >= 1 else "Wrong."
         if not done:
-            said += f" {_count(self._left, 'more attempt')}."
-        return Observation(
-            messages=({"role": "user", "content": said},),
-            reward=gained,
-            done=done,
-            calls=1,
-            failed_calls=int(score is None),
-        )
+            text += f" {_count(self._left, 'more attempt')}."
+        return said(text, reward=gained, done=done, calls=1, failed_calls=int(score is None))
 
     def close(self) -> float:
         """Return the score of the last answer."""

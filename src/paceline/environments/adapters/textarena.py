@@ -24,7 +24,7 @@ from typing import Any
 from paceline.data.extraction.thinking import visible_text
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
-from paceline.environments.builtin.games import behind_prompt
+from paceline.environments.builtin.games import behind_prompt, said
 from paceline.errors import ConfigError
 
 ASKS_A_SERVER = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
@@ -54,14 +54,15 @@ class SoloGame:
         if self._brackets and "[" not in move and "]" not in move:
             move = f"[{move}]"
         done, _ = self._inner.step(action=move)
-        state, said = self._inner.state, self._heard()
+        state, heard = self._inner.state, self._heard()
         if not done:
-            return _said(said, reward=0.0, failed_calls=int(state.error_count > 0))
+            return said(heard, calls=1, failed_calls=int(state.error_count > 0))
         rewards, info = self._inner.close()
         self._reward = float(rewards[0])
         reason = str(info[0]["reason"]) if "reason" in info[0] else ""
-        text = "\n".join(one for one in (said, reason) if one)
-        return _said(text, reward=self._reward, failed_calls=int(info[0]["invalid_move"]), done=True)
+        text = "\n".join(one for one in (heard, reason) if one)
+        failed = int(info[0]["invalid_move"])
+        return said(text, reward=self._reward, done=True, calls=1, failed_calls=failed)
 
     def close(self) -> float:
         """Return the game's reward; 0 if it is not over."""
@@ -74,10 +75,6 @@ class SoloGame:
         own = textarena.ObservationType.PLAYER_ACTION
         _, messages = self._inner.get_observation()
         return "\n".join(str(text).strip() for _, text, kind in messages if kind != own)
-
-
-def _said(text: str, **others: Any) -> Observation:
-    return Observation(messages=({"role": "user", "content": text},), calls=1, **others)
 
 
 @contextmanager

@@ -1,8 +1,10 @@
-"""What the games share: the number that a turn means, and where their first words stand."""
+"""What the games share: the number that a turn means, where their first words stand, and how they answer."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from paceline.environments import Observation
 
 _NUMBER = re.compile(r"-?\d+")
 MOST_DIGITS = 9
@@ -23,3 +25,9 @@ def behind_prompt(task: Mapping[str, Any], text: str) -> str:
     messages = task["messages"]
     has_words = bool(messages) and bool(str(messages[-1]["content"]).strip())
     return f"\n{text}" if has_words else text
+
+
+def said(text: str, *, reward: float = 0.0, done: bool = False, calls: int = 0, failed_calls: int = 0) -> Observation:
+    """Return one message to the player, with the reward of the turn."""
+    message = {"role": "user", "content": text}
+    return Observation(messages=(message,), reward=reward, done=done, calls=calls, failed_calls=failed_calls)

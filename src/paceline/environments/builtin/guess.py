@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.environments import AgentTurn, Observation
-from paceline.environments.builtin.games import behind_prompt, last_number
+from paceline.environments.builtin.games import behind_prompt, last_number, said
 
 DEFAULT_MOST = 20
 
@@ -46,12 +46,10 @@ class Guess:
         guess = last_number(turn.content)
         if guess == self._secret:
             self._is_found = True
-            return Observation(messages=({"role": "user", "content": "right"},), reward=1.0, done=True)
+            return said("right", reward=1.0, done=True)
         if guess is None:
-            said = f"Say a number from {self._low} to {self._high}."
-        else:
-            said = "higher" if guess < self._secret else "lower"
-        return Observation(messages=({"role": "user", "content": said},), reward=0.0)
+            return said(f"Say a number from {self._low} to {self._high}.")
+        return said("higher" if guess < self._secret else "lower")
 
     def close(self) -> float:
         """End the game; returns 1 if the number was found, else 0."""

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.environments import AgentTurn, Observation
-from paceline.environments.builtin.games import behind_prompt, last_number
+from paceline.environments.builtin.games import behind_prompt, last_number, said
 
 DEFAULT_MOST, LEAST = 15, 5
 MOST_TAKEN = 3
@@ -49,22 +49,18 @@ class Nim:
         if taken is None or not 1 <= taken <= most:
             self._wrong += 1
             if self._wrong == MOST_WRONG:
-                return _said("No move: I win.", done=True)
-            return _said(f"Take 1 to {most} of {self._left} stones.")
+                return said("No move: I win.", done=True)
+            return said(f"Take 1 to {most} of {self._left} stones.")
         self._left -= taken
         if not self._left:
             self._has_won = True
-            return _said("You win.", reward=1.0, done=True)
+            return said("You win.", reward=1.0, done=True)
         own = self._left if self._left <= MOST_TAKEN else self._chance.randint(1, MOST_TAKEN)
         self._left -= own
         if not self._left:
-            return _said(f"I take {own} and win.", done=True)
-        return _said(f"I take {own}. {self._left} left.")
+            return said(f"I take {own} and win.", done=True)
+        return said(f"I take {own}. {self._left} left.")
 
     def close(self) -> float:
         """End the game; returns 1 for a win, else 0."""
         return float(self._has_won)
-
-
-def _said(text: str, *, reward: float = 0.0, done: bool = False) -> Observation:
-    return Observation(messages=({"role": "user", "content": text},), reward=reward, done=done)

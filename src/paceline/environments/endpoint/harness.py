@@ -30,6 +30,7 @@ from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.environments.endpoint.answers import body_of, events_of, message_of
 from paceline.environments.endpoint.requests import Refusal
 from paceline.environments.endpoint.serving import Endpoint, Pending
+from paceline.environments.hosting.results import awaited
 from paceline.errors import ConfigError, EnvironmentFailure
 from paceline.types import Message
 
@@ -231,7 +232,7 @@ class Harness:
     def _play(self, given: Mapping[str, Any]) -> None:
         try:
             value = self._function(**given)
-            self._value = asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+            self._value = asyncio.run(awaited(value)) if inspect.isawaitable(value) else value
         except BaseException as error:  # noqa: BLE001 - the border: it is raised where the program is waited for
             self._raised = error
         finally:
@@ -278,7 +279,3 @@ class Harness:
     def _reply(self, one: Pending, choices: Sequence[AgentTurn]) -> None:
         request = one.request
         one.answer(list(events_of(request, choices)) if request.stream else body_of(request, choices))
-
-
-async def _awaited(value: Any) -> Any:
-    return await value

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from paceline.environments import AgentTurn, Environment, ToolCall
-from paceline.environments.hosting.results import Method, attempt, checked, described, plain
+from paceline.environments.hosting.results import Method, attempt, awaited, checked, described, plain
 from paceline.errors import ConfigError
 from paceline.runtime.own_code import own_module
 from paceline.sandbox.inside import kernel
@@ -232,9 +232,9 @@ class _Episode:
     def carry_out(self, method: Method, given: list[Any]) -> Any:
         """Call a method, and return what it returned, checked."""
         if method == "begin":
-            _seed(given[1])
+            seed_generators(given[1])
             self._environment = self._make()
-            _seed(given[1])  # of what has been imported by now
+            seed_generators(given[1])  # of what has been imported by now
         elif method == "answer":
             told: dict[str, Any] = {
                 name: tuple(one) if isinstance(one, list) else one for name, one in given[0].items()
@@ -243,15 +243,11 @@ class _Episode:
             given = [AgentTurn(**told)]
         value = getattr(self._environment, method)(*given)
         if inspect.isawaitable(value):
-            value = self._runner.run(_awaited(value))
+            value = self._runner.run(awaited(value))
         return checked(self._name, method, value)
 
 
-async def _awaited(value: Any) -> Any:
-    return await value
-
-
-def _seed(seed: int) -> None:
+def seed_generators(seed: int) -> None:
     """Give global generators the episode's seed: what an environment draws from them must not depend on the zygote."""
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:

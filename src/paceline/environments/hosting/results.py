@@ -247,3 +247,8 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     except TypeError:  # a lock, a client: a program's own object, of which there is no second one
         return value
+
+
+async def awaited(value: Any) -> Any:
+    """Wait for what can be awaited, as a coroutine that an event loop runs."""
+    return await value

@@ -19,6 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from paceline.checkpoints.run_files import holds_something
 from paceline.errors import ConfigError
 from paceline.reports.viewer.documents import Documents
 
@@ -57,7 +58,7 @@ def export(documents: Documents, out: Path, *, on_document: Callable[[int], None
         ConfigError: `out` holds something already, or cannot be written.
     """
     try:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if holds_something(out):
             raise ConfigError(f"--static {out} is not empty; give a directory that does not exist yet")
         for folder in (out / "page", out / "data"):
             folder.mkdir(parents=True, exist_ok=True)
