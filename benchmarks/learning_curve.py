@@ -117,7 +117,7 @@ def main(library: str, path: str, seed: str, threads: str) -> None:
                 max_completion_length=work["max_completion_length"],
                 temperature=work["temperature"],
                 learning_rate=work["learning_rate"],
-                lr_scheduler_type="constant_with_warmup",
+                lr_scheduler_type="linear",
                 warmup_steps=work["warmup_steps"],
                 loss_type="dapo",
                 beta=0.0,

@@ -9,6 +9,7 @@ from busy_tables import busy_parts
 from cluster_tables import CLUSTER, cluster_rows
 from figures import rates
 from headline import headline
+from learning_tables import learning_parts
 from naming import title
 from plan_tables import plan_parts
 from reward_tables import ANSWERS, PROGRAMS, SLOW, answer_rows, program_rows, slow_rows
@@ -142,6 +143,7 @@ def page(results: Sequence[dict]) -> str:
         if chosen:
             parts.append(text)
         parts += [section(name, one, rows) for result in chosen for name, one in result["workloads"].items()]
+    parts += learning_parts([result for result in results if result["benchmark"] == "learning"], _machine)
     of_rewards = (("answers", ANSWERS, answer_rows), ("programs", PROGRAMS, program_rows), ("slow", SLOW, slow_rows))
     for size, text, rows in of_rewards:
         for result in results:
@@ -259,7 +261,7 @@ def _factor(workload: dict, name: str) -> str:
 def main(results: Path = RESULTS, target: Path = PAGE) -> None:
     about_models = [("generate", name) for name in GENERATE] + [("step", name) for name in STEP]
     order = [f"{prefix}{benchmark}-{name}" for prefix in ("", "gpu-") for benchmark, name in about_models]
-    order += ["rewards-answers", "rewards-programs", "rewards-slow", "cluster-embedded"]
+    order += ["learning-smollm2-135m", "rewards-answers", "rewards-programs", "rewards-slow", "cluster-embedded"]
     order += ["survival-embedded", "survival-30m", "survival-qwen-0.5b", "refusals-processes", "plan-cpu"]
     order += ["busy-shipped", "busy-30m", "busy-135m", "rows-million"]
     found = [results / f"{name}.json" for name in order if (results / f"{name}.json").is_file()]

@@ -1,20 +1,23 @@
-"""Draw the curves of the documents from runs: held-out accuracy, with 95 % intervals, over steps or over tokens.
+"""Draw the curves of the documents: held-out accuracy over steps, tokens or seconds, of runs and of a benchmark.
 
 pip install 'paceline[docs]'
 make demo demo-agent real studies
 python scripts/draw_curves.py
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from statistics import mean
 
 import matplotlib.pyplot as plt
 
 from paceline.checkpoints.run_directory import RunDir
 
 ROOT = Path(__file__).parents[1]
+LEARNING = ROOT / "benchmarks" / "results" / "learning-smollm2-135m.json"
 BLUES, ORANGES = ("#0072b2", "#56b4e9", "#4b3f9e"), ("#d55e00", "#e69f00", "#a63603")
 GREENS = ("#009e73", "#66a61e", "#1b5e20")
 
@@ -104,11 +107,39 @@ def draw(name: str, figure: Figure) -> None:
         low, middle, high = ([100 * record[key] for record in run.evals()] for key in ("ci_low", "accuracy", "ci_high"))
         axes.plot(across, middle, line.style, color=line.colour, label=line.label, linewidth=1.8)
         axes.fill_between(across, low, high, color=line.colour, alpha=0.12, linewidth=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set(xlabel=figure.axis, ylabel="held-out accuracy, %", ylim=(0, 100), xlim=(0, None))
-    axes.grid(axis="y", color="#e6e3dd", linewidth=0.8)
+    finish(axes, figure.axis)
     axes.legend(frameon=False, loc="lower right" if "studies" in figure.lines[0].run else "center right")
     canvas.savefig(ROOT / "docs" / f"{name}.svg", metadata={"Date": None})
+
+
+def finish(axes: plt.Axes, across: str) -> None:
+    """What the axes of all figures have alike."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(xlabel=across, ylabel="held-out accuracy, %", ylim=(0, 100), xlim=(0, None))
+    axes.grid(axis="y", color="#e6e3dd", linewidth=0.8)
+
+
+def draw_learning(result: Mapping) -> None:
+    """Both trainers' accuracy over time and over tokens: the mean of the seeds, and from the lowest to the highest."""
+    canvas, panels = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
+    panel_of = {"minutes of training": ("seconds", 60), "thousand sampled tokens": ("tokens", 1000)}
+    for axes, (across, (key, unit)) in zip(panels, panel_of.items(), strict=True):
+        for library, label, colour in (("paceline", "Paceline", "#0072b2"), ("trl", "TRL", "#d55e00")):
+            runs = [
+                [one for one in run["steps"] if one["right"] is not None]
+                for run in result["runs"]
+                if run["library"] == library
+            ]
+            points = list(zip(*runs, strict=True))
+            right = [[100 * one["right"] / result["settings"]["held_out"] for one in point] for point in points]
+            places = [mean(one[key] for one in point) / unit for point in points]
+            axes.plot(places, list(map(mean, right)), "o-", color=colour, label=label, linewidth=1.8, markersize=4)
+            axes.fill_between(
+                places, list(map(min, right)), list(map(max, right)), color=colour, alpha=0.15, linewidth=0
+            )
+        finish(axes, across)
+    panels[0].legend(frameon=False, loc="lower right")
+    canvas.savefig(ROOT / "docs" / "learning-curve.svg", metadata={"Date": None})
 
 
 def main() -> None:
@@ -118,6 +149,7 @@ def main() -> None:
             draw(name, figure)
         else:
             print(f"{name}: its runs are not all there")
+    draw_learning(json.loads(LEARNING.read_text()))
 
 
 if __name__ == "__main__":
