@@ -45,21 +45,14 @@ def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[f
     >>> advantages([[1.0, 0.0, 2.0]], kind="none")
     [[0.0, -1.0, 1.0]]
     """
-    flat = [reward for rewards in groups for reward in rewards]
     if kind == "batch":
+        flat = [reward for rewards in groups for reward in rewards]
         whitened = iter(_scaled(flat, _std(flat)))
         return [[next(whitened) for _ in rewards] for rewards in groups]
-    if kind == "group_mean_batch_std":
-        centred = [_scaled(rewards, None) for rewards in groups]
-        pairs = zip(flat, (value for values in centred for value in values), strict=True)
-        scale = STD_EPS + _std([value for reward, value in pairs if reward is not None])
-        return [[value / scale for value in values] for values in centred]
-    if kind == "group_mean_reward_std":
-        std = _std(flat)
-        return [_scaled(rewards, std) for rewards in groups]
     if kind == "leave_one_out":
         return [_leave_one_out(rewards) for rewards in groups]
-    return [_scaled(rewards, _std(rewards) if kind == "group" else None) for rewards in groups]
+    pairs = zip(groups, _scales(groups, kind), strict=True)
+    return [[0.0 if scale is None else value / scale for value in _scaled(rewards, None)] for rewards, scale in pairs]
 
 
 def turn_advantages(
@@ -271,24 +264,25 @@ def _alone(
     return found
 
 
-def _scales(totals: Sequence[Rewards], kind: AdvantageKind) -> list[float | None]:
-    """Return what advantages of each group's turns are divided by; None: there is nothing to compare."""
-    centred = [
-        value
-        for rewards in totals
-        for value, reward in zip(_scaled(rewards, None), rewards, strict=True)
-        if reward is not None
-    ]
-    flat = [reward for rewards in totals for reward in rewards]
-    of_step: Mapping[str, Rewards] = {"group_mean_batch_std": centred, "group_mean_reward_std": flat}
-    scales = list[float | None]()
-    for rewards in totals:
-        given = _given(of_step.get(kind, rewards))
-        scale: float | None = 1.0
-        if kind not in ("leave_one_out", "none"):
-            scale = None if not given or max(given) == min(given) else _std(given) + STD_EPS
-        scales.append(None if len(_given(rewards)) < 2 else scale)
-    return scales
+def _scales(groups: Sequence[Rewards], kind: AdvantageKind) -> list[float | None]:
+    """Return what the centred rewards of each group are divided by; None: there is nothing to compare."""
+    if kind in ("leave_one_out", "none"):
+        scales: list[float | None] = [1.0] * len(groups)
+    elif kind == "group_mean_batch_std":
+        pairs = (zip(rewards, _scaled(rewards, None), strict=True) for rewards in groups)
+        scales = [_scale([value for of_group in pairs for reward, value in of_group if reward is not None])] * len(
+            groups
+        )
+    elif kind == "group_mean_reward_std":
+        scales = [_scale([reward for rewards in groups for reward in rewards])] * len(groups)
+    else:
+        scales = [_scale(rewards) for rewards in groups]
+    return [None if len(_given(rewards)) < 2 else scale for rewards, scale in zip(groups, scales, strict=True)]
+
+
+def _scale(rewards: Rewards) -> float | None:
+    given = _given(rewards)
+    return None if not given or max(given) == min(given) else _std(given) + STD_EPS
 
 
 def _given(rewards: Rewards) -> list[float]:

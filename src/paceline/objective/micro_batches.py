@@ -58,9 +58,7 @@ class Sample:
     @property
     def num_targets(self) -> int:
         """Number of sampled tokens."""
-        if self.spans is None:
-            return len(self.completion_ids)
-        return sum(end - start for start, end in self.spans)
+        return sum(end - start for start, end in self.runs)
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -70,14 +68,17 @@ class Sample:
     @property
     def target_ids(self) -> tuple[int, ...]:
         """The sampled tokens."""
-        if self.spans is None:
-            return self.completion_ids
-        return tuple(token for start, end in self.spans for token in self.completion_ids[start:end])
+        return tuple(token for start, end in self.runs for token in self.completion_ids[start:end])
+
+    @property
+    def run_advantages(self) -> tuple[float, ...]:
+        """Advantage of each of the `runs`."""
+        return (self.advantage,) * len(self.runs) if self.span_advantages is None else self.span_advantages
 
     @property
     def has_signal(self) -> bool:
         """True if an advantage is not 0."""
-        return any(self.span_advantages) if self.span_advantages is not None else self.advantage != 0.0
+        return any(self.run_advantages)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,19 +182,16 @@ def pack(
             lengths[-1] += sample.num_targets
         else:
             lengths.append(sample.num_targets)
+    of_run = torch.tensor([end - start for sample in chosen for start, end in sample.runs])
     turns = None
     if any(sample.turns is not None for sample in samples):
-        pairs = (pair for one in chosen for pair in zip(one.turns or (0,), one.runs, strict=True))
-        turns = torch.tensor([turn for turn, (start, end) in pairs for _ in range(start, end)])
+        numbered = [turn for sample in chosen for turn in sample.turns or (0,)]
+        turns = torch.tensor(numbered).repeat_interleave(of_run)
     prompt_lengths = tuple(len(prompt) for prompt in prompts)
     prompt_of_sample = tuple(numbers[sample.group, sample.prompt] for sample in chosen)
     input_lengths, runs = tuple(len(one.completion_ids) - 1 for one in chosen), tuple(one.runs for one in chosen)
     counts = torch.tensor([sample.num_targets for sample in chosen])
-    if any(sample.span_advantages for sample in chosen):
-        of_runs = [run for sample in chosen for run in _advantage_runs(sample)]
-        values, repeats = [value for value, _ in of_runs], torch.tensor([count for _, count in of_runs])
-    else:
-        values, repeats = [sample.advantage for sample in chosen], counts
+    advantages = torch.tensor([value for sample in chosen for value in sample.run_advantages], dtype=dtype)
     return MicroBatch(
         samples=tuple(indices),
         input_ids=torch.tensor(inputs),
@@ -206,7 +204,7 @@ def pack(
         lengths=torch.tensor(lengths),
         targets=torch.tensor([token for sample in chosen for token in sample.target_ids]),
         weights=torch.tensor([weights[index] for index in indices], dtype=dtype).repeat_interleave(counts),
-        advantages=torch.tensor(values, dtype=dtype).repeat_interleave(repeats),
+        advantages=advantages.repeat_interleave(of_run),
         rollout_logprobs=torch.tensor([value for s in chosen for value in s.rollout_logprobs], dtype=dtype),
         turns=turns,
     )
@@ -228,14 +226,6 @@ def sources_of(
                 sources.append(ends[prompt] - 1)
             sources.extend(range(own + max(start - 1, 0), own + end - 1))
     return sources
-
-
-def _advantage_runs(sample: Sample) -> list[tuple[float, int]]:
-    """Return each advantage of a row and the number of targets that have it."""
-    if sample.span_advantages is None:
-        return [(sample.advantage, sample.num_targets)]
-    pairs = zip(sample.span_advantages, sample.runs, strict=True)
-    return [(value, end - start) for value, (start, end) in pairs]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
