@@ -201,7 +201,7 @@ def adapted(
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     accepts = {one.name for one in parameters}
 
-    def arguments(answered: _Answered) -> Any:
+    def made(**answered: Any) -> Any:
         rows, opened = answered["paceline_row"], answered["prompt_messages"]
         # what an environment has begun is no longer the row's own prompt, which may even lack one
         prompts = [
@@ -223,27 +223,14 @@ def adapted(
         if has_environments:
             given["environments"] = answered["environments"]
         given |= context
-        return {name: value for name, value in given.items() if takes_any or name in accepts}
+        return function(**{name: value for name, value in given.items() if takes_any or name in accepts})
 
-    def plain(result: Any) -> Any:
-        """Arrays and tensors as lists."""
-        return result.tolist() if hasattr(result, "tolist") else result
-
-    async def later(**answered: Any) -> Any:
-        return plain(await function(**arguments(answered)))
-
-    def now(**answered: Any) -> Any:
-        return plain(function(**arguments(answered)))
-
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
-    made: Any = later if is_async else now
     # attributes that scoring reads from a function
-    vars(made).update(nan_is_none=True, may_be_silent=True, needs_group=compares_group(function))
-    made.__signature__ = _SIGNATURE
+    read = {"nan_is_none": True, "may_be_silent": True, "needs_group": compares_group(function)}
+    vars(made).update(read, __signature__=_SIGNATURE)
     return cast(RewardFunction, made)
 
 
-_Answered = Mapping[str, list[Any]]
 ARGUMENTS = (*("paceline_row", "prompt_messages", "completions", "completion_messages", "episode_ids", "environments"),)
 """Arguments of ours that TRL's are made of."""
 _SIGNATURE = inspect.Signature(

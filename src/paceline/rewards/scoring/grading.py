@@ -74,7 +74,7 @@ def _number(name: str, item: object, place: int, expected: int) -> float | None:
 
 def _listed(value: object) -> object:
     """Arrays and tensors of any library as lists and numbers of Python."""
-    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "shape") else value
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _refusal(name: str, got: str, expected: int, remedy: str) -> RewardError:
