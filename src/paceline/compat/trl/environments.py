@@ -24,7 +24,7 @@ from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Obser
 from paceline.environments.objects import opening_of, reward_of, row_for, tool_methods
 from paceline.environments.resolving import specs as specs_of
 from paceline.environments.schemas import tool_schema
-from paceline.environments.tools import FAILURES, CallError, Tool, ToolEnvironment
+from paceline.environments.tools import FAILURES, CallError, Functions, Tool, ToolEnvironment
 from paceline.errors import ConfigError, DataError, first_line
 from paceline.training.rollouts.conversations import ENVIRONMENT, refuse_plain_text
 from paceline.types import Task
@@ -238,7 +238,9 @@ class SlotEnvironment:
         """Reset the object; returns the text or the messages that it adds to the prompt."""
         inner = await self._slot.thread.run(self._slot.make)
         methods = [] if inner is None else [getattr(inner, method.__name__) for method in tool_methods(type(inner))]
-        self._calls = ToolEnvironment([_Tools([_as_tool(self._slot, one) for one in (*self._tools, *methods)])])
+        callable_here = Functions(())
+        callable_here.tools = [_as_tool(self._slot, one) for one in (*self._tools, *methods)]
+        self._calls = ToolEnvironment([callable_here])
         self._calls.begin(task, seed)
         if inner is None:
             return None
@@ -257,19 +259,6 @@ class SlotEnvironment:
         if self.inner is None or not hasattr(type(self.inner), "get_reward"):
             return None
         return reward_of(await self._slot.call(self.inner.get_reward))
-
-
-class _Tools:
-    """`Toolset` of the tools of one episode."""
-
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self.tools = tools
-
-    def begin(self, seed: int) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def _as_tool(slot: Slot, function: Callable[..., Any]) -> Tool:

@@ -4,11 +4,11 @@ What an object opens may belong to the thread that opened it, so all its methods
 """
 
 import asyncio
-import contextlib
 import heapq
 import inspect
 import queue
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, wait
 from functools import partial
 from typing import Any
 
@@ -25,36 +25,29 @@ class SlotThread(OwnThread):
 
     async def run(self, function: Callable[[], Any]) -> Any:
         """Run a function; raises what it raises. A task that is cancelled meanwhile leaves the thread behind."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
-
-        def settle(value: Any, raised: BaseException | None) -> None:
-            if not done.done():
-                done.set_result(value) if raised is None else done.set_exception(_as_exception(raised))
-
-        def arrived(value: Any, raised: BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, value, raised)
-
-        self.submit(function, arrived)
         try:
-            return await done
+            return await asyncio.wrap_future(self._begun(function))
         except asyncio.CancelledError:
             self.leave()
             raise
 
     def call(self, function: Callable[[], Any], seconds: float) -> Any:
         """Run a function while the caller waits; raises what it raises, and TimeoutError after so many seconds."""
-        arrived = queue.SimpleQueue[tuple[Any, BaseException | None]]()
-        self.submit(function, lambda value, raised: arrived.put((value, raised)))
-        try:
-            value, raised = arrived.get(timeout=seconds)
-        except queue.Empty:
+        begun = self._begun(function)
+        if not wait([begun], seconds).done:
             self.leave()
-            raise TimeoutError(f"it took more than {seconds:g} seconds") from None
-        if raised is not None:
-            raise _as_exception(raised)
-        return value
+            raise TimeoutError(f"it took more than {seconds:g} seconds")
+        return begun.result()
+
+    def _begun(self, function: Callable[[], Any]) -> Future[Any]:
+        begun = Future[Any]()
+        begun.set_running_or_notify_cancel()
+
+        def arrived(value: Any, raised: BaseException | None) -> None:
+            begun.set_result(value) if raised is None else begun.set_exception(_as_exception(raised))
+
+        self.submit(function, arrived)
+        return begun
 
     def leave(self) -> None:
         """Interrupt what runs, and let the thread end."""
@@ -63,9 +56,9 @@ class SlotThread(OwnThread):
 
 
 def _as_exception(raised: BaseException) -> Exception:
-    """Return what a program raised as what may be raised anywhere: sys.exit() ends no run from here, and no future
-    takes a StopIteration."""
-    if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+    """Return what a program raised as what may be raised anywhere: sys.exit() ends no run from here, no future takes a
+    StopIteration, and a CancelledError is not of the task that waits."""
+    if isinstance(raised, Exception) and not isinstance(raised, StopIteration | CancelledError):
         return raised
     return RuntimeError(f"{type(raised).__name__}: {raised}")
 
