@@ -9,14 +9,13 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from typing_extensions import override
 
 from paceline.errors import TrainingError
 from paceline.kernels.checksums import bit_sums, folded
@@ -179,19 +178,11 @@ def weights_in(
 # --- by broadcast
 
 
-class BroadcastGroup(Protocol):
-    """The first rank and the ranks that only sample; all of them make the same calls."""
+class WeightsGroup:
+    """The first rank and the ranks that only sample, over gloo on CPUs and NCCL on GPUs; all make the same calls.
 
-    def broadcast(self, tensor: Tensor) -> None:
-        """Copy the first rank's tensor to the others; it is contiguous, with one size and dtype everywhere.
-
-        Raises:
-            RankLost: another rank is gone, or silent for too long.
-        """
-
-
-class WeightsGroup(BroadcastGroup):
-    """A `BroadcastGroup` over gloo on CPUs and NCCL on GPUs, beside torch's default group, that of the trainers."""
+    It is beside torch's default group, that of the trainers.
+    """
 
     def __init__(self, store: dist.Store, *, rank: int, size: int, device: torch.device, timeout: float) -> None:
         """Join as number `rank` of `size`; number 0 sends. `timeout`: seconds that a call may wait.
@@ -208,23 +199,25 @@ class WeightsGroup(BroadcastGroup):
             else:
                 self._group = dist.ProcessGroupGloo(store, rank, size, longest)
 
-    @override
     def broadcast(self, tensor: Tensor) -> None:
+        """Copy the first rank's tensor to the others; it is contiguous, with one size and dtype everywhere.
+
+        Raises:
+            RankLost: another rank is gone, or silent for too long.
+        """
         with lost("weights were handed on to the ranks that sample"):
             self._group.broadcast(tensor, 0).wait()
 
 
 @torch.no_grad()
-def give_weights(
-    group: BroadcastGroup, manifest: Manifest, weights: Mapping[str, Tensor], device: torch.device
-) -> None:
+def give_weights(group: WeightsGroup, manifest: Manifest, weights: Mapping[str, Tensor], device: torch.device) -> None:
     """Send all weights of a manifest to those that only sample, one after the other in its order."""
     for name in manifest.names:
         group.broadcast(weights[name].to(device).contiguous())
 
 
 @torch.no_grad()
-def taken(group: BroadcastGroup, model: nn.Module, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+def taken(group: WeightsGroup, model: nn.Module, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
     """Receive each weight that `give_weights` sends into the parameter of its name."""
     for name in manifest.names:
         parameter = model.get_parameter(name).detach()

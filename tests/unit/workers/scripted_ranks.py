@@ -28,13 +28,3 @@ class ScriptedChannels:
         if isinstance(found, Exception):
             raise found
         return found
-
-
-class Knowing:
-    """Knows who is lost, or does not."""
-
-    def __init__(self, verdict: BaseException | None = None) -> None:
-        self.found = verdict
-
-    def verdict(self, seconds: float) -> BaseException | None:
-        return self.found

@@ -21,7 +21,7 @@ from paceline.engines import Request, Sampling
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.training.setup.run_inputs import RunSize
 from paceline.workers.torchrun.rank import RankWorker, Roles
-from paceline.workers.weight_sync import BroadcastGroup, Manifest, WeightsGroup
+from paceline.workers.weight_sync import Manifest, WeightsGroup
 from tests.cluster_runs import options_in
 from tests.forked import fork_ranks
 from tests.laws.layouts import CPU, groups_of
@@ -106,7 +106,7 @@ def steps_apart(config: Config, own: RankWorker, root: Path, said: dist.Store) -
     return found
 
 
-def broadcast_group_of(number: int, folder: str) -> BroadcastGroup | None:
+def broadcast_group_of(number: int, folder: str) -> WeightsGroup | None:
     if number not in (0, APART):
         return None
     store = dist.FileStore(str(Path(folder, "sampling")), 2)

@@ -8,7 +8,7 @@ from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.workers.group import WorkerGroup
 from paceline.workers.torchrun.rank import LEAVE, RankWorkers, answer_calls
-from tests.unit.workers.scripted_ranks import Knowing, ScriptedChannels
+from tests.unit.workers.scripted_ranks import ScriptedChannels
 
 
 class Part:
@@ -32,7 +32,7 @@ def group(
     """The first rank and others with these answers, of which those with `numbers` are called."""
     channels, own = ScriptedChannels(answers), Part()
     numbers = numbers or range(len(answers) + 1)
-    return WorkerGroup(RankWorkers(own, numbers, channels, Knowing(verdict), part=part), "rank"), channels, own
+    return WorkerGroup(RankWorkers(own, numbers, channels, lambda seconds: verdict, part=part), "rank"), channels, own
 
 
 def test_every_rank_is_asked_the_same():

@@ -14,7 +14,7 @@ from paceline.workers.torchrun.rank import RankWorkers
 from paceline.workers.trainer import TrainerUpdate
 from paceline.workers.weight_sync import Manifest, Renewed, WeightsChecksum
 from tests.unit.training.test_train_records import NOTHING
-from tests.unit.workers.scripted_ranks import Knowing, ScriptedChannels
+from tests.unit.workers.scripted_ranks import ScriptedChannels
 from tests.unit.workers.test_worker_group import ScriptedRanks
 
 
@@ -78,7 +78,10 @@ class FirstRank:
 
 
 def groups(own: FirstRank, channels: ScriptedChannels, *parts: tuple[str, Sequence[int]]) -> list[WorkerGroup]:
-    return [WorkerGroup(RankWorkers(own, numbers, channels, Knowing(), part=part), "rank") for part, numbers in parts]
+    return [
+        WorkerGroup(RankWorkers(own, numbers, channels, lambda seconds: None, part=part), "rank")
+        for part, numbers in parts
+    ]
 
 
 def rank_weights(versions: list[int], **answers: list[Any]) -> tuple[RankWeights, ScriptedChannels]:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
@@ -45,18 +44,11 @@ INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 """What decoders give for bytes that are no whole character."""
 
 
-class TokenDecoder(Protocol):
-    """A tokenizer, as far as it is needed here; `tokenizers.Tokenizer` is one."""
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of these tokens."""
-
-
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """Splits completions into the texts of their tokens; what a token stands for is asked once."""
 
-    decoder: TokenDecoder
+    decoder: Tokenizer
     _known: dict[int, str] = field(default_factory=dict)
 
     def split(self, token_ids: Sequence[int]) -> list[str]:

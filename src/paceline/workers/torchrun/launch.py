@@ -275,7 +275,7 @@ class Launch:
         return backend
 
     def _group(self, numbers: Sequence[int], part: str) -> WorkerGroup:
-        workers = RankWorkers(self, numbers, self._join().channels, self, part=part)
+        workers = RankWorkers(self, numbers, self._join().channels, self.verdict, part=part)
         # where the first rank samples too, its engine says more
         return WorkerGroup(workers, "rank", is_counted=self.worker.roles.are_apart)
 

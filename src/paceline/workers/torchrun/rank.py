@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from typing_extensions import override
@@ -27,12 +27,13 @@ from paceline.training.rollout_journal import NO_TRANSFER, WeightTransfer
 from paceline.training.setup.run_inputs import Overrides, RunSize
 from paceline.workers.group import Workers
 from paceline.workers.sampler import SamplerWorker
+from paceline.workers.torchrun.rendezvous import SocketChannels
 from paceline.workers.trainer import TrainerWorker
 from paceline.workers.weight_sync import (
-    BroadcastGroup,
     Manifest,
     Renewed,
     WeightsChecksum,
+    WeightsGroup,
     copy_weights,
     give_weights,
     taken,
@@ -85,7 +86,7 @@ class RankWorker:
     roles: Roles
     device: torch.device
     cores: int
-    broadcast_group: BroadcastGroup | None = None
+    broadcast_group: WeightsGroup | None = None
     """Group of the first rank and those that only sample; None on other ranks, or if no rank only samples."""
     overrides: Overrides = field(default_factory=Overrides)
     """This rank's own objects in the place of what the configuration names."""
@@ -148,7 +149,7 @@ class RankWorker:
 
     def load(self, manifest: Manifest) -> None:
         """Hand the weights that the first rank keeps on to the ranks that only sample, which sample from them then."""
-        group = cast(BroadcastGroup, self.broadcast_group)
+        group = cast(WeightsGroup, self.broadcast_group)
         if self.sampler is None:
             weights = cast(TrainerWorker, self.trainer).kept[manifest.version]
             give_weights(group, manifest, weights, self.device)
@@ -172,37 +173,23 @@ class RankWorker:
         return Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=found))
 
 
-class Channels(Protocol):
-    """Channels from the first rank to the others, or from another rank to it."""
-
-    def send(self, ranks: Collection[int], message: Any) -> None:
-        """Send the same message to several ranks."""
-
-    def tell(self, rank: int, message: Any) -> None:
-        """Send a message beside the calls."""
-
-    def hear(self) -> Any:
-        """Wait for the first rank's next message beside its calls; raises OSError or EOFError where none will come."""
-
-    def receive(self, rank: int) -> Any:
-        """Wait for a rank's next message; raises RankLost where none will come."""
-
-
-class Knowing(Protocol):
-    """Knows which rank was lost."""
-
-    def verdict(self, seconds: float) -> BaseException | None:
-        """Reason why the run is over, waiting up to `seconds` for it; None if there is none."""
-
-
 class RankWorkers(Workers):
     """`Workers` that are ranks: the first one sends its calls to the others and does its own part at the same time."""
 
     def __init__(
-        self, own: Any, numbers: Sequence[int], channels: Channels, knowing: Knowing, *, part: str = ""
+        self,
+        own: Any,
+        numbers: Sequence[int],
+        channels: SocketChannels,
+        verdict: Callable[[float], BaseException | None],
+        *,
+        part: str = "",
     ) -> None:
-        """`own` is what this rank has; methods are looked up in its `part`, such as `worker.trainer`."""
-        self._own, self._numbers, self._channels, self._knowing = own, numbers, channels, knowing
+        """`own` is what this rank has; methods are looked up in its `part`, such as `worker.trainer`.
+
+        `verdict`: the reason why the run is over, after so many seconds of waiting for it; None if there is none.
+        """
+        self._own, self._numbers, self._channels, self._verdict = own, numbers, channels, verdict
         self._prefix = f"{part}." if part else ""
         self._own_call: tuple[str, tuple[Any, ...]] = ("", ())
 
@@ -245,10 +232,10 @@ class RankWorkers(Workers):
         try:
             yield
         except RankLost as lost:
-            raise (self._knowing.verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
+            raise (self._verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
 
 
-def answer_calls(worker: Any, channels: Channels) -> Any:
+def answer_calls(worker: Any, channels: SocketChannels) -> Any:
     """Answer the first rank's calls on another rank until the last one; returns what that one leaves.
 
     Raises:
@@ -262,7 +249,7 @@ def answer_calls(worker: Any, channels: Channels) -> Any:
         channels.send([0], attrgetter(method)(worker)(*arguments))
 
 
-def hear(worker: Any, channels: Channels, failed: Callable[[Exception], None]) -> None:
+def hear(worker: Any, channels: SocketChannels, failed: Callable[[Exception], None]) -> None:
     """Do what the first rank tells another one beside its calls, until it is told to leave or nobody is there."""
     try:
         while (message := channels.hear())[0] != LEAVE:
