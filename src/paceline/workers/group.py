@@ -95,22 +95,14 @@ class WorkerGroup:
             ProcessLost: one is gone, or silent; none can be replaced in the midst of common work.
             PacelineError: a call raised it.
         """
-        self.begin(method, *arguments)
-        return self.answers()
+        self._start(self.workers.numbers, method, arguments)
+        return self._gather(self.workers.numbers)
 
     def ask(self, method: str, *arguments: object) -> Any:
         """Call a method on the first worker alone; raises as `call` does."""
         first = self.workers.numbers[:1]
         self._start(first, method, arguments)
         return self._gather(first)[0]
-
-    def begin(self, method: str, *arguments: object) -> None:
-        """Begin a `call`, so that other calls can be queued behind it before its `answers`."""
-        self._start(self.workers.numbers, method, arguments)
-
-    def answers(self) -> list[Any]:
-        """Wait for the answers to what was begun."""
-        return self._gather(self.workers.numbers)
 
     def bring_to(self, method: str, *arguments: object) -> None:
         """Make this call on every worker, and first of all on every later replacement.
