@@ -5,7 +5,7 @@ A line names that file with its size and SHA-256 and ends in a checksum of its o
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | N
     return Committed(entries=tuple(entries), faults=tuple(faults))
 
 
-def kept_lines(file: Path, through: int) -> Sequence[bytes]:
-    """Return the whole lines of steps up to `through` unchanged, newlines included."""
+def lines_of(file: Path, is_wanted: Callable[[int], bool]) -> bytes:
+    """Return the whole lines of some steps unchanged, newlines included."""
     found = ((line, unseal(line)) for line in whole_lines(file))
-    return [line + b"\n" for line, record in found if record is not None and record["step"] <= through]
+    return b"".join(line + b"\n" for line, record in found if record is not None and is_wanted(record["step"]))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from paceline.checkpoints.digests import content_digest
 from paceline.checkpoints.existing_runs import WriteLock, refuse_existing_run, refuse_no_run
-from paceline.checkpoints.journal import Committed, committed_after, is_whole, kept_lines, read_journal, seal, unseal
+from paceline.checkpoints.journal import Committed, committed_after, is_whole, lines_of, read_journal, seal
 from paceline.checkpoints.run_files import (
     APPENDED,
     append,
@@ -21,7 +21,6 @@ from paceline.checkpoints.run_files import (
     json_line,
     read_records,
     step_files,
-    whole_lines,
     write_or_explain,
     write_whole,
 )
@@ -272,7 +271,7 @@ class RunDir:
 
     def discard_rollouts_after(self, step: int) -> None:
         """Remove the rollouts of all later steps, committed or not: a resumed run samples them again."""
-        kept = b"".join(kept_lines(self._journal, step))
+        kept = lines_of(self._journal, lambda one: one <= step)
         if self._journal.exists() and self._journal.read_bytes() != kept:
             write_or_explain(self._journal, kept)
         for folder in ("rollouts", "tokens"):
@@ -326,8 +325,5 @@ def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
     for name, records in (("metrics.jsonl", run_dir.metrics()), ("evals.jsonl", run_dir.evals())):
-        lines = [json_line(record) for record in records if record["step"] > step]
-        write_or_explain(folder / name, b"".join(lines))
-    journal = [(line, unseal(line)) for line in whole_lines(run_dir.path / "journal.jsonl")]
-    later = [line + b"\n" for line, record in journal if record is not None and record["step"] > step]
-    write_or_explain(folder / "journal.jsonl", b"".join(later))
+        write_or_explain(folder / name, _lines(record for record in records if record["step"] > step))
+    write_or_explain(folder / "journal.jsonl", lines_of(run_dir.path / "journal.jsonl", lambda one: one > step))

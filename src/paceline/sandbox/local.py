@@ -60,7 +60,8 @@ class Zygote:
         """
         command = [interpreter(), *OPTIONS, str(INSIDE)]
         try:
-            self._channel, theirs = socket.socketpair()
+            self.channel, theirs = socket.socketpair()
+            """For what is neither a job nor its reply too."""
         except OSError as error:
             raise ZygoteError(f"no channel to it can be made: {error}") from error
         try:
@@ -75,12 +76,12 @@ class Zygote:
                     start_new_session=True,
                 )
         except OSError as error:
-            self._channel.close()
+            self.channel.close()
             raise ZygoteError(f"{command[0]} cannot be started: {error}") from error
-        self._channel.settimeout(START_SECONDS)
+        self.channel.settimeout(START_SECONDS)
         try:
-            send_message(self._channel, {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()})
-            answer = receive_message(self._channel)
+            send_message(self.channel, {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()})
+            answer = receive_message(self.channel)
         except (BrokenChannelError, OSError) as error:
             self.interrupt()
             written = b"" if self._process.stderr is None else self._process.stderr.read()
@@ -98,11 +99,6 @@ class Zygote:
         """Number of the started process; it ends with all that it started."""
         return int(self._process.pid)
 
-    @property
-    def channel(self) -> socket.socket:
-        """Channel to the process, for what is neither a job nor its reply."""
-        return self._channel
-
     def run(self, job: Job, on_sleep: Callable[[], None]) -> Reply:
         """Run one job; `on_sleep` is called once if its program waits without computing.
 
@@ -112,19 +108,19 @@ class Zygote:
         limits = {**asdict(job.limits), "wall_seconds": job.limits.wall_seconds}
         content = {name: value for name, value in asdict(job).items() if name != "limits"}
         try:
-            self._channel.settimeout(job.limits.wall_seconds + GRACE_SECONDS)
+            self.channel.settimeout(job.limits.wall_seconds + GRACE_SECONDS)
             with contextlib.suppress(ConnectionError):  # it may have said why before it ended
-                send_message(self._channel, limits)
-                send_message(self._channel, content)
+                send_message(self.channel, limits)
+                send_message(self.channel, content)
             return self._reply(job.limits.output_bytes, on_sleep)
         except (BrokenChannelError, OSError) as error:
             raise ZygoteError(str(error) or "no answer in time") from error
 
     def _reply(self, output_bytes: int, on_sleep: Callable[[], None]) -> Reply:
-        answer = receive_message(self._channel)
+        answer = receive_message(self.channel)
         if answer == ASLEEP:
             on_sleep()
-            answer = receive_message(self._channel)
+            answer = receive_message(self.channel)
         if "failed" in answer:
             raise BrokenChannelError(str(answer["failed"]))
         bounds = {"stdout": output_bytes, "stderr": STDERR_BYTES, "report": output_bytes + 1}
@@ -135,14 +131,14 @@ class Zygote:
         has_time = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
         if not (known and is_bounded and isinstance(answer.get("code"), int) and has_time):
             raise BrokenChannelError("an answer that is none")
-        parts = {name: receive_bytes(self._channel, answer[name]) for name in bounds}
+        parts = {name: receive_bytes(self.channel, answer[name]) for name in bounds}
         how, code, exceeded = answer["how"], answer["code"], answer["exceeded"]
         return Reply(how=how, code=code, seconds=float(answer["seconds"]), exceeded=exceeded, **parts)
 
     def interrupt(self) -> None:
         """End the process and all that it started; a caller waiting in `run` gets an error. Thread-safe."""
         with contextlib.suppress(OSError):  # it may be closed already
-            self._channel.shutdown(socket.SHUT_RDWR)
+            self.channel.shutdown(socket.SHUT_RDWR)
         self._process.terminate()
         try:
             self._process.wait(END_SECONDS)
@@ -153,16 +149,14 @@ class Zygote:
     def end(self) -> None:
         """End the process and release it; not while another thread is in `run`."""
         self.interrupt()
-        self._channel.close()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
+        self.forget()
 
     def forget(self) -> None:
-        """Release a process that belongs to the parent of a fork."""
-        self._channel.close()
+        """Release a process that has ended, or that belongs to the parent of a fork."""
+        self.channel.close()
         if self._process.stderr is not None:
             self._process.stderr.close()
-        self._process.returncode = 0  # not ours to wait for
+        self._process.returncode = 0  # not ours to wait for, or waited for
 
 
 def interpreter() -> str:
