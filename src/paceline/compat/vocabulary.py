@@ -56,22 +56,18 @@ class _Row:
     meaning: Meaning | None
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def becomes(
-    default: Any, option: str, how: str = "", *, convert: Callable[[Any], object] = _same, help: str = "", **more: Any
+    default: Any, option: str, how: str = "", *, convert: Callable[[Any], object] = lambda value: value, **more: Any
 ) -> Any:
     """A field that becomes one option by itself."""
     meaning = Meaning(kind="option", text=how, options=(option,), convert=convert, **more)
-    return _Row(default=default, help=help, meaning=meaning)
+    return _Row(default=default, help="", meaning=meaning)
 
 
-def decides(default: Any, options: str, how: str = "", *, help: str = "", **more: Any) -> Any:
+def decides(default: Any, options: str, how: str = "", **more: Any) -> Any:
     """A field that decides options together with others."""
     meaning = Meaning(kind="option", text=how, options=tuple(options.split()), **more)
-    return _Row(default=default, help=help, meaning=meaning)
+    return _Row(default=default, help="", meaning=meaning)
 
 
 def kept(default: Any, note: tuple[NoteKind, str], *, help: str = "", late: bool = True, **more: Any) -> Any:
