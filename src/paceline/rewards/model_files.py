@@ -38,12 +38,6 @@ def check_reward_model(name: str) -> None:
     _check_config(name, path / "config.json")
 
 
-def reward_model_place(name: str) -> str:
-    """The place that transformers loads `name` from."""
-    path = Path(name).expanduser()
-    return str(path) if path.is_dir() else name
-
-
 def reward_model_files(name: str) -> list[Path]:
     """Weights, configuration and tokenizer of a reward model in a directory; none of one on the Hub."""
     patterns = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")

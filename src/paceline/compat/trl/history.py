@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from paceline.metrics.statistics import mean_and_std
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.rollouts.sampler import RolloutBatch
 
@@ -78,7 +79,7 @@ def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
         "completions/min_length": min(one.num_sampled for one in completions),
         "completions/max_length": record["completion_length_max"],
         "completions/clipped_ratio": record["truncated_fraction"],
-        "completions/mean_terminated_length": mean_of(terminated) or 0.0,
+        "completions/mean_terminated_length": mean_and_std(terminated)[0] or 0.0,
         "completions/min_terminated_length": min(terminated, default=0),
         "completions/max_terminated_length": max(terminated, default=0),
         "reward": record["reward_mean"],
@@ -135,7 +136,7 @@ def averaged(window: Sequence[LogNumbers]) -> LogNumbers:
     """
     names = dict.fromkeys(name for step in window for name in step)
     return {
-        name: window[-1][name] if name in LATEST else mean_of([step[name] for step in window if name in step])
+        name: window[-1][name] if name in LATEST else mean_and_std([step.get(name) for step in window])[0]
         for name in names
     }
 
@@ -159,15 +160,12 @@ def tracker_numbers(logs: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Mean of the numbers that exist; None without any."""
-    given = [value for value in values if value is not None]
-    return sum(given) / len(given) if given else None
-
-
 class _WithoutOurs(TrainerCallback):
+    """Shows no metrics of our own: those stay in `log_history`, `metrics.jsonl` and the trackers."""
+
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **parts: Any) -> None:
-        super().on_log(args, state, control, logs=for_screen(logs), **parts)
+        shown = {name: value for name, value in logs.items() if name not in OURS and not name.startswith("clock/")}
+        super().on_log(args, state, control, logs=shown, **parts)
 
 
 class LogPrinter(_WithoutOurs, PrinterCallback):
@@ -176,15 +174,6 @@ class LogPrinter(_WithoutOurs, PrinterCallback):
 
 class LogProgress(_WithoutOurs, ProgressCallback):
     """One line per log above a progress bar."""
-
-
-def for_screen(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of the log without our own metrics, which stay in `log_history`, `metrics.jsonl` and the trackers.
-
-    >>> for_screen({"reward": 1.0, "refills": 0, "clock/update": 0.5, "half": 0.5})
-    {'reward': 1.0, 'half': 0.5}
-    """
-    return {name: value for name, value in logs.items() if name not in OURS and not name.startswith("clock/")}
 
 
 def print_completions(

@@ -23,7 +23,7 @@ from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import AddressedRows, ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.environments import environment_reward, given_environments
 from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
-from paceline.compat.trl.history import LogPrinter, LogProgress, mean_of, metrics_text
+from paceline.compat.trl.history import LogPrinter, LogProgress, metrics_text
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.ranks import by_first, by_first_alone, together
 from paceline.compat.trl.rewards import RewardLog
@@ -31,6 +31,7 @@ from paceline.compat.trl.running import CallbackObserver, run_training
 from paceline.compat.trl.training_fields import ELSEWHERE
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
+from paceline.metrics.statistics import mean_and_std
 from paceline.rewards.model import RewardModel
 from paceline.rewards.selecting import row_check
 from paceline.training.run import evaluate
@@ -275,7 +276,7 @@ class GRPOTrainer:
                 metrics |= self._observer.report(one, prefix=prefix)
         if several:
             rewards = [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
-            metrics[f"{metric_key_prefix}_reward"] = mean_of(rewards)
+            metrics[f"{metric_key_prefix}_reward"] = mean_and_std(rewards)[0]
         return metrics
 
     def get_train_dataloader(self) -> DataLoader[Any]:
