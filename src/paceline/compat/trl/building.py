@@ -124,13 +124,13 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     check_trackers(config.loop.report_to)
     if config.engine.engine == "vllm":
         check_vllm(None)
-    limit, own_data = _rows_needed(dataset, config), bool(arguments.environments and arguments.environments.own_data)
-    rows = datasets.read_rows(dataset, "train_dataset", limit=limit, may_lack_prompt=own_data)
+    limit = _rows_needed(dataset, config)
+    rows = datasets.read_rows(dataset, "train_dataset", limit=limit, may_lack_prompt=arguments.environments.own_data)
     given = _objects(arguments, config, sources, rows, context)
     inputs = prepare(config, given)
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
     rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
-    has_turns = args.max_tool_calling_iterations is None or arguments.environments is not None
+    has_turns = args.max_tool_calling_iterations is None or bool(arguments.environments)
     turns = () if has_turns else ("max_tool_calling_iterations changes nothing without tools or environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))
     place = Path(str(args.output_dir))
@@ -173,8 +173,7 @@ def _objects(
             f"reward_funcs must be names with train_dataset {rows.address!r}, got a function; give the rows themselves "
             "as train_dataset, or the function as 'file.py:function'"
         )
-    environments = arguments.environments
-    own_data = environments is not None and environments.own_data
+    environments, own_data = arguments.environments, arguments.environments.own_data
     columns = datasets.columns_of(arguments.train_dataset, rows)
     check_parameters(sources, columns, [*context, *(["environments"] if own_data else [])])
     processing, built_in = (
@@ -189,7 +188,7 @@ def _objects(
     )
     return replace(
         graders,
-        environments=None if environments is None else environments.specs,
+        environments=environments.specs or None,
         completer=_completer(arguments, config, tokenizer),
         model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
@@ -237,8 +236,8 @@ def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surrou
         adapter=arguments.peft_config is not None or hasattr(arguments.model, "peft_config"),
         layout=layout_options(arguments.args, os.environ),
         dataset=getattr(arguments.train_dataset, "address", "train_dataset"),
-        environments=() if environments is None else environments.options,
-        environment_rewards=() if environments is None else tuple(environments.kinds),
+        environments=environments.options,
+        environment_rewards=tuple(environments.kinds),
     )
 
 
@@ -280,10 +279,10 @@ def held_out_tasks(
     config: Config,
     *,
     check: RowCheck | None,
-    environments: GivenEnvironments | None,
+    environments: GivenEnvironments,
 ) -> tuple[Task, ...]:
     """Tasks of one evaluation dataset, from all of its rows."""
-    title, own_data = datasets.eval_name(name), environments is not None and environments.own_data
+    title, own_data = datasets.eval_name(name), environments.own_data
     datasets.check_columns(dataset, title, may_lack_prompt=own_data)
     rows = datasets.read_rows(dataset, title, limit=None, whole=True, may_lack_prompt=own_data)
     tasks = datasets.make_tasks(

@@ -76,8 +76,7 @@ class TrainerArguments:
     optimizers: tuple[Any, Any]
     peft_config: Any
     quantization_config: Any = None
-    environments: GivenEnvironments | None = None
-    """What tools and environment_factory come to."""
+    environments: GivenEnvironments
     rollout_func: Callable[[list[Any]], Any] | None = None
     """The program's own, with the trainer given to it."""
 
@@ -93,13 +92,13 @@ def refuse_what_is_not_offered(**given: object) -> None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
 
 
-def check_rollouts(rollout_func: Any, environments: GivenEnvironments | None) -> None:
+def check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
     """Refuse what is no function, or one beside tools and environments, which would not be asked (ConfigError)."""
     if rollout_func is None:
         return
     if not callable(rollout_func):
         raise ConfigError(f"rollout_func must be a function, got a {type(rollout_func).__name__}")
-    if environments is not None:
+    if environments:
         raise ConfigError(
             "rollout_func must be None with tools or environment_factory: it samples whole conversations itself; call "
             "them in it, or leave it out"
@@ -165,18 +164,17 @@ def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
     if not isinstance(args, GRPOConfig):
         raise ConfigError(f"args must be a GRPOConfig of paceline, got a {type(args).__module__}.{type(args).__name__}")
     environments = arguments.environments
-    sources = as_list(arguments.reward_funcs, may_be_empty=environments is not None and bool(environments.kinds))
-    may_lack_prompt = environments is not None and environments.own_data
-    check_columns(arguments.train_dataset, "train_dataset", may_lack_prompt=may_lack_prompt)
+    sources = as_list(arguments.reward_funcs, may_be_empty=bool(environments.kinds))
+    check_columns(arguments.train_dataset, "train_dataset", may_lack_prompt=environments.own_data)
     for name, dataset in held_out_sets(held_out).items():
-        check_columns(dataset, eval_name(name), may_lack_prompt=may_lack_prompt)
+        check_columns(dataset, eval_name(name), may_lack_prompt=environments.own_data)
     settle_loaders(args, arguments.train_dataset, held_out)
     if not held_out_sets(held_out) and (args.eval_strategy != IntervalStrategy.NO or args.eval_on_start):
         raise ConfigError(
             f"eval_strategy must be 'no' without eval_dataset, got {IntervalStrategy(args.eval_strategy).value!r}; "
             "give eval_dataset"
         )
-    _check_best_metric(args, held_out, sources, () if environments is None else tuple(environments.kinds))
+    _check_best_metric(args, held_out, sources, tuple(environments.kinds))
     _check_optimizers(arguments.optimizers, arguments.model, adapted=arguments.peft_config is not None)
     _check_adapter(arguments.peft_config, arguments.model)
     adapted = arguments.peft_config is not None

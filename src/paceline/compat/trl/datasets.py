@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.environments import ROW, GivenEnvironments
+from paceline.compat.trl.environments import NO_ENVIRONMENTS, ROW, GivenEnvironments
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
@@ -20,7 +20,7 @@ from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
-from paceline.data.tasks import TaskSet, build_tasks, no_tools
+from paceline.data.tasks import TaskSet, build_tasks
 from paceline.errors import ConfigError, DataError
 from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import RowCheck, Task
@@ -152,7 +152,7 @@ def make_tasks(
     name: str,
     room: int | None = None,
     check: RowCheck | None = None,
-    environments: GivenEnvironments | None = None,
+    environments: GivenEnvironments = NO_ENVIRONMENTS,
 ) -> TaskSet:
     """Tasks from rows; each keeps its whole row for reward functions of TRL's kind.
 
@@ -165,7 +165,7 @@ def make_tasks(
     unlimited = data.long_prompts == "error"
     limit = NO_LIMIT if unlimited else data.max_prompt_length
     options = replace(data, prompt_column="prompt", max_prompt_length=limit)
-    named: Sequence[Row] = TrainerRows(rows, name, may_lack_prompt=environments is not None and environments.own_data)
+    named: Sequence[Row] = TrainerRows(rows, name, may_lack_prompt=environments.own_data)
     if isinstance(rows, AddressedRows):
         options, named = replace(data, max_prompt_length=limit), rows.rows
     seen = named if len(rows) > WHOLE and not whole else [*named]
@@ -176,9 +176,9 @@ def make_tasks(
         system=None,
         check=check,
         whole=whole,
-        tools_of=no_tools if environments is None else environments.tools_of,
+        tools_of=environments.tools_of,
     )
-    if environments is not None:
+    if environments:
         built.hold_to(environments.check)
 
     def check_lengths(tasks: Sequence[Task]) -> None:
@@ -186,11 +186,11 @@ def make_tasks(
         limit = data.max_prompt_length
         long = [task for task in tasks if len(task.prompt_ids) > limit]
         if long:
-            if environments is None:
+            if environments:
+                of, cut = f"the {limit} of a conversation", "raise max_prompt_length if it is set, as it cuts none here"
+            else:
                 of, cut = f"the model's {limit} positions", "set max_prompt_length"
                 cut += f"={room}, which cuts it" if room else ""
-            else:
-                of, cut = f"the {limit} of a conversation", "raise max_prompt_length if it is set, as it cuts none here"
             raise DataError(
                 f"row {long[0].task_id}: its prompt has {len(long[0].prompt_ids)} tokens, above {of} "
                 f"({len(long)} of {len(tasks)} rows are); {cut}, or remove the row"

@@ -38,22 +38,25 @@ Tools = Sequence[Callable[..., Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenEnvironments:
-    """What `tools` and `environment_factory` come to."""
+    """What `tools` and `environment_factory` come to; false without any."""
 
-    specs: Mapping[str, EnvironmentSpec]
+    specs: Mapping[str, EnvironmentSpec] = field(default_factory=dict)
     """By the name that rows call it by."""
-    tools: Tools
+    tools: Tools = ()
     """Every function that some conversation may call, methods of environments among them."""
-    kinds: Mapping[str, type]
+    kinds: Mapping[str, type] = field(default_factory=dict)
     """Classes that give rewards, by the name of the reward; of an address, `Environment`."""
-    are_chosen: bool
+    are_chosen: bool = False
     """True: the column `environment` of each row names one."""
-    own_data: bool
+    own_data: bool = False
     """True: an environment may write the prompts, so that rows need none."""
     lent: list["Loan"] = field(default_factory=list)
     """Loans to the episodes since this was last cleared, in their order."""
     addresses: tuple[str, ...] = ()
     """Addresses that the environments come from; empty: they are objects of the program."""
+
+    def __bool__(self) -> bool:
+        return bool(self.specs)
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -72,7 +75,7 @@ class GivenEnvironments:
             DataError: it names no environment.
         """
         if not self.are_chosen:
-            return next(iter(self.specs.values())).tools
+            return [tool for spec in self.specs.values() for tool in spec.tools]
         name = columns.get(ENVIRONMENT)
         if name not in self.specs:
             raise DataError(
@@ -86,9 +89,12 @@ class GivenEnvironments:
         refuse_plain_text(tasks, "goes on from messages; make it a list of messages")
 
 
-def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str = "auto") -> GivenEnvironments | None:
-    """Make environments of a trainer's arguments; None without any. Each factory is called once to look at its object,
-    for at most so many `seconds`.
+NO_ENVIRONMENTS = GivenEnvironments()
+
+
+def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str = "auto") -> GivenEnvironments:
+    """Make environments of a trainer's arguments; each factory is called once to look at its object, for at most so
+    many `seconds`.
 
     Raises:
         ConfigError: something else than functions, a tool without types or docstring, an object without `reset`; an
@@ -99,13 +105,11 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
         return _by_address([factory] if isinstance(factory, str) else factory, shared, sandbox)
     if factory is None:
         if not shared:
-            return None
+            return NO_ENVIRONMENTS
         lent = list[Loan]()
         reserve = partial(_reserve, SlotPool(lambda: None), lent, shared, ())
         spec = EnvironmentSpec(name=TOOLS, make=_never, reserve=reserve, tools=tuple(map(tool_schema, shared)))
-        return GivenEnvironments(
-            specs={TOOLS: spec}, tools=shared, kinds={}, are_chosen=False, own_data=False, lent=lent
-        )
+        return GivenEnvironments(specs={TOOLS: spec}, tools=shared, lent=lent)
     are_chosen = isinstance(factory, Mapping)
     factories = dict(factory) if are_chosen else {"": factory}
     wrong = [one for one in factories.values() if not callable(one)]
@@ -153,10 +157,8 @@ def _by_address(addresses: Sequence[Any], tools: Tools, sandbox: str) -> GivenEn
     found = specs_of(addresses, sandbox=sandbox)
     return GivenEnvironments(
         specs=found,
-        tools=(),
         kinds={spec.name: Environment for spec in found.values() if spec.has_reward},
         are_chosen=len(found) > 1,
-        own_data=False,
         addresses=tuple(addresses),
     )
 

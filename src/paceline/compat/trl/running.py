@@ -208,8 +208,7 @@ class CallbackObserver:
 
     def _forget_objects(self) -> None:
         """Forget the environments of the step before, which this rank's own episodes had."""
-        if self.trainer._environments is not None:
-            self.trainer._environments.lent.clear()
+        self.trainer._environments.lent.clear()
 
     def be_at(self, state: Mapping[str, Any]) -> None:
         """Set the trainer's state on this rank to the first one's: reward functions read it. During steps its

@@ -87,7 +87,7 @@ class GRPOTrainer:
                 tools, environment_factory, seconds=seconds, sandbox=self.args.sandbox
             )
         checks.check_rollouts(rollout_func, self._environments)
-        if train_dataset is None and self._environments is not None and self._environments.own_data:
+        if train_dataset is None and self._environments.own_data:
             train_dataset = checks.own_rows(self.args, self._environments)
         checks.check_callbacks(callbacks or [], self.args)
         arguments = checks.TrainerArguments(
@@ -139,7 +139,7 @@ class GRPOTrainer:
         self.optimizer = trainer.learner.optimizer
         self.lr_scheduler = trainer.rate.scheduler if trainer.rate else None
         self.processing_class = self.tokenizer = inputs.tokenizer
-        kinds = {} if self._environments is None else self._environments.kinds
+        kinds = self._environments.kinds
         self.reward_funcs = [*self._job.sources, *map(environment_reward, kinds.values())]
         self.reward_func_names = [*config.rewards.names, *kinds]
         self.reward_processing_classes = [
@@ -148,7 +148,7 @@ class GRPOTrainer:
         self.reward_processing_classes += [None] * len(kinds)
         weights = [*config.rewards.weights.values(), *(1.0 for _ in kinds)]
         self.reward_weights = torch.tensor(weights, dtype=torch.float32)
-        self.tools = [] if self._environments is None else list(self._environments.tools)
+        self.tools = list(self._environments.tools)
         self.num_generations = config.sampling.num_generations
         self.beta, self.aux_loss_enabled = config.loss.beta, False
         self.hub_model_id = self.args.hub_model_id or self._job.output_dir.name
@@ -157,7 +157,7 @@ class GRPOTrainer:
     @property
     def environments(self) -> list[Any]:
         """Objects of `environment_factory` in the order of the completions since the present step began."""
-        return [] if self._environments is None else self._environments.objects
+        return self._environments.objects
 
     @property
     def entropy_coef(self) -> float:
