@@ -153,7 +153,7 @@ def planned(recipe: Recipe, place: Path) -> list[str]:
     rows.write_text(json.dumps({"question": "2 + 2?", "answer": "4"}) + "\n")
     command, *words = recipe.commands[-1][1:]
     words[words.index("--config") + 1] = str(recipe.path)
-    stand_ins = ("--model", str(model), "--dataset", str(rows), "--eval-dataset", str(rows))
+    stand_ins = ("--model", str(model), "--dataset", str(rows), "--eval-dataset", str(rows), "--allow-overlap")
     out, refused = io.StringIO(), io.StringIO()
     with contextlib.chdir(ROOT), contextlib.redirect_stdout(out), contextlib.redirect_stderr(refused):
         status = paceline([command, *words, *stand_ins])

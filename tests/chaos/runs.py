@@ -18,6 +18,7 @@ OPTIONS: dict[str, object] = {
     "model": "model",
     "dataset": "rows.jsonl",
     "eval_dataset": "held_out=rows.jsonl",
+    "allow_overlap": True,
     "eval_reward_func": "reward.py:variety",
     "eval_size": 8,
     "eval_steps": 3,

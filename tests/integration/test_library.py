@@ -62,7 +62,7 @@ def without_update(**options) -> None:
 def test_rows_and_functions_may_be_objects_and_the_run_is_that_of_their_files(tmp_path, model):
     run = paceline.train(
         model=model, dataset=ROWS, reward_funcs=variety, eval_dataset={"sums": ROWS[:2]}, output_dir=tmp_path / "run",
-        **SMALL,
+        allow_overlap=True, **SMALL,
     )  # fmt: skip
     assert [step.step for step in run.metrics] == [1, 2, 3]
     assert run.metrics[0]["reward_mean"] == run.metrics[0].reward_mean > 0
@@ -136,7 +136,7 @@ def test_a_group_that_a_loop_leaves_out_is_counted_and_not_trained_on(tmp_path, 
 
 
 def test_an_evaluation_and_a_checkpoint_come_when_a_loop_asks_for_them(tmp_path, model):
-    rows = {"dataset": ROWS, "eval_dataset": ROWS[:2], "reward_funcs": variety}
+    rows = {"dataset": ROWS, "eval_dataset": ROWS[:2], "allow_overlap": True, "reward_funcs": variety}
     with paceline.Session(model=model, **rows, output_dir=tmp_path / "run", **SMALL) as session:
         for step in session:
             session.update(session.sample())
@@ -239,7 +239,7 @@ def test_an_interrupted_loop_finishes_its_step_and_the_resumed_one_ends_with_the
 def test_evaluate_finds_what_the_run_found_at_its_end(tmp_path, model, capsys):
     run = paceline.train(
         model=model, dataset=ROWS, eval_dataset={"sums": ROWS[:4]}, reward_funcs=variety, output_dir=tmp_path / "run",
-        **SMALL,
+        allow_overlap=True, **SMALL,
     )  # fmt: skip
     (found,) = paceline.evaluate(
         model=run.final_dir, dataset=ROWS, eval_dataset={"sums": ROWS[:4]}, system_prompt="", max_completion_length=12

@@ -23,7 +23,7 @@ async def variety(completions, **columns):
 
 rows = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
 options = dict(model="embedded", dataset=rows, eval_dataset=rows[:2], reward_funcs=[variety, "accuracy"], eval_steps=1,
-               system_prompt="", prompts_per_step=2, num_generations=4, max_completion_length=8)
+               allow_overlap=True, system_prompt="", prompts_per_step=2, num_generations=4, max_completion_length=8)
 """
 
 

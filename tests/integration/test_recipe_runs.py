@@ -132,7 +132,7 @@ def data(recipe: Recipe, place: Path) -> list[str]:
     options = ["--dataset", str(folder(str(given.dataset), place))]
     if given.eval_dataset is not None:
         options += ["--eval-dataset", *(f"{name}={folder(one, place)}" for name, one in given.held_out)]
-    return options
+    return [*options, "--allow-overlap"]
 
 
 def options(recipe: Recipe, place: Path) -> list[str]:

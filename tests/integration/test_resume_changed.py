@@ -22,7 +22,8 @@ from tests.cluster_runs import ROWS, train, weights
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("changed") / "place"
-    train(place, "--save-steps", 2, "--eval-dataset", f"set={place / 'rows.jsonl'}", "--eval-reward-func", "format")
+    same_rows = ("--eval-dataset", f"set={place / 'rows.jsonl'}", "--allow-overlap")
+    train(place, "--save-steps", 2, *same_rows, "--eval-reward-func", "format")
     return place
 
 

@@ -1,6 +1,7 @@
 """Whole runs through the command line: every model family, precision and data format that is promised."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -70,7 +71,10 @@ def test_a_run_changes_the_weights_of_every_family_in_both_precisions(tmp_path, 
 @pytest.mark.parametrize("rows", [GSM8K, COLOSSALCHAT], ids=["gsm8k", "colossalchat"])
 def test_rows_of_other_tools_train_and_are_measured_as_they_are(tmp_path, model_directory, rows):
     training, held_out = (write_rows(tmp_path / name, rows) for name in ("train.jsonl", "test.jsonl"))
-    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, "--eval-dataset", held_out)
+    run = train(
+        tmp_path, "--model", model_directory("qwen3"), "--dataset", training, "--eval-dataset", held_out,
+        "--allow-overlap",
+    )  # fmt: skip
     assert [(record["step"], record["n"]) for record in run.evals()] == [(0, 6), (2, 6)]
     prompts = {(record["prompt"], record["answer"]) for step in (1, 2) for record in run.rollouts(step)}
     assert all("What is" in prompt and answer is not None for prompt, answer in prompts)
@@ -83,7 +87,7 @@ def test_several_held_out_sets_have_each_their_own_accuracy_under_their_names(tm
         write_rows(tmp_path / f"{name}.jsonl", rows) for name, rows in (("a", GSM8K), ("b", COLOSSALCHAT[:2]))
     )
     sets = ("--eval-dataset", f"easy={easy}", hard)
-    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *sets)
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *sets, "--allow-overlap")
     measured = [(record["set"], record["step"], record["n"]) for record in run.evals()]
     assert measured == [("easy", 0, 6), (str(hard), 0, 2), ("easy", 2, 6), (str(hard), 2, 2)]
     assert [record["task_id"] for record in run.eval_completions("easy", 2)] == [f"a.jsonl:{n}" for n in range(1, 7)]
@@ -102,6 +106,10 @@ def test_held_out_rows_that_are_left_out_are_said_with_their_set(tmp_path, model
     long = {"question": "What is one more than one? " * 20, "answer": "2"}
     held_out = write_rows(tmp_path / "test.jsonl", [*GSM8K, long])
     options = ("--eval-dataset", f"hard={held_out}", "--max-prompt-length", 100, "--long-prompts", "drop")
+    with pytest.raises(AssertionError):
+        train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *options)
+    assert "held-out set hard: 6 of 6 prompts are trained on too (test.jsonl:1 is" in capsys.readouterr().err
+    options += ("--allow-overlap",)
     run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", training, *options)
     said = capsys.readouterr().out
     assert "hard: prompts above --max-prompt-length: 1 dropped, 0 truncated" in said

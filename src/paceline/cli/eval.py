@@ -33,8 +33,8 @@ SINGLE = (
     *("max_completion_length", "stop", "seed"),
 )
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
-OF_TRAINING = ("gradient_checkpointing", "turn_credit")
-"""Options of those sections that concern gradients only."""
+OF_TRAINING = ("gradient_checkpointing", "turn_credit", "allow_overlap", "final_dtype")
+"""Options of those sections that concern training only."""
 
 BASELINE = DoorOption(
     name="baseline",

@@ -27,6 +27,8 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         # it says what is written down, when and for whom, not what is computed
         *("merge_lora", "eval_steps", "save_steps", "save_total_limit", "background_save"),
         *("report_to", "project", "profile"),
+        # it says whether a run is refused, not what it computes
+        "allow_overlap",
         # the directory behind --resume is where a run continues, even if it was moved
         "output_dir",
     ),
@@ -51,7 +53,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         # the learning rate falls towards the last step, unless --lr-schedule is constant
         *("max_steps", "num_epochs"),
         # accuracies before and after it are not of the same measurement
-        *("eval_dataset", "eval_split", "eval_size", "eval_temperature", "eval_generations"),
+        *("eval_dataset", "eval_split", "eval_share", "eval_size", "eval_temperature", "eval_generations"),
         "eval_reward_func",
     ),
     "never": ("lora_rank", "lora_targets", "optimizer", "ref_sync"),

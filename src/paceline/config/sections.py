@@ -91,6 +91,12 @@ class DataConfig:
     one. None: the `eval_split` of `dataset`, if it has one."""
     eval_split: str = "test"
     """Split of the held-out tasks."""
+    eval_share: float | None = None
+    """Hold out this share of the prompts of `dataset`, drawn by `seed`, in the place of `eval_dataset` and of a split:
+    0.1 trains on nine in ten. Rows of one prompt stay together."""
+    allow_overlap: bool = False
+    """Train although prompts of held-out tasks are trained on too; otherwise such a run is refused before its first
+    step, as its accuracy would also measure what was memorised."""
     prompt_column: str | None = None
     """Column with the prompt (text or messages); None: the known formats are recognised."""
     answer_column: str | None = None
@@ -123,7 +129,10 @@ class DataConfig:
         right = len({*names}) == len(pairs) and not RESERVED_SWITCHES.intersection(names)
         rule = f"be NAME=VALUE, each name once and none of {', '.join(sorted(RESERVED_SWITCHES))}"
         require(right, "chat_template_kwargs", self.chat_template_kwargs, rule)
+        share = self.eval_share
+        require(share is None or 0 < share < 1, "eval_share", share, "lie between 0 and 1")
         if self.eval_dataset is not None:
+            require(share is None, "eval_share", share, "be left out with --eval-dataset", "held-out tasks are there")
             require(len(self.eval_dataset) >= 1, "eval_dataset", self.eval_dataset, "name at least one dataset")
             whole = all(address.strip() for _, address in self.held_out)
             require(whole, "eval_dataset", self.eval_dataset, "hold no empty address", "write NAME=ADDRESS or ADDRESS")

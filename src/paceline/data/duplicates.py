@@ -1,8 +1,14 @@
 """Prompts that stand in more than one row: of a dataset, or of what is trained on and what is held out."""
 
+import json
 import re
 from collections.abc import Sequence
 
+from paceline.config.sections import DataConfig
+from paceline.data.formats import screen
+from paceline.data.order import sample_places
+from paceline.data.rows import WHOLE, Row
+from paceline.errors import DataError
 from paceline.types import Task
 
 _DRAWN_AGAIN = re.compile(r"#\d+$")
@@ -43,5 +49,51 @@ def also_trained_on(held_out: Sequence[Task], training: Sequence[Task]) -> list[
     first = found[0]
     return [
         f"{len(found)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[first.prompt]}): its "
-        "accuracy also measures what was learnt by heart; keep these rows out of one of the two"
+        "accuracy also measures what was memorised"
     ]
+
+
+def refuse_overlap(name: str, held_out: Sequence[Task], training: Sequence[Task]) -> None:
+    """Refuse a held-out set, by its name, of which prompts are trained on too; raises a DataError."""
+    for sentence in also_trained_on(held_out, training):
+        raise DataError(
+            f"held-out set {name}: {sentence}",
+            remedies=[
+                "keep these rows out of one of the two",
+                "give --eval-share 0.1 in the place of a held-out set",
+                "give --allow-overlap if it is meant",
+            ],
+        )
+
+
+def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[list[Row], list[Row]]:
+    """Divide rows into those to train on and `eval_share` of their prompts to hold out; rows of one prompt stay
+    together, and a row that cannot be used stays among the first.
+
+    Raises:
+        DataError: the rows are too many to be read whole, or too few to hold any out.
+    """
+    share = data.eval_share
+    assert share is not None
+    if len(rows) > WHOLE:
+        raise DataError(
+            f"--eval-share {share:g} is of at most {WHOLE:,} rows, which are read whole, and there are {len(rows):,}",
+            remedies=["put some rows into a file for --eval-dataset", "name a split of the dataset by --eval-split"],
+        )
+    found = screen(rows, data, None)
+    asked = {
+        row.row_id: json.dumps(one.prompt, sort_keys=True, default=str)
+        for row, one in zip(found.rows, found.problems, strict=True)
+    }
+    prompts = list(dict.fromkeys(asked.values()))
+    count = round(share * len(prompts))
+    if not 0 < count < len(prompts):
+        raise DataError(
+            f"--eval-share {share:g} of {len(prompts)} different prompts leaves none to "
+            f"{'train on' if count else 'hold out'}; take another share, or more rows"
+        )
+    taken = {prompts[place] for place in sample_places(count, size=len(prompts), seed=seed)}
+    return (
+        [row for row in rows if asked.get(row.row_id) not in taken],
+        [row for row in rows if asked.get(row.row_id) in taken],
+    )

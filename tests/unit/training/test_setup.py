@@ -25,7 +25,7 @@ from paceline.config.building import build_config
 from paceline.training.setup.preparation import own_objective, prepare
 from paceline.training.setup.run_inputs import Overrides
 options = {"model": "model", "dataset": "rows.jsonl", "eval_dataset": "rows.jsonl", "max_completion_length": 100}
-inputs = prepare(build_config(options))
+inputs = prepare(build_config({**options, "allow_overlap": True}))
 assert (len(inputs.tasks.tasks), len(inputs.evaluators)) == (4, 1)
 print("\\n".join(sys.modules))
 """
@@ -100,7 +100,8 @@ def test_no_file_is_read_twice(tmp_path, command, reads):
     for name in ("rows.jsonl", "held_out.jsonl", "more.jsonl"):
         (tmp_path / name).write_text(ROW * 4)
     (tmp_path / "system.txt").write_text("Add.")
-    steps = "" if command.startswith("eval") else "--max-steps 1 --prompts-per-step 1 --num-generations 2"
+    steps = "--max-steps 1 --prompts-per-step 1 --num-generations 2 --allow-overlap"
+    steps = "" if command.startswith("eval") else steps
     words = f"{command} --model model --max-completion-length 4 {steps}".split()
     done = subprocess.run(
         [sys.executable, "-c", READS, *words], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -6,6 +6,7 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
+from paceline.data.duplicates import held_apart
 from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE
 from paceline.data.sources import has_split, load_rows
@@ -49,15 +50,20 @@ def make_evaluators(
     conversations: Conversations | None,
     *,
     limit: int | None,
+    is_length_free: bool = False,
 ) -> tuple[AccuracyEvaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`.
 
-    `limit`: positions of the model, None where it has no end.
+    `limit`: positions of the model, None where it has no end. `is_length_free`: completions may be shorter than the
+    option says, where prompts leave no more.
     """
     sets = config.data.held_out
-    if config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
+    if config.data.eval_share is not None:
+        name = " ".join(config.data.datasets)
+        sets = ((f"{name}:held-out", name),)
+    elif config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
         sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split, checked.files)) or sets
-    return tuple(_evaluator(config, tokenizer, checked, conversations, name, dataset, limit) for name, dataset in sets)
+    return tuple(_evaluator(config, tokenizer, checked, conversations, one, limit, is_length_free) for one in sets)
 
 
 def _evaluator(
@@ -65,19 +71,22 @@ def _evaluator(
     tokenizer: PreTrainedTokenizerBase,
     checked: Checked,
     conversations: Conversations | None,
-    name: str | None,
-    dataset: str,
+    held_out: tuple[str | None, str],
     limit: int | None,
+    is_length_free: bool,
 ) -> AccuracyEvaluator:
+    name, dataset = held_out
     options, data, function = config.evaluation, config.data, checked.measure
-    split = data.eval_split if has_split(dataset, data.eval_split, checked.files) else None
-    rows = load_rows(
-        dataset,
-        split=split or data.dataset_split,
-        size=options.eval_size,
-        seed=config.loop.seed,
-        files=checked.files,
-    )
+    seed, split = config.loop.seed, None
+    if data.eval_share is None:
+        split = data.eval_split if has_split(dataset, data.eval_split, checked.files) else None
+        rows = load_rows(
+            dataset, split=split or data.dataset_split, size=options.eval_size, seed=seed, files=checked.files
+        )
+    else:
+        rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=seed, files=checked.files)
+        _, apart = held_apart(rows, data, seed=seed)
+        rows = apart[: options.eval_size]
     check = row_check(function)
     built = build_tasks(
         rows,
@@ -91,17 +100,25 @@ def _evaluator(
     tasks = built.looked_at
     if conversations is not None:
         conversations.check(tasks)
-    check_prompts_fit(tasks, limit=limit, completion=config.sampling.max_completion_length)
+    completion, notes = config.sampling.max_completion_length, of_rows(built)
+    left = completion if limit is None else limit - max(len(task.prompt_ids) for task in tasks)
+    if is_length_free and 0 < left < completion:
+        completion = left
+        notes.append(
+            f"completions have at most {left} tokens, which the model's {limit} positions leave beside the longest "
+            "prompt; --max-completion-length chooses less"
+        )
+    check_prompts_fit(tasks, limit=limit, completion=completion)
     self_test(
         function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
     )
     return AccuracyEvaluator(
         name=name or (dataset if split is None else f"{dataset}:{split}"),
         tasks=tasks,
-        notes=(*of_rows(built), *of_graders(function.values()), *unmet_needs(function, tasks)),
+        notes=(*notes, *of_graders(function.values()), *unmet_needs(function, tasks)),
         function=function,
         sampling=Sampling(
-            max_completion_length=config.sampling.max_completion_length,
+            max_completion_length=completion,
             temperature=options.eval_temperature,
             top_p=1.0,
             top_k=0,
@@ -111,7 +128,7 @@ def _evaluator(
         generations=options.eval_generations,
         max_failure_rate=config.rewards.max_reward_failure_rate,
         reward_timeout=config.rewards.reward_timeout,
-        seed=config.loop.seed,
+        seed=seed,
         conversations=conversations,
         asking={
             name: one

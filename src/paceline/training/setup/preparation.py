@@ -13,6 +13,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from paceline.config.reading import is_code
 from paceline.config.rules import require
 from paceline.config.sections import Config
+from paceline.data.duplicates import held_apart, refuse_overlap
 from paceline.data.prompts import Tokenizer
 from paceline.data.sources import has_split, load_rows
 from paceline.data.tasks import build_tasks, no_tools
@@ -78,6 +79,8 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         rows = load_rows(
             data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
         )
+        if data.eval_share is not None:
+            rows, _ = held_apart(rows, data, seed=config.loop.seed)
         tasks = build_tasks(
             rows,
             cast(Tokenizer, tokenizer),
@@ -102,7 +105,12 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     assert plan.steps is not None  # the tasks are counted
     evaluators: tuple[Evaluator, ...] = ()
     if _has_held_out_options(config, overrides, checked):
-        evaluators = make_evaluators(config, tokenizer, checked, conversations, limit=limit)
+        measured = make_evaluators(config, tokenizer, checked, conversations, limit=limit)
+        # with environments tasks of one prompt differ by what these do
+        if conversations is None and not data.allow_overlap:
+            for one in measured:
+                refuse_overlap(one.name, one.tasks, tasks.looked_at)
+        evaluators = measured
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )
@@ -143,7 +151,9 @@ def _has_held_out_options(config: Config, overrides: Overrides, checked: Checked
     if overrides.tasks is not None or overrides.held_out is not None:
         return False
     data = config.data
-    return data.eval_dataset is not None or any(has_split(one, data.eval_split, checked.files) for one in data.datasets)
+    if data.eval_dataset is not None or data.eval_share is not None:
+        return True
+    return any(has_split(one, data.eval_split, checked.files) for one in data.datasets)
 
 
 def conversations_of(
