@@ -117,6 +117,66 @@ def test_held_out_rows_that_are_left_out_are_said_with_their_set(tmp_path, model
     assert [record["n"] for record in run.evals()] == [6, 6]
 
 
+def test_a_share_that_is_held_out_is_measured_and_a_run_is_measured_again_as_it_measured_itself(
+    tmp_path, model_directory, capsys
+):
+    rows = write_rows(tmp_path / "rows.jsonl", GSM8K)
+    model = str(model_directory("qwen3"))
+    run = train(tmp_path, "--model", model, "--dataset", rows, "--eval-share", 0.34, "--eval-reward-func", "format")
+    assert [(record["set"], record["step"], record["n"]) for record in run.evals()] == [
+        (f"{rows}:held-out", 0, 2),
+        (f"{rows}:held-out", 2, 2),
+    ]
+    assert all(record["clock"]["time"] > 1e9 for record in [*run.evals(), *run.metrics()])
+    held_out = {one["task_id"] for one in run.eval_completions(f"{rows}:held-out", 2)}
+    trained = {one["task_id"] for step in (1, 2) for one in run.rollouts(step)}
+    assert (len(held_out), held_out & trained) == (2, set())
+    capsys.readouterr()
+    for words in ([run.path], ["--model", run.path]):
+        place = tmp_path / f"again-{len(words)}"
+        assert main(["eval", *map(str, words), "--output-dir", str(place)]) == 0
+        again = RunDir(place)
+        assert again.eval_completions(f"{rows}:held-out", 0) == run.eval_completions(f"{rows}:held-out", 2)
+    assert main(["eval", str(run.path), "--model", model]) == 2
+    assert "leave out --model, or the run" in capsys.readouterr().err
+    assert main(["export", str(run.path)]) == 2
+    assert f"its final model is in {run.path / 'final'} already" in capsys.readouterr().err
+    assert main(["train", "--model", str(run.path), "--dataset", str(rows)]) == 2
+    assert f"is a run and no model; name what it trained, {run.path / 'final'}" in capsys.readouterr().err
+
+
+def test_without_a_length_of_ones_own_completions_are_as_long_as_the_model_leaves(tmp_path, model_directory, capsys):
+    rows = write_rows(tmp_path / "rows.jsonl", GSM8K)
+    model = model_directory("qwen3")
+    described = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 128}
+    (model / "config.json").write_text(json.dumps(described))
+    options = ["eval", "--model", str(model), "--dataset", str(rows), "--system-prompt=", "--eval-size", "2"]
+    assert main(options) == 0
+    found = re.search(r"at most (\d+) tokens, which the model's 128 positions leave", capsys.readouterr().out)
+    assert 0 < int(found[1]) < 128
+    assert main([*options, "--max-completion-length", "512"]) == 2
+    assert "--max-completion-length must be below the model's 128 positions, got 512" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "dtype"), [((), "bfloat16"), (("--final-dtype", "float32"), "float32")])
+def test_the_final_model_has_its_bases_precision_and_may_be_read_as_the_umask_says(
+    tmp_path, model_directory, option, dtype
+):
+    rows = write_rows(tmp_path / "rows.jsonl", GSM8K)
+    base = model_directory("qwen3")
+    AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(base)
+    run = train(tmp_path, "--model", base, "--dataset", rows, "--save-steps", 1, *option)
+    final = run.path / "final"
+    assert {str(one.dtype) for one in load_file(final / "model.safetensors").values()} == {f"torch.{dtype}"}
+    assert json.loads((final / "config.json").read_text())["dtype"] == dtype
+    assert {oct(file.stat().st_mode) for file in final.iterdir()} == {oct((final / "config.json").stat().st_mode)}
+    # what a checkpoint has is exact either way, and is exported in another precision
+    other = "float32" if dtype == "bfloat16" else "bfloat16"
+    assert main(["export", str(run.path), str(tmp_path / "other"), "--final-dtype", other]) == 0
+    exported = load_file(tmp_path / "other" / "model.safetensors")
+    assert {str(one.dtype) for one in exported.values()} == {f"torch.{other}"}
+
+
 def test_a_profile_shows_every_phase_of_every_step_in_the_order_in_which_they_were_done(tmp_path, model_directory):
     rows = write_rows(tmp_path / "train.jsonl", GSM8K)
     run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows, "--profile", "--save-steps", 1)

@@ -21,10 +21,10 @@ FORMAT = DoorOption(
     help="gguf: the directory also gets model.gguf, a file for llama.cpp, with matrices in BF16, or in another type, "
     "such as gguf:Q8_0. It holds a whole model, so a run that trained an adapter needs --merge-lora true for it.",
 )
-TRUST = "trust_remote_code"
+TAKEN = ("trust_remote_code", "final_dtype")
 COMMAND = Command(
     name="export",
-    usage="paceline export RUN [DIRECTORY] [--format gguf] [--trust-remote-code true]",
+    usage="paceline export RUN [DIRECTORY] [--format gguf] [--final-dtype float32] [--trust-remote-code true]",
     summary="Writes the model of a run's newest whole checkpoint, whatever ranks wrote it, as the end of the run "
     "would: a directory that transformers loads, or peft where an adapter was trained, with a card of what the "
     "run measured up to there. RUN may also be one of its checkpoints, such as "
@@ -32,7 +32,7 @@ COMMAND = Command(
     "whole model. Where the run's model came with Python code of its own, --trust-remote-code has to be said "
     "here too.",
     door_options=(FORMAT,),
-    options=tuple(option for option in options() if option.name == TRUST),
+    options=tuple(option for option in options() if option.name in TAKEN),
 )
 
 
@@ -49,6 +49,11 @@ def run(argv: list[str]) -> int:
     config = read_run_configuration(root, flag="export", given=given.options)
     refuse_foreign_code(config, root / "config.yaml", given.options)
     out = target[0] if target else root / "final"
+    if not target and any((out / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+        raise ConfigError(
+            f"export {root}: its final model is in {out} already; load it from there, or name a directory for another "
+            "precision, format or checkpoint"
+        )
     if holds_something(out):
         raise ConfigError(f"export would write into {out}, which is there; name a directory that is not")
     checkpoint, damaged = newest_checkpoint(place / "checkpoints") if place == root else (read_checkpoint(place), ())

@@ -25,7 +25,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("max_reward_failure_rate", "reward_timeout", "step_timeout", "stop_grace", "sandbox"),
         *("actor_timeout", "max_restarts", "environment_timeout"),
         # it says what is written down, when and for whom, not what is computed
-        *("merge_lora", "eval_steps", "save_steps", "save_total_limit", "background_save"),
+        *("merge_lora", "final_dtype", "eval_steps", "save_steps", "save_total_limit", "background_save"),
         *("report_to", "project", "profile"),
         # it says whether a run is refused, not what it computes
         "allow_overlap",

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import importlib.util
 import json
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -135,6 +136,8 @@ class Loaded:
     compute_dtype: torch.dtype
     adapter: "PeftModel | None" = None
     """peft's view of the same layers: then the adapter is trained and all other weights are frozen."""
+    stored_dtype: torch.dtype | None = None
+    """Precision of the files or the object that the model was made of; None: not known."""
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
@@ -193,15 +196,14 @@ def export_model(
     ranks: Ranks = ONE_RANK,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write the model with its tokenizer: whole and in its precision, or the adapter alone in float32.
+    """Write the model with its tokenizer: whole, or the adapter alone in float32; the umask says who may read it.
 
     The first of the `ranks`, all of which make this call, writes it, and has all of it in main memory meanwhile.
     `merge`: on one rank, add an adapter to the weights and write the whole model; it takes the memory of a second one.
-    `dtype`: the precision of a whole model; None: on CUDA the one that it computes in, else its own.
+    `dtype`: the precision of a whole model; None: that of the files it was read from.
     ModelError: the adapter cannot be merged.
     """
-    # on a CPU the weights' own: a small update would vanish in bfloat16, and whoever loads them may convert them
-    dtype = dtype or (loaded.compute_dtype if loaded.model.device.type == "cuda" else loaded.model.dtype)
+    dtype = dtype or loaded.stored_dtype or loaded.model.dtype
     if loaded.adapter is None:
         is_split = ranks.size > 1
         state = {name: one.to("cpu", dtype) for name, one in full_tensors(loaded.model, ranks)} if is_split else None
@@ -224,9 +226,17 @@ def export_model(
         if ranks.rank == 0:
             writer.write(path)
             tokenizer.save_pretrained(path)
+            _open_as(path, ADAPTER_CONFIG)
         return
     if ranks.rank == 0:
         save_model(loaded.model, tokenizer, path, dtype, state)
+        _open_as(path, "config.json")
+
+
+def _open_as(folder: Path, described: str) -> None:
+    """Let others read the weights as they may the description: safetensors makes files of the owner alone."""
+    for file in folder.glob("*.safetensors"):
+        file.chmod(stat.S_IMODE((folder / described).stat().st_mode))
 
 
 def save_model(

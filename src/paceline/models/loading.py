@@ -68,7 +68,7 @@ def load_model(
     if base == place.base:
         has_adapter = adapter is not None or asked is not None
         check_quantised(read_config(config).to_dict(), f"--model {config.model}", has_adapter=has_adapter)
-    loaded = prepared(_read(base, config), config, device)
+    loaded = prepared(_read(base, config), config, device, stored=stored_dtype(config))
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
@@ -102,13 +102,14 @@ def adopt_model(
     if getattr(base, "_hf_peft_config_loaded", False):
         raise ModelError("the model has an adapter added by transformers; wrap the plain model with peft instead")
     check_quantised(base.config.to_dict(), "the model", has_adapter=adapter is not None or asked is not None)
+    stored = base.dtype
     if getattr(base, "is_quantized", False):
         for tensor in (*base.parameters(), *base.buffers()):
             if tensor.is_floating_point() and type(tensor).__name__ != "Params4bit":  # whose storage may be of any kind
                 tensor.data = tensor.data.float()
     else:
         cast(nn.Module, base).float()
-    loaded = prepared(base, config, device)
+    loaded = prepared(base, config, device, stored=stored)
     if adapter is not None:
         loaded = adopt_adapter(loaded, adapter)
     elif asked is not None:
@@ -177,8 +178,18 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
         raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}; {GET_AGAIN}") from error
 
 
-def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) -> Loaded:
-    """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads."""
+def stored_dtype(config: ModelConfig) -> torch.dtype:
+    """Return the precision of a model's files by its config.json, float32 where that does not say."""
+    said = read_config(config).dtype
+    found: torch.dtype = getattr(torch, said) if isinstance(said, str) else said or torch.float32
+    return found
+
+
+def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device, *, stored: torch.dtype) -> Loaded:
+    """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads.
+
+    `stored`: precision of what the model was made of.
+    """
     if config.deterministic and device.type == "cuda":  # a CPU gives the same bits each time by itself
         # before the device's first product, as cuBLAS reads this once: a fixed workspace per stream, which NVIDIA
         # recommends for reproducible results
@@ -196,7 +207,7 @@ def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device) 
     if device.type == "cpu":
         torch.set_num_threads(choose_threads(config, model.num_parameters()))
     dtype = choose_dtype(config, device, model.num_parameters())
-    return Loaded(model=model, compute_dtype=dtype)
+    return Loaded(model=model, compute_dtype=dtype, stored_dtype=stored)
 
 
 def ready(loaded: Loaded, config: ModelConfig) -> Loaded:

@@ -25,6 +25,7 @@ from paceline.models.loading import (
     prepared,
     ready,
     skeleton,
+    stored_dtype,
     weight_files,
 )
 from paceline.models.parallel.mesh_ranks import MeshLayout
@@ -64,7 +65,7 @@ def load_policy(
         try:
             model, files = skeleton(source, trust_remote_code=config.trust_remote_code), weight_files(source)
             if has_all(model, files):
-                loaded = ready(prepared(model, config, device), config)
+                loaded = ready(prepared(model, config, device, stored=stored_dtype(config)), config)
                 twin = _twin(loaded, device)  # the model computes as its twin chooses to
                 forward = choose_forward(twin, loaded.compute_dtype)
                 compute_alike(model, twin)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -30,7 +30,7 @@ from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.policy_and_reference import frozen_copy, load_policy, load_reference, measure_by_twin
 from paceline.models.pretrained import load_tokenizer
 from paceline.objective.schedule import learning_rate
-from paceline.runtime.devices import choose_device, choose_dtype, free_memory
+from paceline.runtime.devices import free_memory
 from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
@@ -190,7 +190,8 @@ class Trainer:
         self.learner.check_weights()
         ranks, merge = self.learner.ranks, self.config.lora.merge_lora
         if ranks.size == 1 or self.policy.adapter is None or not merge:
-            export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=ranks)
+            dtype = final_dtype(self.config)
+            export_model(self.policy, self.tokenizer, folder, merge=merge, ranks=ranks, dtype=dtype)
             return
         writer = self.policy.weights_writer(ranks)
         if ranks.rank == 0:  # no rank may have all of the model that the adapter belongs on: it is read once more
@@ -341,7 +342,10 @@ def export_checkpoint(config: Config, checkpoint: Checkpoint, folder: Path) -> N
 def export_saved(config: Config, saved: Path, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """As `export_checkpoint`, from a directory with weights: a model's, whole or in pieces, or an adapter's."""
     loaded = load_model(replace(config.model, device="cpu"), config.lora, checkpoint=saved, seed=config.loop.seed)
-    device = choose_device(config.model)
-    compute = choose_dtype(config.model, device, loaded.model.num_parameters())
-    dtype = compute if device.type == "cuda" else loaded.model.dtype
-    export_model(loaded, tokenizer, folder, merge=config.lora.merge_lora, dtype=dtype)
+    export_model(loaded, tokenizer, folder, merge=config.lora.merge_lora, dtype=final_dtype(config))
+
+
+def final_dtype(config: Config) -> torch.dtype | None:
+    """Return the precision that `--final-dtype` names; None: that of the model's own files."""
+    name = config.model.final_dtype
+    return None if name == "base" else cast(torch.dtype, getattr(torch, name))
