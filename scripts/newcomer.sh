@@ -41,7 +41,7 @@ stage "torch" pip "${TORCH:-torch==2.13.0}"
 stage "pip install ." pip -c constraints.txt "$place/paceline"
 cd "$place"
 stage "paceline train" venv/bin/paceline train --output-dir runs/first
-tail -n 1 log
+grep '^report' log
 stage "paceline report" venv/bin/paceline report runs/first
 if [ -n "$browser" ]; then
   stage "looked at" look

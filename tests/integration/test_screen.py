@@ -49,7 +49,7 @@ def test_a_run_in_a_terminal_has_one_screen_with_sentences_above_it_and_ends_wit
     text = ESCAPE.sub("", written).replace("\r\n", "\n")
     assert status == 0
     frames = [
-        text[found.start() :].split("alarms", 1)[0].splitlines() for found in re.finditer(r"^steps +━", text, re.M)
+        text[found.start() :].split("alarms", 1)[0].splitlines() for found in re.finditer(r"^steps +[━─]", text, re.M)
     ]
     assert max(len(line) for frame in frames for line in frame) <= COLUMNS
     # one at each end and for each of the few sentences, besides those in time
@@ -59,7 +59,10 @@ def test_a_run_in_a_terminal_has_one_screen_with_sentences_above_it_and_ends_wit
     assert text.index("held-out accuracy after step 0") < text.index(above)
     last = text[text.index(above) :]
     assert re.search(r"^steps +━+  3 of 3", last, re.M)
-    assert re.search(r"^generate +━+╸?━*  50 of 50, [\d,]+ tokens/s", last, re.M)
+    assert re.search(r" done$", last, re.M)
+    assert "loading torch and transformers" in text[: text.index("held-out accuracy after step 0")]
+    assert re.search(r"^`?paceline rollouts \S*run`?", last, re.M)
+    assert re.search(r"^generate +━+╸?─*  50 of 50, [\d,]+ tokens/s", last, re.M)
     assert re.search(r"^held-out  \d+\.\d % \[.*\] after step 3, began with", last, re.M)
     assert "learning    too early, because 3 steps" in last
     assert last.index("learning    too early") < last.index(

@@ -11,8 +11,11 @@ from paceline.errors import DataError
 from paceline.metrics.comparisons import Comparison, compare_records, level_of_best, probability
 from paceline.metrics.intervals import Interval
 from paceline.metrics.learning import judge
+from paceline.reports.console import tell
 from paceline.reports.format import percent_interval, points_interval
 
+INDENT = " " * len("learning    ")
+"""Indent of the lines below a sentence's first, which puts them under its words."""
 PHASES = ("generate", "reward", "update", "other")
 
 
@@ -43,14 +46,15 @@ def summarise(
     if paces is not None:
         summary["step_seconds"] = paces
         predicted, measured = paces["predicted"], paces["measured"]
-        console.print(
+        tell(
+            console,
             f"schedule    {predicted:.3f} s a step predicted from its phases, {measured:.3f} s measured "
             f"({measured / predicted - 1:+.1%})",
-            soft_wrap=True,
+            indent=INDENT,
         )
     learning = judge(steps, evals)
     summary["learning"] = {"word": learning.word, "because": learning.because, "but": list(learning.but)}
-    console.print(learning.describe().replace("learning: ", "learning    ", 1), soft_wrap=True)
+    tell(console, learning.describe().replace("learning: ", "learning    ", 1), indent=INDENT)
     run_dir.write_summary(summary)
     training = clock["total"] - clock["evaluate"]
     console.print(f"training {training:.1f} s, evaluation {clock['evaluate']:.1f} s:")
@@ -80,19 +84,22 @@ def _outcome(run_dir: RunDir, records: Sequence[Mapping[str, Any]]) -> dict[str,
 def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, last_step: int) -> None:
     before, after = (_accuracy(outcome[side]) for side in ("before", "after"))
     n = outcome["before"]["n"]
-    console.print(
-        f"before      {percent_interval(before)}   held-out accuracy on {name}, n = {n}, 95 % interval", soft_wrap=True
+    tell(
+        console,
+        f"before      {percent_interval(before)}   held-out accuracy on {name}, n = {n}, 95 % interval",
+        indent=INDENT,
     )
-    console.print(f"after       {percent_interval(after)}   step {last_step}")
-    console.print(f"difference  {points_interval(_accuracy(outcome['difference'], 'value'))}   paired by task")
+    tell(console, f"after       {percent_interval(after)}   step {last_step}")
+    tell(console, f"difference  {points_interval(_accuracy(outcome['difference'], 'value'))}   paired by task")
     test, looks = outcome["test"], outcome["looks"]
-    console.print(f"test        {verdict(test)}", soft_wrap=True)
+    tell(console, f"test        {verdict(test)}", indent=INDENT)
     if looks["best_accuracy"] > outcome["after"]["accuracy"]:
-        console.print(
+        tell(
+            console,
             f"looks       step {looks['best_step']} was the highest of {looks['evaluations']} evaluations, "
             f"{100 * looks['best_accuracy']:.1f} %: chosen for that, it counts as better from "
             f"p < {level_of_best(looks['evaluations']):.2g} on",
-            soft_wrap=True,
+            indent=INDENT,
         )
 
 

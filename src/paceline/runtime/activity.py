@@ -50,6 +50,8 @@ class Activity:
         self.clock = clock
         self.count = 0
         """Number of events so far; the process stands still while it does not change."""
+        self.doing = "start"
+        """The part of the run that was begun last."""
         self.queues = dict[str, Callable[[], int]]()
         """Lengths of queues by name."""
         self.stack_dumps = dict[str, Callable[[Path], None]]()
@@ -70,6 +72,7 @@ class Activity:
     def begin(self, what: str) -> None:
         """Turn to another part of the run, such as `step 12`."""
         self.beat(RUN, what)
+        self.doing = what
         for display in self.displays:
             display.begin(what)
 

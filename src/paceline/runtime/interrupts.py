@@ -109,11 +109,16 @@ class StopRequest:
     A signal that `nohup` ignores stays ignored.
     """
 
-    def __init__(self, grace: float = 0.0) -> None:
-        """`grace`: seconds that the block may continue after the first signal; 0: without limit."""
+    def __init__(self, grace: float = 0.0, tell: Callable[[str], None] | None = None) -> None:
+        """Listen from the beginning of the block on.
+
+        Args:
+            grace: seconds that the block may continue after the first signal; 0: without limit.
+            tell: called with the name of the first signal, in a thread: what is interrupted may hold locks.
+        """
         self.received: str | None = None
         """Name of the received signal, or None."""
-        self._grace, self._interrupt = grace, Interrupt()
+        self._grace, self._interrupt, self._tell = grace, Interrupt(), tell
 
     def __enter__(self) -> "StopRequest":
         heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
@@ -130,6 +135,8 @@ class StopRequest:
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
+        if self._tell is not None:
+            threading.Thread(target=self._tell, args=(self.received,), name="told of stop", daemon=True).start()
         if self._grace:
             threading.Thread(target=self._wait, name="grace", daemon=True).start()
 

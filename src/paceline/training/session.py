@@ -194,7 +194,7 @@ class RunSession:
     @contextmanager
     def stepping(self) -> Iterator[Callable[[], bool]]:
         """Around all steps: on a signal, stop after a last checkpoint. Yields what tells whether one has come."""
-        run, stop = self.run, StopRequest(self.config.loop.stop_grace)
+        run, stop = self.run, StopRequest(self.config.loop.stop_grace, tell=self._tell_of_stop)
         with ExitStack() as listening:
             if _gets_signals():
                 listening.enter_context(stop)
@@ -211,6 +211,19 @@ class RunSession:
             finally:
                 self.signal = stop.received
 
+    def _tell_of_stop(self, signal: str) -> None:
+        """Say at once what a first signal does; called in a thread of its own."""
+        grace = self.config.loop.stop_grace
+        within = f", within {grace:g} s (--stop-grace)" if grace else ""
+        again = "press Ctrl-C again" if signal == "SIGINT" else "send it again"
+        notify(
+            self.run,
+            [
+                f"{signal}: stopping after what is under way ({ACTIVITY.doing}){within}, with a checkpoint; {again} to "
+                "stop at once, without one"
+            ],
+        )
+
     def finish(self, console: Console, *, step: int | None = None) -> None:
         """Export the model (weights after `step`, None: the last), sum the run up, draw its report, write its card."""
         run, final = self.run, self.output_dir / "final"
@@ -221,12 +234,15 @@ class RunSession:
         paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
         summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
         card = write_card(card_facts(run.run_dir, run.config, final, step=step or run.state.step), final)
-        console.print(f"model   {final} (its card: {card.name})", soft_wrap=True)
-        console.print(
-            f"report  {draw_page(self.output_dir)}   next: `paceline rollouts {self.output_dir}` shows what it wrote, "
-            f"`paceline explain {self.output_dir}` what was optimised",
-            soft_wrap=True,
-        )
+        # what is copied from here is on a line of its own
+        for line in (
+            f"model   {final} (its card: {card.name})",
+            f"report  {draw_page(self.output_dir)}",
+            "next    what it wrote, and what was optimised:",
+            f"paceline rollouts {self.output_dir}",
+            f"paceline explain {self.output_dir}",
+        ):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def opening_sentences(inputs: RunInputs) -> list[str]:
@@ -311,7 +327,7 @@ def train(
                     session.finish(console)
                 else:
                     observer.report.write()
-                    observer.notify(f"{interrupt} after step {run.state.step}; {remedy} goes on")
+                    observer.notify(f"{interrupt} after step {run.state.step}; to go on: {remedy}")
                 return interrupt is None
         except ProcessLost as lost:
             is_there = (output_dir / "config.yaml").exists()

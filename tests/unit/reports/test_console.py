@@ -1,12 +1,22 @@
 """The screen of a run, as text, at each phase of a step; what is kept for it; and what is printed without one."""
 
+import json
+from datetime import datetime
 from io import StringIO
 from textwrap import dedent
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from paceline.reports.console import REDRAWS_PER_SECOND, MeasurementDisplay, RunDisplay
+from paceline.reports.console import (
+    REDRAWS_PER_SECOND,
+    FittedLive,
+    MeasurementDisplay,
+    RunDisplay,
+    broken,
+    open_console,
+)
 from paceline.reports.console.watching import CURVE_POINTS, Watched
 
 GIB = 1 << 30
@@ -163,10 +173,10 @@ def test_phases_that_are_over_keep_their_time_and_the_update_counts_micro_batche
     shown.watched.phase("update", 3, 9)
     assert text_of(shown).splitlines()[:5] == [
         "runs/demo                                                           step 37, 6 s",
-        "steps     ━━━━━━━━━━━━━━━━━━━━━━━━  36 of 140, 46 s to go",
+        "steps     ━━━━━━──────────────────  36 of 140, 46 s to go",
         "generate  ━━━━━━━━━━━━━━━━━━━━━━━━  256 of 256, 20,000 tokens/s, 0.2 s",
         "reward    ━━━━━━━━━━━━━━━━━━━━━━━━  1 of 1, 0.1 s",
-        "update    ━━━━━━━━━━━━━━━━━━━━━━━━  3 of 9, 12 s to go",
+        "update    ━━━━━━━━────────────────  3 of 9, 12 s to go",
     ]
 
 
@@ -279,15 +289,73 @@ def test_it_redraws_four_times_a_second_above_sentences_and_leaves_its_last_fram
 
 def test_without_a_terminal_there_is_a_line_every_ten_seconds_and_for_the_last_step():
     clock, said = Clock(), StringIO()
-    shown = RunDisplay(Console(file=said, width=200), name="runs/demo", total_steps=3, done=0, clock=clock)
+    shown = RunDisplay(
+        Console(file=said, width=200), name="runs/demo", total_steps=3, done=0, clock=clock, time_of_day=lambda: "12:00"
+    )
     with shown:
+        shown.say("something happened")
         for number, seconds in ((1, 9.0), (2, 1.0), (3, 0.1)):
             clock.now += seconds
             shown.step(record(number))
     assert said.getvalue().splitlines() == [
-        "step    2 of 3  reward 0.250  length 20  34,388 tokens/s  0.36 s/step",
-        "step    3 of 3  reward 0.250  length 20  34,388 tokens/s  0.36 s/step",
+        "12:00  something happened",
+        "12:00  step    2 of 3  reward 0.250  length 20  34,388 tokens/s  0.36 s/step",
+        "12:00  step    3 of 3  reward 0.250  length 20  34,388 tokens/s  0.36 s/step",
     ]
+
+
+def test_a_log_in_json_has_one_object_per_line_with_its_time(capsys):
+    clock = Clock()
+    console = open_console(log_format="json")
+    shown = RunDisplay(console, name="runs/demo", total_steps=1, done=0, clock=clock)
+    with shown:
+        shown.say("two\nlines, one of 'em [bold]")
+        shown.step(record(1))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [datetime.fromisoformat(line.pop("time")).tzinfo is not None for line in lines] == [True] * 3
+    assert lines == [
+        {"event": "message", "message": "two"},
+        {"event": "message", "message": "lines, one of 'em [bold]"},
+        {
+            "event": "step",
+            "step": 1,
+            "of": 1,
+            "reward_mean": 0.25,
+            "completion_length_mean": 20.0,
+            "tokens_per_second": 34387.8,
+            "seconds": 0.358,
+        },
+    ]
+
+
+def test_a_quiet_console_prints_nothing(capsys):
+    shown = RunDisplay(open_console(quiet=True), name="runs/demo", total_steps=1, done=0, clock=Clock())
+    with shown:
+        shown.say("something happened")
+        shown.step(record(1))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+def test_a_sentence_is_broken_between_words_and_never_within_a_command(width):
+    sentence = "report  runs/a-very-long-name/report.html   next: `paceline rollouts runs/a-very-long-name` shows it"
+    lines = broken(sentence, width)
+    assert " ".join(lines).split() == sentence.split()
+    assert sum("`paceline rollouts runs/a-very-long-name`" in line for line in lines) == 1
+    assert all(len(line) <= width or " " not in line.replace("`paceline rollouts runs", "") for line in lines)
+
+
+@pytest.mark.parametrize(("before", "after", "rows"), [(80, 40, 2 + 1 + 1), (80, 79, 2 + 1 + 1), (80, 120, 3)])
+def test_a_frame_is_erased_by_the_rows_that_it_takes_at_the_width_of_now(before, after, rows):
+    console = Console(file=StringIO(), force_terminal=True, width=before, height=24, legacy_windows=False)
+    live = FittedLive(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+    with live:
+        live.update(Text("\n".join(["x" * 80, "y" * 39, ""])), refresh=True)
+        console.width = after
+        shown = console.file.getvalue()
+        live.update(Text("z"), refresh=True)
+        erased = console.file.getvalue().removeprefix(shown)
+    assert erased.partition("z")[0].count("\x1b[2K") == rows
 
 
 def test_a_measurement_without_a_terminal_says_every_ten_seconds_how_far_it_is():

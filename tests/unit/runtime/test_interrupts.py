@@ -59,6 +59,25 @@ def test_a_first_signal_is_remembered_and_a_second_one_interrupts(number):
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.usefixtures("heeded_signals")
+def test_a_first_signal_is_told_at_once_though_what_is_under_way_holds_a_lock():
+    told, lock, heard = list[str](), threading.Lock(), threading.Event()
+
+    def tell(name: str) -> None:
+        with lock:
+            told.append(name)
+        heard.set()
+
+    with StopRequest(tell=tell) as stop:
+        with lock:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.received == "SIGINT"
+        assert heard.wait(60)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert told == ["SIGINT"]
+
+
 def test_what_does_not_end_within_the_grace_is_interrupted():
     def step() -> None:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -5,12 +5,19 @@ watching.py  what a run has told so far, kept for the screen
 screen.py    the screen as text, with bars and small curves, from what was told and the size of the terminal
 """
 
+import io
+import json
+import sys
 import time
 from collections.abc import Callable
-from typing import Self
+from datetime import datetime
+from textwrap import wrap
+from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.control import Control
 from rich.live import Live
+from rich.live_render import LiveRender
 from rich.text import Text
 from typing_extensions import override
 
@@ -22,12 +29,124 @@ from paceline.runtime.activity import ACTIVITY, Phase
 QUIET_SECONDS = 10.0
 """Without a terminal, progress is printed at most this often."""
 REDRAWS_PER_SECOND = 4
+LOG_FORMATS = ("text", "json")
+UNBROKEN = "\0"
+"""Stands for the spaces of a command, so that none is broken."""
 
 
-def open_console() -> Console:
-    """A console on standard output; in a notebook plain lines, though its kernel poses as a terminal with colours."""
+def open_console(*, log_format: str | None = None, quiet: bool = False) -> Console:
+    """A console on standard output; in a notebook plain lines, though its kernel poses as a terminal with colours.
+
+    Args:
+        log_format: `text` prints lines as into a file, on a terminal too; `json` makes an object of each.
+        quiet: print nothing.
+    """
+    if quiet:
+        return Console(quiet=True)
+    if log_format is not None:
+        return Console(file=JsonLog() if log_format == "json" else None, force_terminal=False)
     console = Console()
     return Console(force_jupyter=False, force_terminal=False) if console.is_jupyter else console
+
+
+def now() -> str:
+    """The time of day with its zone, as ISO 8601 has it."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+class JsonLog(io.StringIO):
+    """Text to lines of JSON on standard output: `{"time": ..., "event": "message", "message": ...}` for each line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = ""
+
+    @override
+    def write(self, text: str, /) -> int:
+        *lines, self._begun = f"{self._begun}{text}".split("\n")
+        for line in lines:
+            if line.strip():
+                self.event("message", message=line.rstrip())
+        return len(text)
+
+    def event(self, name: str, **what: Any) -> None:
+        """Write one object."""
+        line = json.dumps({"time": now(), "event": name, **what}, ensure_ascii=False)
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+
+    @override
+    def flush(self) -> None:
+        sys.stdout.flush()
+
+
+def tell(console: Console, sentence: str, *, indent: str = "") -> None:
+    """Print a sentence: on a terminal broken between words, and never within a command in backticks; else as it is.
+
+    `indent` begins each line but the first.
+    """
+    for part in sentence.split("\n"):
+        lines = broken(part, console.width, indent=indent) if console.is_terminal else [part]
+        for line in lines:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def broken(sentence: str, width: int, *, indent: str = "") -> list[str]:
+    """Break a sentence into lines; a command or a path that is longer than a line stays whole.
+
+    >>> broken("go on with `paceline train --resume runs/a` later", 30)
+    ['go on with', '`paceline train --resume runs/a`', 'later']
+    """
+    parts = sentence.split("`")
+    parts[1::2] = [part.replace(" ", UNBROKEN) for part in parts[1::2]]
+    lines = wrap(
+        "`".join(parts), max(width, 20), break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
+    )
+    return [line.replace(UNBROKEN, " ") for line in lines] or [""]
+
+
+class FittedLive(Live):
+    """A live display that erases all of its last frame, also where a narrower terminal has broken its lines."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        overflow = self.vertical_overflow
+        self._live_render = FittedRender(self.get_renderable(), self.console, overflow)
+
+
+class FittedRender(LiveRender):
+    """The last frame, which knows how many rows it takes at the width that the terminal has now."""
+
+    def __init__(self, renderable: RenderableType, console: Console, overflow: Any) -> None:
+        super().__init__(renderable, vertical_overflow=overflow)
+        self._console = console
+        self._widths = [0]
+
+    def _fit(self) -> None:
+        if self._shape is not None:
+            width = max(self._console.width, 1)
+            self._shape = self._shape[0], sum(max(1, -(-one // width)) for one in self._widths)
+
+    @override
+    def position_cursor(self) -> Control:
+        self._fit()
+        return super().position_cursor()
+
+    @override
+    def restore_cursor(self) -> Control:
+        self._fit()
+        return super().restore_cursor()
+
+    @override
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [0]
+        for segment in super().__rich_console__(console, options):
+            if getattr(segment, "text", "") == "\n":
+                widths.append(0)
+            else:
+                widths[-1] += getattr(segment, "cell_length", 0)
+            yield segment
+        self._widths = widths
 
 
 class RunDisplay:
@@ -42,14 +161,15 @@ class RunDisplay:
         done: int,
         memory: Callable[[], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        time_of_day: Callable[[], str] = now,
     ) -> None:
         """`done` steps of `total_steps` are behind; `memory`: bytes in use, None: not known."""
         self.watched = Watched(name=name, total_steps=total_steps, done=done, clock=clock)
         """What is shown: a `Progress`, to which the run's parts report."""
-        self._console, self._clock, self._memory = console, clock, memory
+        self._console, self._clock, self._memory, self._now = console, clock, memory, time_of_day
         self._last_line = clock()
-        self._is_live = console.is_terminal and not console.is_dumb_terminal
-        self._live = Live(
+        self._is_live = console.is_terminal and not console.is_dumb_terminal and not console.quiet
+        self._live = FittedLive(
             console=console, refresh_per_second=REDRAWS_PER_SECOND, vertical_overflow="crop", get_renderable=self.frame
         )
 
@@ -60,6 +180,8 @@ class RunDisplay:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        is_done = exception[0] is None and self.watched.steps_done == self.watched.total_steps
+        self.watched.end("done" if is_done else "stopped")
         ACTIVITY.displays.remove(self.watched)
         if self._is_live:
             self._live.stop()
@@ -71,8 +193,10 @@ class RunDisplay:
         return screen(self.watched, width=width, height=height, memory=memory, ascii_only=ascii_only)
 
     def say(self, sentence: str) -> None:
-        """One line above the screen."""
-        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        """A sentence above the screen; without one a line that begins with the time, or several."""
+        is_stamped = not self._is_live and not isinstance(self._console.file, JsonLog)
+        stamp = f"{self._now()}  " if is_stamped else ""
+        tell(self._console, "\n".join(f"{stamp}{line}" for line in sentence.split("\n")))
 
     def evaluation(self, record: Record) -> None:
         """Show an evaluation's record."""
@@ -87,6 +211,17 @@ class RunDisplay:
             # the few numbers that tell whether it learns, and how fast
             reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
             clock, length = record["clock"], record["completion_length_mean"]
+            if isinstance(log := self._console.file, JsonLog):
+                log.event(
+                    "step",
+                    step=record["step"],
+                    of=total,
+                    reward_mean=record["reward_mean"],
+                    completion_length_mean=length,
+                    tokens_per_second=clock["tokens_per_second"],
+                    seconds=clock["total"],
+                )
+                return
             self.say(
                 f"step {record['step']:>4} of {total}  reward {reward}  length {length:.0f}  "
                 f"{clock['tokens_per_second']:,.0f} tokens/s  {clock['total']:.2f} s/step"
@@ -107,7 +242,7 @@ class MeasurementDisplay(Watched):
         self._console, self._last_line = console, clock()
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         # nothing of it stays: the number that it leads to is printed
-        self._live = Live(
+        self._live = FittedLive(
             console=console,
             refresh_per_second=REDRAWS_PER_SECOND,
             get_renderable=self.frame,
@@ -128,8 +263,8 @@ class MeasurementDisplay(Watched):
         return measurement(self, width=self._console.width, ascii_only=self._console.options.ascii_only)
 
     def say(self, sentence: str) -> None:
-        """One line above the bars."""
-        self._console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        """A sentence above the bars."""
+        tell(self._console, sentence)
 
     @override
     def begin(self, what: str) -> None:

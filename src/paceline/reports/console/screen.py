@@ -19,13 +19,13 @@ def bar(share: float, width: int, *, ascii_only: bool) -> tuple[str, str]:
     """The part of a bar that is done and the part that is not, together `width` characters.
 
     >>> bar(0.5, 5, ascii_only=False)
-    ('━━╸', '━━')
+    ('━━╸', '──')
     """
     halves = round(2 * width * min(max(share, 0.0), 1.0))
     whole, half = divmod(halves, 2)
     line, end = ("#", "-") if ascii_only else ("━", "╸")
     done = line * whole + end * half
-    return done, (" " if ascii_only else "━") * (width - whole - half)
+    return done, (" " if ascii_only else "─") * (width - whole - half)
 
 
 def curve(values: Sequence[float], *, ascii_only: bool) -> str:
@@ -125,7 +125,7 @@ def stage_words(stage: Stage, to_go: str = "{} to go") -> Iterable[str]:
 
 def _title(run: Watched, width: int) -> Text:
     """The name at the left, what it is at and for how long at the right."""
-    now = f"{run.what}, {duration(run.seconds, 0)}"
+    now = run.what if run.has_ended else f"{run.what}, {duration(run.seconds, 0)}"
     room = max(0, width - len(now) - 2)
     name = run.name if len(run.name) <= room else run.name[len(run.name) - room :]
     return Text.assemble((name, "bold"), " " * max(0, width - len(name) - len(now)), now)

@@ -66,6 +66,7 @@ class Watched(Progress):
         self.name, self.total_steps, self.steps_done = name, total_steps, done
         self.what = "start"
         """Current phase of the run."""
+        self.has_ended = False
         self.record: Record | None = None
         """Record of the last step."""
         self.rewards = tuple[float, ...]()
@@ -84,6 +85,10 @@ class Watched(Progress):
         # what goes on beside the steps, such as sampling ahead, is not over with them
         still = {name: told for name, told in self._told.copy().items() if told.ended is None}
         self.what, self._since, self._told = what, self._clock(), still
+
+    def end(self, what: str) -> None:
+        """Nothing is done any more; the phases of the last step stay as they ended."""
+        self.what, self._since, self.has_ended = what, self._clock(), True
 
     @override
     def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
