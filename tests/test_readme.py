@@ -49,13 +49,15 @@ OTHERS_FLAGS = {
     *map(long_flag, FIELDS),
     *("--num-tr", "--agentic-type"),
     *("--nproc-per-node", "--multi_gpu", "--num_processes", "--ntasks-per-node", "--shutdown-timeout", "--cpu"),
-    *("--build-arg", "--init", "--gpus", "--shm-size", "--signal"),
+    *("--build-arg", "--init", "--gpus", "--shm-size", "--signal", "--local-dir", "--repo-type"),
     *("--kill-on-bad-exit", "--multi", "--num", *NUMBERS, *VALUES, "--fsdp2"),
     *(f"--{name.partition('_')[0]}" for name in (*KNOWN, *known_flags())),
 }
-"""Of docker and Slurm, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts elsewhere, and of
-ms-swift and TRL, up to the first underscore."""
-DOOR_FLAGS = {f"--{door.name}" for command in OPTIONS_OF.values() for door in command.door_options} | {
+"""Of docker, Slurm and the Hub's program, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts
+elsewhere, and of ms-swift and TRL, up to the first underscore."""
+DOOR_FLAGS = {
+    f"--{door.name.replace('_', '-')}" for command in OPTIONS_OF.values() for door in command.door_options
+} | {
     "--help",
     *translate.FLAGS,
 }

@@ -49,6 +49,18 @@ OVERRIDE = DoorOption(
 )
 
 
+QUIET = DoorOption(
+    name="quiet",
+    help="Print nothing but an error, on standard error; the exit status and the run's files tell the rest.",
+)
+LOG_FORMAT = DoorOption(
+    name="log_format",
+    metavar="FORMAT",
+    help="text: lines that begin with the time, as into a file, on a terminal too. json: one JSON object per line, "
+    "with time and event.",
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
     """The flags of a command."""

@@ -3,11 +3,12 @@
 import os
 import time
 
-from paceline.cli.arguments import CONFIG, OVERRIDE, RESUME, Command, help_page, parse
+from paceline.cli.arguments import CONFIG, LOG_FORMAT, OVERRIDE, QUIET, RESUME, Command, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.reading import options
 from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
+from paceline.reports.console import LOG_FORMATS, open_console, tell
 from paceline.training.setup.checks import check
 from paceline.training.setup.run_request import COMMAND_LINE_VOICE, new_run, resumed_run
 from paceline.workers.processes import carry_out, check_processes
@@ -22,7 +23,7 @@ COMMAND = Command(
     usage="paceline train [--config FILE] [--option value ...]\n"
     "       paceline train --resume RUN [--option value ...] [--override OPTION ...]",
     summary="Train a language model on verifiable rewards. Without options: the embedded model and task, on a CPU.",
-    door_options=(CONFIG, RESUME, OVERRIDE),
+    door_options=(CONFIG, RESUME, OVERRIDE, LOG_FORMAT, QUIET),
     options=options(),
 )
 
@@ -50,6 +51,10 @@ def _run(argv: list[str], place: Launched | None) -> int:
     if given.help:
         print(help_page(COMMAND) if speaks else "", end="")
         return DONE
+    log_format = given.door.get("log_format")
+    if log_format not in (None, *LOG_FORMATS):
+        raise ConfigError(f"--log-format must be {' or '.join(LOG_FORMATS)}, got {log_format!r}")
+    console = open_console(log_format=log_format, quiet="quiet" in given.door)
     file, override = given.door.get("config"), given.several["override"]
     checked = None
     if "resume" in given.door:
@@ -62,7 +67,11 @@ def _run(argv: list[str], place: Launched | None) -> int:
     else:
         request = new_run(given.options, file=file)
         if speaks:
-            print(request.origin, flush=True)
+            tell(console, request.origin)
         check_processes(request.config, place)
         checked = check(request.config)
-    return carry_out(request, checked, place=place, voice=COMMAND_LINE_VOICE, loading=loading_libraries)
+    if speaks and console.is_terminal:
+        tell(console, "loading torch and transformers, which takes some seconds")
+    return carry_out(
+        request, checked, place=place, voice=COMMAND_LINE_VOICE, console=console, loading=loading_libraries
+    )

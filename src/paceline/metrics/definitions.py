@@ -116,8 +116,8 @@ METRICS: Mapping[str, Metric] = {
     "clock": Metric(
         "seconds",
         "generate, reward, update, other, total; produce: all of the producing side, the way of weights and "
-        "completions included; weights: the first of those ways; wait: how long training waited for it all; and "
-        "tokens_per_second generated",
+        "completions included; weights: the first of those ways; wait: how long training waited for it all; "
+        "tokens_per_second generated; and time: when the step ended, in seconds since 1970",
     ),
 }
 

@@ -157,7 +157,10 @@ def record_step(
         **staleness_metrics(batch.groups, policy_version=version - stats.updates),
         **{name: value for name, value in updates.items() if value is not None or name not in OPTIONAL},
         "alarms": [],
-        "clock": step_clock(batch, weights=transfer.seconds, produce=sampled.seconds, total=total, **clock.seconds),
+        "clock": {
+            **step_clock(batch, weights=transfer.seconds, produce=sampled.seconds, total=total, **clock.seconds),
+            "time": time.time(),
+        },
     }
     if transfer.nbytes:
         record["weights_bytes"] = transfer.nbytes
@@ -209,8 +212,13 @@ def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
         results = [run.backend.evaluate(evaluator, step=step) for evaluator in evaluators]
     for result in results:
         run.run_dir.write_eval_completions(result.name, result.step, result.completion_records())
-        run.run_dir.append_eval(result.record())
+        run.run_dir.append_eval(timed(result.record()))
     return results
+
+
+def timed(record: dict[str, Any]) -> dict[str, Any]:
+    """Return an evaluation's record with the time at which it ended, in seconds since 1970."""
+    return {**record, "clock": {**record["clock"], "time": time.time()}}
 
 
 def save(run: Run) -> Requests:

@@ -46,7 +46,7 @@ def step_numbers(record: MetricsRecord, batch: RolloutBatch, *, num_tokens: int)
         "sampling/sampling_logp_difference/max": record["logprob_mismatch_max"],
         "step_time": record["clock"]["total"],
         **{name: record[name] for name in OURS if name in record},
-        **{f"clock/{phase}": seconds for phase, seconds in record["clock"].items()},
+        **{f"clock/{phase}": seconds for phase, seconds in record["clock"].items() if phase != "time"},
         "epoch": record["epoch"],
     }
 
