@@ -8,6 +8,8 @@ import pytest
 
 from paceline.cli.main import main
 
+LAST = "arithmetic%3Atest-step-000002.jsonl"
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
@@ -19,9 +21,12 @@ def run(tmp_path_factory):
 
 def test_the_program_of_the_card_answers_as_the_run_measured(run, tmp_path, capsys):
     card = (run / "final" / "README.md").read_text()
-    measured = json.loads((run / "evals" / "arithmetic%3Atest-step-000002.jsonl").read_text().splitlines()[0])
-    question = measured["prompt"].removeprefix("<|user|>").partition("<|end|>")[0]
-    program = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1].replace("What is 12 + 30?", question)
+    program = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
+    asked = re.search(r'"role": "user", "content": (".*")', program)[1]
+    records = [json.loads(line) for line in (run / "evals" / LAST).read_text().splitlines()]
+    (measured,) = [one for one in records if json.loads(asked) in one["prompt"]]
+    assert measured["correct"] or not any(one["correct"] for one in records)
+    assert f"its gold answer: {measured['answer']}\n" in program
     assert 'folder = "."  #' in program
     (tmp_path / "program.py").write_text(program.replace('folder = "."', f"folder = {str(run / 'final')!r}"))
     capsys.readouterr()

@@ -1,22 +1,30 @@
 """The model card of a trained model, from the run's records."""
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import cast
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import write_or_explain
 from paceline.config.sections import Config
-from paceline.data.prompts import system_prompt
+from paceline.data.prompts import Tokenizer, apply_template, system_prompt
+from paceline.errors import DataError
 from paceline.metrics.comparisons import compare_records
 from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
-from paceline.reports.model_card.facts import CardFacts, HeldOutResult, Measured, Prompting, Source, named
+from paceline.reports.model_card.facts import CardFacts, Example, HeldOutResult, Measured, Prompting, Source, named
 from paceline.reports.model_card.page import MARK, model_card
 from paceline.rewards.resolving import default_system_prompt
 
 LIBRARIES = ("paceline", "torch", "transformers", "datasets", "peft")
 CARD = "README.md"
+LONGEST, LONGEST_ANSWER = 1500, 100
+"""Characters of a prompt and of an answer that the card prints."""
+PLACE = "THE-QUESTION"
+"""Where a question stands in a prompt, to find it there."""
 BESIDE = "README-paceline.md"
 """Where a file of somebody else's has the card's name."""
 
@@ -60,6 +68,11 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
                 looks=len(records) - 1,
             )
         )
+    example = None
+    if evaluations:  # of the first set, as it was measured last
+        name = evaluations[0]["set"]
+        last = [one for one in evaluations if one["set"] == name][-1]
+        example = _example(run_dir.eval_completions(name, last["step"]), prompting, config, folder)
     return CardFacts(
         name=run_dir.path.resolve().name,
         config=config,
@@ -70,9 +83,35 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         steps=step,
         versions=versions,
         results=tuple(results),
+        example=example,
         links=run_dir.links(),
         labels={name: _source(name).label for name in config.rewards.names if "/" in name},
     )
+
+
+def _example(records: Sequence[Record], prompting: Prompting, config: Config, folder: Path) -> Example | None:
+    """A held-out task of one turn that was answered right, or else the first one; None where there is none to print."""
+    known = [
+        one
+        for one in records
+        if isinstance(one.get("answer"), str) and len(one["prompt"]) <= LONGEST and "episode" not in one
+    ]
+    if not known:
+        return None
+    record = next((one for one in known if one["correct"]), known[0])
+    answer, question = " ".join(record["answer"].split()), None
+    if prompting.has_chat_template and prompting.missing_file is None:
+        from paceline.models.pretrained import load_tokenizer  # it brings transformers, which exporting has loaded
+
+        tokenizer = load_tokenizer(replace(config.model, model=str(folder)))
+        system = [] if prompting.system is None else [{"role": "system", "content": prompting.system}]
+        messages = [*system, {"role": "user", "content": PLACE}]
+        with suppress(DataError):  # a template that refuses these messages was not asked so
+            rendered = apply_template(cast(Tokenizer, tokenizer), messages, config.data.switches, "of the card")
+            before, _, after = rendered.partition(PLACE)
+            if record["prompt"].startswith(before) and record["prompt"].endswith(after):
+                question = record["prompt"][len(before) : len(record["prompt"]) - len(after)]
+    return Example(prompt=record["prompt"], answer=answer[:LONGEST_ANSWER], question=question)
 
 
 def write_card(facts: CardFacts, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
 from paceline.metrics.comparisons import compare
 from paceline.metrics.intervals import wilson
-from paceline.reports.model_card.facts import CardFacts, HeldOutResult, Measured, Prompting, Source, named
+from paceline.reports.model_card.facts import CardFacts, Example, HeldOutResult, Measured, Prompting, Source, named
 from paceline.reports.model_card.page import MARK, model_card, paper_of
 from paceline.training.card import card_facts, write_card
 
@@ -131,6 +131,16 @@ def test_the_program_asks_with_the_system_message_of_training_and_an_adapter_is_
     compile(program, "card", "exec")
     assert "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer\n" in adapter
     assert front_matter(adapter)["library_name"] == "peft"
+
+
+def test_the_program_asks_a_held_out_task_and_says_its_gold_answer():
+    example = Example(prompt="<|user|>2 + 2?<|end|>", answer="4", question="2 + 2?")
+    card = model_card(facts(example=example))
+    assert "# a held-out task, asked as in the run; its gold answer: 4\nmessages = [" in card
+    assert '{"role": "user", "content": "2 + 2?"},' in card
+    # of several turns the whole prompt, in which the template stands already
+    whole = model_card(facts(example=replace(example, question=None)))
+    assert 'prompt = tokenizer("<|user|>2 + 2?<|end|>", return_tensors="pt", add_special_tokens=False)' in whole
 
 
 def run_with(path, *rights: list[bool]) -> RunDir:

@@ -68,6 +68,18 @@ class Prompting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """A held-out task as the run asked it."""
+
+    prompt: str
+    """The whole text, through the chat template where there is one."""
+    answer: str
+    """Its gold answer."""
+    question: str | None = None
+    """The user's message alone; None: the prompt is plain text, or more than a system message and a question."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
     """What a card says besides the configuration, `config`."""
 
@@ -82,6 +94,8 @@ class CardFacts:
     """Steps that the weights were trained for."""
     versions: Mapping[str, str]
     results: tuple[HeldOutResult, ...] = ()
+    example: Example | None = None
+    """What the program of the card asks; None: a question that any model can be asked."""
     tags: tuple[str, ...] = ()
     """Beside those that every card has."""
     fields: Mapping[str, object] = field(default_factory=dict)

@@ -158,10 +158,17 @@ def loading_program(facts: CardFacts) -> str:
     imports = [f"from transformers import {loader}, AutoTokenizer"]
     if facts.is_adapter:
         imports = [f"from peft import {loader}", "from transformers import AutoTokenizer"]
-    prompt = [f'prompt = tokenizer("{QUESTION}", return_tensors="pt")']
-    if facts.prompting.has_chat_template:
+    example = facts.example
+    said = [] if example is None else [f"# a held-out task, asked as in the run; its gold answer: {example.answer}"]
+    if example is not None and example.question is None:
+        text, plain = json.dumps(example.prompt, ensure_ascii=False), not facts.prompting.has_chat_template
+        prompt = [f'prompt = tokenizer({text}, return_tensors="pt"{"" if plain else ", add_special_tokens=False"})']
+    elif not facts.prompting.has_chat_template:
+        prompt = [f'prompt = tokenizer("{QUESTION}", return_tensors="pt")']
+    else:
+        question = QUESTION if example is None or example.question is None else example.question
         system = [] if facts.prompting.system is None else [{"role": "system", "content": facts.prompting.system}]
-        messages = [*system, {"role": "user", "content": QUESTION}]
+        messages = [*system, {"role": "user", "content": question}]
         thinking = facts.config.data.enable_thinking
         switch = "" if thinking is None else f", enable_thinking={thinking}"
         prompt = [
@@ -179,6 +186,7 @@ def loading_program(facts: CardFacts) -> str:
         'folder = "."  # the directory of this card, or the name that it has on the Hub',
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
         f"model = {loader}.from_pretrained(folder)",
+        *said,
         *prompt,
         f"output = model.generate(**prompt, max_new_tokens={length}, do_sample=False)",
         'print(tokenizer.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))',
