@@ -369,4 +369,12 @@ def evaluate(
         with MeasurementDisplay(console or open_console(), name=name, longest=longest) as display:
             overrides = objects.overrides(checked)
             say = display.say
-            return [*measure(options_of_run, checked, overrides=overrides, say=lambda text: say(in_keywords(text)))]
+            return [
+                *measure(
+                    options_of_run,
+                    checked,
+                    overrides=overrides,
+                    say=lambda text: say(in_keywords(text)),
+                    is_length_free=configuration.ground is None and "max_completion_length" not in objects.flags,
+                )
+            ]

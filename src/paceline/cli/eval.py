@@ -4,20 +4,23 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something, write_or_explain
-from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, directories, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
-from paceline.reports.console import MeasurementDisplay, open_console
+from paceline.models.places import ADAPTER_CONFIG
+from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check_held_out
@@ -55,8 +58,11 @@ JSON = DoorOption(
 
 COMMAND = Command(
     name="eval",
-    usage="paceline eval --model MODEL --dataset DATASET [--option value ...]\n       paceline eval --config FILE",
-    summary="Measure the accuracy of a model on held-out tasks. Without options: the embedded model and task.",
+    usage="paceline eval --model MODEL --dataset DATASET [--option value ...]\n"
+    "       paceline eval RUN [--option value ...]\n       paceline eval --config FILE",
+    summary="Measure the accuracy of a model on held-out tasks: that of --model, or what a run trained, with the run's "
+    "own held-out tasks, prompts, lengths and grader unless they are given. Without options: the embedded model and "
+    "task.",
     door_options=(CONFIG, BASELINE, OUTPUT_DIR, JSON),
     options=tuple(
         option
@@ -76,42 +82,47 @@ def run(argv: list[str]) -> int:
             f"paceline eval is one process, and a launcher started {place.size}; start it without one, or measure in "
             "`paceline train`, whose ranks share the questions"
         )
-    given = parse(COMMAND, argv)
+    places = list(takewhile(lambda word: not word.startswith("-"), argv))
+    given = parse(COMMAND, argv[len(places) :])
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
+    flags, file = _asked(places, given.options, given.door.get("config"))
     as_json = "json" in given.door
     console = Console(stderr=True) if as_json else open_console()
-    configuration = read_configuration(given.options, file=given.door.get("config"))
-    console.print(configuration.origin, highlight=False, markup=False, soft_wrap=True)
+    configuration = read_configuration(flags, file=file)
+    tell(console, configuration.origin)
     config = configuration.config
-    refuse_foreign_code(config, configuration.ground, given.options)
-    output_dir = Path(given.door["output_dir"]).expanduser() if "output_dir" in given.door else None
-    if output_dir is not None and holds_something(output_dir):
-        raise ConfigError(
-            f"--output-dir {output_dir} must be a new or an empty directory; give another, so that no measurement is "
-            "written over"
-        )
+    refuse_foreign_code(config, configuration.ground, flags)
+    is_length_free = configuration.ground is None and "max_completion_length" not in flags
+    output_dir = _new_directory(given.door.get("output_dir"))
     checked, before = check_held_out(config), list["AccuracyResult"]()
     if "baseline" in given.door:
         baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
-        for evaluation in _measured(baseline, checked, console, output_dir and output_dir / "baseline"):
+        place_of_first = output_dir and output_dir / "baseline"
+        for evaluation in _measured(baseline, checked, console, place_of_first, is_length_free=is_length_free):
             before.append(evaluation)
             if not as_json:
-                print(f"baseline {describe(evaluation)}", flush=True)
-    found = _measured(config, checked, console, output_dir, is_second=bool(before))
+                tell(console, f"baseline {describe(evaluation)}")
+    found = _measured(config, checked, console, output_dir, is_length_free=is_length_free, is_second=bool(before))
     for number, evaluation in enumerate(found):
         first = before[number] if before else None
         if as_json:
             print(json.dumps(_as_json(config, evaluation, given.door.get("baseline"), first)), flush=True)
         else:
-            lines = [describe(evaluation), evaluation.reasons(), *([compared(first, evaluation)] if first else [])]
-            print("\n".join(lines), flush=True)
+            for line in (describe(evaluation), evaluation.reasons(), *([compared(first, evaluation)] if first else [])):
+                tell(console, line)
     return DONE
 
 
 def _measured(
-    config: Config, checked: Checked, console: Console, directory: Path | None, *, is_second: bool = False
+    config: Config,
+    checked: Checked,
+    console: Console,
+    directory: Path | None,
+    *,
+    is_length_free: bool,
+    is_second: bool = False,
 ) -> "Iterator[AccuracyResult]":
     """Measure a model with its progress on the console; each result is in the directory before it is given.
 
@@ -130,11 +141,45 @@ def _measured(
     longest = config.sampling.max_completion_length
     with MeasurementDisplay(console, name=config.model.model, longest=longest) as display:
         say = (lambda sentence: None) if is_second else display.say
-        for evaluation in measure(config, checked, say=say, loading=loading_libraries):
+        found = measure(config, checked, say=say, is_length_free=is_length_free, loading=loading_libraries)
+        for evaluation in found:
             if run_dir is not None:
                 run_dir.write_eval_completions(evaluation.name, evaluation.step, evaluation.completion_records())
                 run_dir.append_eval(evaluation.record())
             yield evaluation
+
+
+def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tuple[dict[str, object], str | None]:
+    """The options and the file below them: those given, or of a run that is named, alone or as the model."""
+    if places:
+        (place,) = directories(places, command="eval", form="RUN", at_most=1)
+        if "model" in flags or file is not None:
+            other = "--model" if "model" in flags else "--config"
+            raise ConfigError(f"eval {place} measures what that run trained; leave out {other}, or the run")
+        refuse_no_run(place, "eval")
+        flags = {**flags, "model": str(place)}
+    if "model" not in flags or not is_run(run := Path(str(flags["model"])).expanduser()):
+        return flags, file
+    final = run / "final"
+    if not any((final / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+        raise ConfigError(
+            f"{run} has no final model yet, as its last step is not done; `paceline export {run} DIRECTORY` writes "
+            "that of its newest checkpoint, to be measured by --model DIRECTORY"
+        )
+    return {**flags, "model": str(final)}, file or str(run / "config.yaml")
+
+
+def _new_directory(named: str | None) -> Path | None:
+    """The directory for the measurement, if one is asked for; raises a ConfigError where it holds something."""
+    if named is None:
+        return None
+    directory = Path(named).expanduser()
+    if holds_something(directory):
+        raise ConfigError(
+            f"--output-dir {directory} must be a new or an empty directory; give another, so that no measurement is "
+            "written over"
+        )
+    return directory
 
 
 def _as_json(

@@ -19,10 +19,11 @@ def measure(
     *,
     overrides: "Overrides | None" = None,
     say: Callable[[str], None],
+    is_length_free: bool = False,
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> "Iterator[AccuracyResult]":
     """Evaluate every held-out set; `say` gets notices before any number, and imports that take seconds are made within
-    `loading`.
+    `loading`. `is_length_free`: nobody chose the length of completions, so it may be what the model leaves.
 
     Raises:
         PacelineError: a row, the model or a grader cannot be used; the sentence says what to change.
@@ -38,7 +39,7 @@ def measure(
     limit = positions_in(described)
     tokenizer = (None if overrides is None else overrides.tokenizer) or load_tokenizer(config.model)
     conversations = conversations_of(config, tokenizer, checked.environments, described, own)
-    evaluators = make_evaluators(config, tokenizer, checked, conversations, limit=limit)
+    evaluators = make_evaluators(config, tokenizer, checked, conversations, limit=limit, is_length_free=is_length_free)
     for one in evaluators:
         for note in one.notes:
             say(note if len(evaluators) == 1 else f"{one.name}: {note}")
