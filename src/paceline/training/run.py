@@ -131,6 +131,11 @@ class StepClock:
             yield
         self.seconds[name] = time.perf_counter() - started
 
+    def add_earlier(self, name: str, seconds: float) -> None:
+        """Count seconds that an earlier attempt spent on the step: its phases are in the record, so in the total."""
+        self.seconds[name] += seconds
+        self.started -= seconds
+
 
 def record_step(
     run: Run, number: int, sampled: SampledStep, stats: UpdateStats, learning_rate: float, clock: StepClock

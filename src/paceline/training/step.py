@@ -31,7 +31,10 @@ class Step:
         """
         if self._sampled is None:
             with self._clock.phase("wait", "sample"):
-                self._sampled = self._run.journal.read(self.number) or self._run.backend.sample(self.number)
+                found = self._run.journal.read(self.number)
+                self._sampled = found or self._run.backend.sample(self.number)
+            if found is not None:
+                self._clock.add_earlier("wait", found.seconds)
         return self._sampled.batch.groups
 
     def update(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
