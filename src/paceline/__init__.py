@@ -1,5 +1,6 @@
 """Fine-tune language models with group-relative reinforcement learning on verifiable rewards."""
 
+import logging
 import os
 import sys
 from importlib import import_module
@@ -31,6 +32,9 @@ SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 """What the library reads of it; where the user has set one, it stays."""
 if "torch" not in sys.modules and os.environ.keys().isdisjoint(SPIN_VARIABLES):
     os.environ[SPIN_VARIABLES[0]] = OPENMP_SPINS
+
+# It warns of a kernel that it cannot fetch for products with 4-bit weights, which Paceline does not use on a CPU.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 _HOMES = {
     "GRPOConfig": "paceline.compat.trl.config",

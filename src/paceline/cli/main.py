@@ -3,6 +3,7 @@
 0 done    1 the run failed    2 wrong usage    130 interrupted
 """
 
+import atexit
 import importlib
 import importlib.metadata
 import os
@@ -63,6 +64,8 @@ def main(argv: list[str] | None = None) -> int:
     """Run `paceline` with these arguments, by default the process's own; returns the exit status."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    if argv is None:
+        atexit.register(_hear_no_library)  # the first that is registered is the last that is called
     words = sys.argv[1:] if argv is None else argv
     # after `| head` the work goes on
     before = sys.stdout, sys.stderr
@@ -73,6 +76,15 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         sys.stdout, sys.stderr = before
+
+
+def _hear_no_library() -> None:
+    """Close standard error to what libraries in C report of themselves after Python's own end, such as nanobind of what
+    torch has not given back: it looks like a crash, and nobody can act on it."""
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 def exit_status(command: Callable[[], int]) -> int:

@@ -1,6 +1,9 @@
 """The command line: what it prints, what it answers, how flags become a configuration."""
 
+import logging
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -52,6 +55,34 @@ def test_what_paceline_says_of_itself_fits_a_narrow_terminal(capsys):
 def test_a_command_that_takes_directories_alone_says_so(words, sentence, capsys):
     assert main(words.split()) == 2
     assert capsys.readouterr().err == f"paceline: {sentence}\n"
+
+
+ENDS = """
+import ctypes, sys
+libc = ctypes.CDLL(None)
+# writes to standard error when the process ends
+libc.__cxa_atexit(ctypes.cast(libc.malloc_stats, ctypes.c_void_p), None, None)
+{}
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a function of glibc")
+def test_what_libraries_report_of_themselves_after_the_end_does_not_reach_the_terminal():
+    ours = "from paceline.cli.main import main\nsys.argv[1:] = ['nothing']\nsys.exit(main())"
+    alone, here = (
+        subprocess.run([sys.executable, "-c", ENDS.format(code)], capture_output=True, text=True, check=False)
+        for code in ("", ours)
+    )
+    assert "Arena 0" in alone.stderr
+    assert here.returncode == 2
+    assert here.stderr.startswith("paceline: there is no command 'nothing'")
+    assert len(here.stderr.splitlines()) == 1
+
+
+def test_the_kernel_that_bitsandbytes_cannot_fetch_is_not_told(caplog):
+    with caplog.at_level(logging.NOTSET):
+        logging.getLogger("bitsandbytes.backends.cpu.ops").warning("Failed to load CPU gemm_4bit_forward")
+    assert caplog.records == []
 
 
 def test_version(capsys):
