@@ -1,22 +1,31 @@
 """`paceline plan`: batches, memory and time of a configuration, before anything is loaded."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
+from paceline.cli.libraries import loading_libraries
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.layout import Sizes, layout, training_ranks
-from paceline.config.sections import Config
-from paceline.data.duplicates import also_trained_on, repeated_prompts
+from paceline.config.rules import require
+from paceline.config.sections import Config, EngineConfig
+from paceline.data.duplicates import also_trained_on, held_apart, refuse_overlap, repeated_prompts
 from paceline.data.formats import screen
+from paceline.data.lengths import length_histogram
+from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import is_file, load_rows
+from paceline.data.tasks import build_tasks
 from paceline.errors import DONE, ConfigError
+from paceline.models.places import model_place
+from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import unmet_needs
 from paceline.training.plan.batches import batch_plan, describe, service_calls
 from paceline.training.plan.describing import (
@@ -31,11 +40,11 @@ from paceline.training.plan.describing import (
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
 from paceline.training.plan.memory import computed_bytes, sampler_memory, samplers
-from paceline.training.plan.seconds import step_time
+from paceline.training.plan.seconds import rows_at_once, step_time
 from paceline.training.plan.shape import ModelShape, read_shape
 from paceline.training.setup.checks import Checked, check
 from paceline.training.setup.configuration import read_configuration
-from paceline.types import Task
+from paceline.types import RowCheck, Task
 
 PROCESSES = DoorOption(
     name="processes",
@@ -55,8 +64,9 @@ COMMAND = replace(
     TRAIN,
     name="plan",
     usage="paceline plan [--config FILE] [--gpu NAME] [--processes N] [--calibrate] [--option value ...]",
-    summary="Print batches, steps, memory and time of a training run. Reads the dataset and the model's config.json "
-    "only. Where the run would not fit it ends with status 2 and the one change by which it would.",
+    summary="Print batches, steps, memory and time of a training run. Reads the dataset, and of the model its "
+    "config.json and, where it is on this disk, its tokenizer. Where the run would not fit "
+    "it ends with status 2 and the one change by which it would.",
     door_options=(CONFIG, GPU, PROCESSES, CALIBRATE),
 )
 
@@ -77,38 +87,101 @@ def run(argv: list[str]) -> int:
         if not processes.isdecimal() or int(processes) < 1:
             raise ConfigError(f"--processes must be a whole number of at least 1, got {processes!r}")
         ranks = training_ranks(config.parallel, int(processes))
+        if int(processes) > 1:
+            refuse_spread(config.engine, int(processes))
     sizes, device = layout(config.parallel, ranks), _device(config, given.door)
     data, checked = config.data, check(config, runs_here=False)
     rows = load_rows(
         data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
     )
-    tasks = _tasks(rows, config)
+    if data.eval_share is not None:
+        rows, apart = held_apart(rows, data, seed=config.loop.seed)
+        print(f"\n{len(apart):,} rows are held out by --eval-share, and {len(rows):,} are trained on.")
+    reader = RowReader(config, checked)
+    tasks, lines = reader.read(rows, row_check(checked.functions))
     # rows of a large dataset that are left out count as taken, and so among its tasks
     num_tasks = len(tasks) if len(rows) <= WHOLE else len(rows)
     print(f"\n{describe(batch_plan(config, num_tasks), service_calls(config, checked.functions))}\n")
-    for sentence in _of_rows(config, checked, tasks):
+    for sentence in (*lines, *_of_rows(config, checked, tasks, reader)):
         print(f"{sentence}\n")
-    if too_large := _print_memory_and_time(config, sizes, device, is_calibrated="calibrate" in given.door):
+    prompts = reader.prompt_tokens
+    if too_large := _print_memory_and_time(config, sizes, device, prompts, is_calibrated="calibrate" in given.door):
         raise ConfigError(too_large)
     return DONE
 
 
-def _tasks(rows: Sequence[Row], config: Config) -> list[Task]:
-    """The tasks of rows, of a large dataset those that a run looks at, without what a tokenizer makes of them."""
-    found = screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, None)
-    return [
-        Task(
-            task_id=row.row_id,
-            prompt=asked.prompt if isinstance(asked.prompt, str) else json.dumps(asked.prompt, sort_keys=True),
-            prompt_ids=(),
-            answer=asked.answer,
-            columns=row.given,
+class RowReader:
+    """Makes the tasks of rows, and refuses what a run refuses; with the model's tokenizer where it is on this disk."""
+
+    def __init__(self, config: Config, checked: Checked) -> None:
+        self._config, self._checked = config, checked
+        most = config.data.max_prompt_length
+        self.prompt_tokens: tuple[int, int] = (most, most)
+        """Tokens of the longest prompt and of a prompt in the mean, as far as they are known; else at most."""
+        place = model_place(config.model.model, needs_weights=False)
+        folders = [Path(place.base), *([] if place.adapter is None else [place.adapter])]
+        # with an environment prompts show its tools, which a run asks for
+        self._is_exact = not checked.environments and any(
+            (folder / name).is_file() for folder in folders for name in TOKENIZER_FILES
         )
-        for row, asked in zip(found.rows, found.problems, strict=True)
-    ]
+
+    def read(
+        self, rows: Sequence[Row], by_functions: RowCheck | None, *, whole: bool = False
+    ) -> tuple[list[Task], list[str]]:
+        """Return the tasks, of a large dataset those that a run looks at unless all are needed, and what a run says of
+        them; without a tokenizer no prompt has a length."""
+        if self._is_exact:
+            return self._tokenised(rows, by_functions, whole=whole)
+        found = screen(rows if whole or len(rows) <= WHOLE else spread(rows, SAMPLE), self._config.data, None)
+        tasks = [
+            Task(
+                task_id=row.row_id,
+                prompt=asked.prompt if isinstance(asked.prompt, str) else json.dumps(asked.prompt, sort_keys=True),
+                prompt_ids=(),
+                answer=asked.answer,
+                columns=row.given,
+            )
+            for row, asked in zip(found.rows, found.problems, strict=True)
+        ]
+        return tasks, []
+
+    def _tokenised(
+        self, rows: Sequence[Row], by_functions: RowCheck | None, *, whole: bool
+    ) -> tuple[list[Task], list[str]]:
+        with loading_libraries():  # seconds, which a plan without a local tokenizer does not take
+            from paceline.models.pretrained import load_tokenizer, positions_in, read_config
+            from paceline.training.setup.held_out import check_prompts_fit, of_rows
+
+        config = self._config
+        tokenizer, limit = load_tokenizer(config.model), positions_in(read_config(config.model))
+        built = build_tasks(
+            rows,
+            cast(Tokenizer, tokenizer),
+            config.data,
+            system=self._checked.system,
+            check=by_functions,
+            whole=whole,
+        )
+        check_prompts_fit(built.looked_at, limit=limit, completion=config.sampling.max_completion_length)
+        if whole:
+            return [*built.looked_at], []
+        lengths = [len(task.prompt_ids) for task in built.looked_at]
+        self.prompt_tokens = built.longest_prompt, math.ceil(sum(lengths) / len(lengths))
+        return [*built.looked_at], [length_histogram(built.lengths), *of_rows(built)]
 
 
-def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task]) -> Iterator[str]:
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+"""Files one of which a directory with a tokenizer has."""
+
+
+def refuse_spread(engine: EngineConfig, processes: int) -> None:
+    """Refuse, as a launch of so many processes would, a vLLM that is spread over devices."""
+    right, rule = engine.vllm_tensor_parallel == 1, f"be 1 in each of {processes} processes that a launcher starts"
+    why = "every rank that samples has a vLLM in its process; the samplers of --cluster may spread theirs"
+    require(right, "vllm_tensor_parallel", engine.vllm_tensor_parallel, rule, why)
+
+
+def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
     """What a run would say of its rows before the first step."""
     yield from unmet_needs(checked.functions, tasks)
     if checked.environments:
@@ -119,12 +192,19 @@ def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task]) -> Iterato
             rows = load_rows(
                 address, split=config.data.eval_split, size=config.evaluation.eval_size, files=checked.files
             )
-            yield from (f"{name or address}: {one}" for one in also_trained_on(_tasks(rows, config), tasks))
+            held_out, _ = reader.read(rows, row_check(checked.measure), whole=True)
+            if not config.data.allow_overlap:
+                refuse_overlap(name or address, held_out, tasks)
+            yield from (f"{name or address}: {one}" for one in also_trained_on(held_out, tasks))
 
 
 def _device(config: Config, door: Mapping[str, str]) -> Device:
     if "gpu" not in door:
-        here = this_device(gpus=config.model.device != "cpu")
+        here, spread_over = this_device(gpus=config.model.device != "cpu"), config.engine.vllm_tensor_parallel
+        if spread_over > 1 and here.kind == "cuda":
+            there = len(ask_driver())
+            rule = f"be at most {there}, the GPUs that the driver shows"
+            require(spread_over <= there, "vllm_tensor_parallel", spread_over, rule, "plan for other GPUs with --gpu")
         if config.model.device == "cuda" and here.kind == "cpu":
             raise ConfigError("--device cuda cannot be planned for where no driver shows a GPU; name one with --gpu")
         return here
@@ -137,8 +217,11 @@ def _device(config: Config, door: Mapping[str, str]) -> Device:
     return GPUS[door["gpu"]]
 
 
-def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_calibrated: bool) -> str:
-    """Print both; returns why it does not fit, or an empty text."""
+def _print_memory_and_time(
+    config: Config, sizes: Sizes, device: Device, prompts: tuple[int, int], *, is_calibrated: bool
+) -> str:
+    """Print both; returns why it does not fit, or an empty text. `prompts`: tokens of the longest, and in the mean."""
+    config, mean = (replace(config, data=replace(config.data, max_prompt_length=tokens)) for tokens in prompts)
     shape = read_shape(config.model.model)
     if shape is None:
         print(
@@ -152,16 +235,19 @@ def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_c
     print(f"{several}{describe_memory(memory)}\n{describe_room(fitting, sizes, memory)}")
     sampler = sampler_memory(config, shape, sizes, on=device)
     if sampler is not None:
-        print(f"Of each of {samplers(config, sizes)} processes that sample:\n{describe_sampler(sampler)}")
+        devices = config.engine.vllm_tensor_parallel
+        each = f", on each of its {devices} devices" if devices > 1 else ""
+        print(f"Of each of {samplers(config, sizes)} processes that sample{each}:\n{describe_sampler(sampler)}")
     print(f"The model has {shape.parameters:,} parameters.")
     if sizes.ranks > 1:
         print(f"\n{describe_layouts(fitting.layouts(sizes.ranks), sizes.ranks)}")
     if is_calibrated:
-        device = calibrated(device, shape, number_bytes, config.model.threads)
+        rows = rows_at_once(config, sizes)
+        device = calibrated(device, shape, number_bytes, config.model.threads, rows=rows)
     if device.rates is None:
         print("\nHow long a step takes is not known: --calibrate measures this machine for two seconds.")
     else:
-        time = step_time(config, shape, memory, device.rates, number_bytes, sizes)
+        time = step_time(mean, shape, memory, device.rates, number_bytes, sizes)
         print(f"\n{describe_time(time, device.rates, device)}")
     if not fitting.has_room(memory):
         return refusal(fitting, sizes, memory)
@@ -169,22 +255,24 @@ def _print_memory_and_time(config: Config, sizes: Sizes, device: Device, *, is_c
 
 
 CALIBRATION_SECONDS = 0.5
-"""Duration of each of the two measurements."""
+"""Duration of each of the measurements."""
 PRODUCT_ROWS = {"cpu": 1024, "cuda": 16_384}
 """Rows of the measured product: enough to be limited by arithmetic."""
 BYTES_READ = {"cpu": 1 << 28, "cuda": 1 << 31}
 """Bytes to read, more than any cache holds."""
 
 
-def calibrated(device: Device, shape: ModelShape, number_bytes: int, threads: int) -> Device:
-    """The device with measured rates: a product of this model's width, and a sum larger than the caches."""
+def calibrated(device: Device, shape: ModelShape, number_bytes: int, threads: int, *, rows: int) -> Device:
+    """The device with measured rates: products of this model's width with many rows and with the `rows` of a decoding
+    step, as a run computes them, and a sum larger than the caches."""
     import torch
+
+    from paceline.kernels.linear import product
 
     if device.kind == "cpu" and threads:
         torch.set_num_threads(threads)
     dtype = torch.bfloat16 if number_bytes < 4 else torch.float32
     inner = max(shape.width, shape.layer // (4 * shape.width))
-    rows = torch.randn(PRODUCT_ROWS[device.kind], shape.width, device=device.kind).to(dtype)
     weight = torch.randn(inner, shape.width, device=device.kind).to(dtype)
     read = torch.ones(BYTES_READ[device.kind] // 4, device=device.kind)
 
@@ -192,21 +280,32 @@ def calibrated(device: Device, shape: ModelShape, number_bytes: int, threads: in
         if device.kind == "cuda":
             torch.cuda.synchronize()
 
-    products = 2 * rows.numel() * inner / _seconds_of(lambda: rows @ weight.T, wait)
-    return replace(device, rates=Rates(products=products, reading=read.nbytes / _seconds_of(read.sum, wait)))
+    def multiplied(count: int) -> float:
+        given = torch.randn(count, shape.width, device=device.kind).to(dtype)
+        return 2 * given.numel() * inner / _seconds_of(lambda: product(given, weight), wait)
+
+    return replace(
+        device,
+        rates=Rates(
+            products=multiplied(PRODUCT_ROWS[device.kind]),
+            reading=read.nbytes / _seconds_of(read.sum, wait),
+            decoding=multiplied(rows),
+        ),
+    )
 
 
 def _seconds_of(work: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Seconds per repetition, without the first."""
+    """Seconds of the fastest repetition: what other programs take of the machine is not the machine's."""
     work()
     wait()
-    count, begun = 0, time.perf_counter()
-    while time.perf_counter() - begun < CALIBRATION_SECONDS:
+    best, until = math.inf, time.perf_counter() + CALIBRATION_SECONDS
+    while time.perf_counter() < until:
+        begun = time.perf_counter()
         for _ in range(4):
             work()
         wait()
-        count += 4
-    return (time.perf_counter() - begun) / count
+        best = min(best, (time.perf_counter() - begun) / 4)
+    return best
 
 
 def this_device(*, gpus: bool = True, cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:

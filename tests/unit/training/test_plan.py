@@ -241,12 +241,58 @@ def test_plan_says_of_rows_what_a_run_would(tmp_path, monkeypatch, capsys):
     lines = [json.dumps({"question": question, "answer": answer}) for question, answer in rows]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))
     (tmp_path / "held.jsonl").write_text("\n".join([lines[0], '{"question": "5+5?", "answer": "10"}']))
-    assert main(["plan", "--model", "model", "--dataset", "rows.jsonl", "--eval-dataset", "held.jsonl"]) == 0
+    words = ["plan", "--model", "model", "--dataset", "rows.jsonl", "--eval-dataset", "held.jsonl"]
+    assert main(words) == 2
+    refused = capsys.readouterr().err
+    assert "held-out set held.jsonl: 1 of 2 prompts are trained on too (held.jsonl:1 is rows.jsonl:1)" in refused
+    assert main([*words, "--allow-overlap"]) == 0
     out = capsys.readouterr().out
     assert "compares with gold answers and 1 of 5 tasks have none (rows.jsonl:5): it gives them no number" in out
     assert "1 of 5 rows repeat the prompt and the answer of an earlier one (rows.jsonl:4 those of rows.jsonl:3)" in out
     assert "answer (rows.jsonl:1 has '2', rows.jsonl:2 has '3')" in out
     assert "held.jsonl: 1 of 2 prompts are trained on too (held.jsonl:1 is rows.jsonl:1)" in out
+
+
+def test_plan_refuses_the_prompts_that_a_run_refuses_where_the_tokenizer_is_on_this_disk(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({"question": question, "answer": "2"}) for question in ("1+1?", "1 + 1? " * 40, "3 - 1?")]
+    (tmp_path / "long.jsonl").write_text("\n".join(lines))
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines[:1]))
+    words = ["--model", "embedded", "--max-prompt-length", "64"]
+    refused = r"row long\.jsonl:2: its prompt has \d+ tokens, above --max-prompt-length 64 \(1 of 3 rows are\)"
+    assert main(["plan", *words, "--dataset", "long.jsonl"]) == 2
+    assert re.search(refused, capsys.readouterr().err)
+    assert main(["plan", *words, "--dataset", "rows.jsonl", "--eval-dataset", "long.jsonl"]) == 2
+    assert re.search(refused, capsys.readouterr().err)
+    assert main(["plan", *words, "--dataset", "long.jsonl", "--long-prompts", "drop"]) == 0
+    out = capsys.readouterr().out
+    assert "prompts above --max-prompt-length: 1 dropped, 0 truncated" in out
+    assert "prompt tokens: n 3," in out
+
+
+def test_plan_says_how_many_rows_a_share_holds_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_headers(tmp_path / "model")
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"question": "{n}+1?", "answer": "{n + 1}"}}\n' for n in range(20)))
+    assert main(["plan", "--model", "model", "--dataset", "rows.jsonl", "--eval-share", "0.1"]) == 0
+    out = capsys.readouterr().out
+    assert "2 rows are held out by --eval-share, and 18 are trained on." in out
+
+
+def test_a_vllm_that_is_spread_counts_its_devices(tmp_path, capsys):
+    shape = model_shape(SHAPE, parameters=1_000)
+    given = {**REQUIRED, "engine": "vllm", "max_prompt_length": 10, "max_completion_length": 30, "dtype": "float32"}
+    alone, two = (
+        memory_plan(build_config({**given, "vllm_tensor_parallel": number}), shape).engine for number in (1, 2)
+    )
+    # weights in bfloat16; 256 completions of 32 groups, each with one prompt; layers, keys and values, heads, width
+    assert alone == 1_000 * 2 + (256 * 30 + 32 * 10) * 2 * 2 * 2 * 8 * 4
+    assert two == alone // 2
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"question": "1+1?", "answer": "2"}\n' * 4)
+    words = ["--model", "embedded", "--dataset", str(rows), "--engine", "vllm", "--vllm-tensor-parallel", "2"]
+    assert main(["plan", *words, "--processes", "2"]) == 2
+    assert "--vllm-tensor-parallel must be 1 in each of 2 processes" in capsys.readouterr().err
 
 
 def test_memory_in_gib_stands_in_the_columns_of_the_phases_that_have_it():
@@ -343,6 +389,10 @@ def test_a_step_at_best_by_hand():
     cache = 2 * 2 * 2 * 8 * (8 * 8 + 2 * 8)
     assert slow.generate == pytest.approx(16 * 4 * (2_320 + cache) / 1e3)
     assert time.step == time.generate + time.update
+    # measured with as few rows, products of a decoding step have a rate of their own
+    few = step_time(config, shape, memory, Rates(products=1e6, reading=1e9, decoding=5e5), 4, Sizes())
+    assert few.generate == pytest.approx(2 * 2_320 * (16 / 1e6 + 16 * 8 / 5e5))
+    assert few.update == time.update
     # two processes train, and two others sample one prompt each: with 8 prompt tokens, 16 steps of 4 rows
     apart = {**given, "cluster": True, "num_producers": 2, "num_consumers": 2, "max_staleness": 1}
     sampled = step_time(build_config(apart), shape, memory, rates, 4, Sizes(replicate=2))
@@ -460,8 +510,9 @@ def test_a_gpu_that_is_not_here_is_planned_for_by_its_name(monkeypatch, capsys):
 
 
 def test_calibrating_gives_rates_that_this_machine_can_have():
-    found = calibrated(CPU, model_shape(SHAPE, parameters=10_000), 4, threads=1).rates
+    found = calibrated(CPU, model_shape(SHAPE, parameters=10_000), 4, threads=1, rows=8).rates
     assert 1e7 < found.products < 1e14
+    assert 1e6 < found.decoding < 1e14
     assert 1e8 < found.reading < 1e13
 
 

@@ -90,9 +90,11 @@ def describe_time(time: StepTime, rates: Rates, device: Device) -> str:
     rows = [
         ("sampling", f"{time.generate:10.2f} s"),
         ("update", f"{time.update:10.2f} s"),
-        ("a step, at best", f"{time.step:10.2f} s"),
+        ("a step, at best" if rates.decoding is None else "a step", f"{time.step:10.2f} s"),
     ]
     said = f"{rates.products / 1e12:.3g} Tflop/s, {rates.reading / 1e9:,.0f} GB/s"
+    if rates.decoding is not None:
+        said += f", {rates.decoding / 1e12:.3g} Tflop/s while decoding"
     return f"{table(rows)}\nFor completions at their longest, by the rates of {device.name}: {said}."
 
 

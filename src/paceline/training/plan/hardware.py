@@ -16,6 +16,8 @@ class Rates:
     """Floating-point operations per second, in the precision of the computation."""
     reading: float
     """Bytes of memory per second."""
+    decoding: float | None = None
+    """Operations per second with as few rows as are decoded at a time, where it was measured; None: as `products`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -276,14 +276,12 @@ def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> tupl
     prompts = math.ceil(sequences / generations)
     tokens = sequences * config.sampling.max_completion_length + prompts * config.data.max_prompt_length
     if config.engine.engine == "vllm":  # a copy of the weights and its cache, in addition to the run's own
-        asked = config.engine.vllm_cache_bytes
+        asked, devices = config.engine.vllm_cache_bytes, config.engine.vllm_tensor_parallel
         if on.kind == "cuda" and on.memory is not None and asked is None:
             return round(config.engine.vllm_gpu_share * on.memory), 0, 0
-        return (
-            shape.parameters * BFLOAT16_BYTES + (tokens * shape.cached * number_bytes if asked is None else asked),
-            0,
-            0,
-        )
+        # each device has its part of every layer; a size that is given is of each device's cache
+        parts = shape.parameters * BFLOAT16_BYTES + (tokens * shape.cached * number_bytes if asked is None else 0)
+        return math.ceil(parts / devices) + (asked or 0), 0, 0
     if on.kind == "cuda":  # rows are laid out for prompt and completion together
         tokens += sequences * config.data.max_prompt_length
     # what `prepared_weights` of engines/local copies: all in another precision or with an adapter, else what is joined

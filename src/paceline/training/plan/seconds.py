@@ -36,6 +36,12 @@ class StepTime:
         return max(self.generate, self.update) if self.is_ahead else self.generate + self.update
 
 
+def rows_at_once(config: Config, sizes: Sizes) -> int:
+    """Return how many completions a process decodes at a time."""
+    groups = math.ceil(config.loop.prompts_per_step / samplers(config, sizes))
+    return min(config.engine.concurrent_sequences, groups * config.sampling.num_generations)
+
+
 def step_time(
     config: Config, shape: ModelShape, memory: MemoryPlan, rates: Rates, number_bytes: int, sizes: Sizes
 ) -> StepTime:
@@ -44,11 +50,11 @@ def step_time(
     generations, optim = config.sampling.num_generations, config.optim
     # sampling: prompts once per group; then a token of every row at a time, which reads all weights and the cache
     groups = math.ceil(config.loop.prompts_per_step / samplers(config, sizes))
-    rows = min(config.engine.concurrent_sequences, groups * generations)
+    rows = rows_at_once(config, sizes)
     waves = math.ceil(groups * generations / rows)
     first = FORWARD * shape.multiplied * groups * prompt / rates.products
     read_cache = rows * length / 2 + rows / generations * prompt  # on average, a group's prompt once
-    operations = rows * FORWARD * shape.multiplied / rates.products
+    operations = rows * FORWARD * shape.multiplied / (rates.products if rates.decoding is None else rates.decoding)
     reading = number_bytes * (shape.multiplied + shape.cached * read_cache) / rates.reading
     generate = first + waves * length * max(operations, reading)
     # update: forward and backward over every token, and what AdamW reads and writes
