@@ -14,16 +14,19 @@ from paceline.models.loaded import Loaded
 from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
 from paceline.models.rope import rope_by_length
-from paceline.training.evaluation import AccuracyEvaluator
+from paceline.training.evaluation import AccuracyEvaluator, AccuracyResult
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import service_calls
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.setup.evaluators import EvalResult
 from paceline.training.setup.held_out import of_graders, of_rows
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.trainer import Trainer
 from paceline.types import Task
 
+MANY_EQUAL = 0.5
+"""Share of groups without signal from which a run says before its first step what would help."""
 MANY_CORRECTED = 0.2
 """Share of corrected tokens above which engine and trainer plainly disagree."""
 
@@ -120,6 +123,37 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], check
     if checkpoint is not None:
         lines.append(f"going on after step {checkpoint.state.step} from {checkpoint.path}")
     return lines
+
+
+def first_look(config: Config, results: Sequence[EvalResult]) -> list[str]:
+    """Say what the first evaluation found, and whether so much is right that completions of a prompt will differ.
+
+    Where every prompt is right with probability p, all G completions of one are right or all are wrong with p^G +
+    (1 - p)^G; where prompts differ, which that function of p is convex in, it is more.
+    """
+    sentences = []
+    for one in results:
+        if not isinstance(one, AccuracyResult):
+            continue
+        sentences.append(f"{one.name}: {one.reasons()}")
+        if config.rewards.names != (config.evaluation.eval_reward_func,):
+            continue  # another reward may differ where the verdict does not
+        right, size, found = one.accuracy.value, config.sampling.num_generations, one.verdicts()
+        equal = right**size + (1 - right) ** size
+        if equal < MANY_EQUAL:
+            continue
+        helps = (
+            ["harder tasks"] if right > 1 / 2 else ["easier tasks", "a second function that gives part of the score"]
+        )
+        if right < 1 / 2 and found["cut"] > found["completions"] / 2:
+            helps.insert(0, "a greater --max-completion-length")
+        if right < 1 / 2 and found["no_answer"] > found["completions"] / 2:
+            helps.insert(0, "a reward or system message for the format that the model writes")
+        sentences.append(
+            f"at {100 * right:.1f} % right, at least {100 * equal:.0f} % of the groups of {size} completions will have "
+            f"equal rewards and teach nothing; what helps: {', '.join(helps)}, more --num-generations"
+        )
+    return sentences
 
 
 def engine_sentences(engine: TrainedEngine) -> list[str]:

@@ -19,7 +19,7 @@ from paceline.runtime.activity import ACTIVITY, RUN, trace
 from paceline.training.backend import Backend
 from paceline.training.guards import NOT_FINITE, Guards
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.records import step_clock, step_warnings
+from paceline.training.records import first_look, step_clock, step_warnings
 from paceline.training.rollout_journal import Journal, SampledStep
 from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.restoring import restorable_lines
@@ -202,6 +202,8 @@ def apply(run: Run, wanted: Requests) -> None:
     if wanted.evaluate and run.inputs.evaluators:
         results = evaluate(run, run.inputs.evaluators)
         wanted |= run.observer.evaluated(results)
+        if run.state.step == 0:
+            notify(run, first_look(run.config, results))
     if wanted.save:
         wanted |= save(run)
     if wanted.evaluate or wanted.save:

@@ -3,11 +3,13 @@
 import pytest
 
 from paceline.cli.eval import compared
+from paceline.config.building import build_config
 from paceline.engines import Sampling
 from paceline.errors import DataError
 from paceline.reports.summary import gain
 from paceline.rewards.resolving import resolve
 from paceline.training.evaluation import AccuracyEvaluator
+from paceline.training.records import first_look
 from tests.scripted import ScriptedEngine, completion, task
 
 
@@ -212,3 +214,34 @@ def test_two_models_are_compared_in_one_line():
 def test_two_models_that_were_graded_on_no_common_task_are_not_compared():
     with pytest.raises(DataError, match="no held-out task was graded before and after"):
         compared(measure(("right",), ("skip",)), measure(("skip",), ("right",)))
+
+
+@pytest.mark.parametrize(
+    ("right", "options", "said"),
+    [
+        # 0.1^4 + 0.9^4 = 0.656
+        (
+            1,
+            {},
+            "at 10.0 % right, at least 66 % of the groups of 4 completions will have equal rewards and teach nothing",
+        ),
+        (1, {"num_generations": 8}, None),  # 0.9^8 = 0.430
+        (
+            9,
+            {},
+            "at 90.0 % right, at least 66 % of the groups of 4 completions will have equal rewards and teach nothing",
+        ),
+        (1, {"reward_funcs": "accuracy format"}, None),  # another function may tell completions apart
+    ],
+)
+def test_the_first_evaluation_says_how_many_groups_will_teach_nothing_and_what_would_help(right, options, said):
+    given = {"model": "m", "dataset": "d", "num_generations": 4, **options}
+    if "reward_funcs" in given:
+        given["reward_funcs"] = given["reward_funcs"].split()
+    found = measure(*[("right",)] * right, *[("wrong",)] * (10 - right))
+    first, *others = first_look(build_config(given), [found])
+    assert first.startswith(f"a:test: of 10 completions: {right} right, ")
+    assert first.endswith("0 cut at --max-completion-length")
+    assert [one.partition(";")[0] for one in others] == ([] if said is None else [said])
+    if said is not None:
+        assert ("harder tasks" in others[0], "easier tasks" in others[0]) == (right == 9, right == 1)
