@@ -244,6 +244,10 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
         (f"{TRL} --save_steps 2.5", "save_steps must be a whole number above 1, got 2.5"),
         (f"{TRL} --dtype float16", "half precision is not offered"),
         ("trl grpo --model_name_or_path M", "TRL has no default reward"),
+        (
+            "accelerate launch gspo.py --model_name_or_path M",
+            "gspo.py is given no rewards by its flags: TRL's own script",
+        ),
         ("trl grpo --reward_funcs accuracy_reward", "TRL needs --model_name_or_path"),
         ("trl dpo --x", "`trl` must be followed by grpo, got 'dpo'"),
         ("accelerate launch --num_procesess 2 train_grpo.py", "did you mean --num_processes?"),

@@ -19,6 +19,7 @@ from paceline.errors import ConfigError
 
 PEFT_RANK, PEFT_ALPHA = 16, 32.0
 """TRL's own defaults."""
+REWARD_FLAGS = {"reward_funcs", "reward_model_name_or_path"}
 
 
 def from_trl(command: ForeignCommand, repair: bool) -> Translation | None:
@@ -32,6 +33,13 @@ def from_trl(command: ForeignCommand, repair: bool) -> Translation | None:
     # flags of accelerate, which `trl grpo` passes on
     if named := {ACCELERATE[name]: given[name][-1] for name in ACCELERATE if given.get(name)}:
         start = with_numbers(start, named)
+    script = next((word for word in start.words if word.endswith(".py")), None)
+    if script is not None and not REWARD_FLAGS & given.keys():
+        raise ConfigError(
+            f"{script} is given no rewards by its flags: TRL's own script needs --reward_funcs accuracy_reward; one "
+            "that names its rewards itself is a program, so change its import to `from paceline import GRPOConfig, "
+            "GRPOTrainer` and run it with the same flags"
+        )
     translate_flags(given, start, found)
     return found
 
