@@ -73,6 +73,34 @@ class FurtherRequests(Protocol):
         """
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampled:
+    """Tokens by which one step of an engine has lengthened a completion."""
+
+    request: int
+    """Index of its request, counted over all that the engine has taken."""
+    sample: int
+    """Index among the completions of its request."""
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Log-probability of each of the tokens, in nats."""
+    finish_reason: FinishReason | None
+    """Why the completion ends with them; None: it goes on."""
+
+
+class RequestStream(Protocol):
+    """Requests that come up at any time, each with its own way of sampling, and the listener to their tokens."""
+
+    def take(self, *, wait: bool) -> Sequence[tuple[Request, Sampling]] | None:
+        """Take the requests that have come up since the last call; None: there will be no more.
+
+        `wait` blocks until there is one, or will be no more; else the sequence may be empty.
+        """
+
+    def tell(self, sampled: Sequence[Sampled]) -> Sequence[bool]:
+        """Tell what one step has sampled, in the engine's thread. Returns True for each completion to end at once."""
+
+
 TakeNewer = Callable[[], int | None]
 """Called between two tokens. Where there are newer weights it puts them into the model, and gives the number of updates
 that they have seen; None: the weights are as they were."""
@@ -115,6 +143,13 @@ class TrainedEngine(Engine, Protocol):
 
         Raises:
             TrainingError: what the engine computes then is not what the trainer does.
+        """
+
+    def stream(self, stream: RequestStream, *, length: int) -> None:
+        """Sample what `stream` gives until it has no more, and tell it each token at once; nothing is kept of it.
+
+        A request's sampling says how its tokens are drawn, its stop strings are the listener's to see. A prompt and its
+        completion have at most `length` tokens together, and no request continues another.
         """
 
     def rest(self) -> None:

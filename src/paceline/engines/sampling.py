@@ -5,6 +5,8 @@ depends on nothing else: not on its neighbours, its row, or a generator's state.
 positions count sampled tokens from 0.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -67,6 +69,25 @@ def draw(
     probs = scores.softmax(-1)
     tokens = _inverse_cdf(probs, uniform)
     return tokens.squeeze(1), probs.gather(1, tokens).squeeze(1).log()
+
+
+def draw_each(
+    logits: Float[Tensor, "S V"], uniform: Float[Tensor, " S"], samplings: Sequence[Sampling]
+) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+    """As `draw`, with a `Sampling` for each row."""
+    rows_of = dict[Sampling, list[int]]()
+    for row, sampling in enumerate(samplings):
+        rows_of.setdefault(sampling, []).append(row)
+    if len(rows_of) == 1:
+        return draw(logits, uniform, samplings[0])
+    parts = [torch.tensor(rows, device=logits.device) for rows in rows_of.values()]
+    drawn = [
+        draw(logits.index_select(0, rows), uniform.index_select(0, rows), sampling)
+        for rows, sampling in zip(parts, rows_of, strict=True)
+    ]
+    back = torch.cat(parts).argsort()
+    tokens, logprobs = (torch.cat(column).index_select(0, back) for column in zip(*drawn, strict=True))
+    return tokens, logprobs
 
 
 def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor, "S V"]:

@@ -1,7 +1,8 @@
 """The engine that samples with the trainer's own weights, in the trainer's process.
 
 engine.py        the engine, and which decoder it samples with
-scheduling.py    which completion sits in which row
+scheduling.py    when prompts enter, rows are refilled, and the batch shrinks and grows
+rows.py          which completion sits in which row
 parking.py       contexts of conversations between their turns
 decoder.py       the interface of what computes logits
 plain.py         any model of transformers, by its own forward pass, with and without a cache

@@ -9,7 +9,17 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import override
 
-from paceline.engines import Finished, FurtherRequests, OnFinished, Request, Sampling, TakeNewer, TrainedEngine
+from paceline.engines import (
+    Finished,
+    FurtherRequests,
+    OnFinished,
+    Request,
+    RequestStream,
+    Sampled,
+    Sampling,
+    TakeNewer,
+    TrainedEngine,
+)
 from paceline.engines.local.attention import heads_of
 from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.fused import FusedDecoder
@@ -17,7 +27,8 @@ from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, recor
 from paceline.engines.local.operations import kernels_reason
 from paceline.engines.local.parking import ASSUMED_FREE, PARKED_SHARE, Parked
 from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
-from paceline.engines.local.scheduling import SamplingJob, Scheduler
+from paceline.engines.local.rows import SamplingJob
+from paceline.engines.local.scheduling import Scheduler
 from paceline.engines.local.weights import unsupported_reason
 from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite, texts_of
 from paceline.errors import ModelError, first_line
@@ -144,6 +155,66 @@ class LocalEngine(TrainedEngine):
         completions = iter(completions_of(self._tokenizer, stopping, lists, call.limits))
         return [tuple(next(completions) for _ in request.keys) for request in call.requests]
 
+    @override
+    def stream(self, stream: RequestStream, *, length: int) -> None:
+        """Sample what `stream` gives, on the model's own weights; see `TrainedEngine`.
+
+        Raises:
+            DataError: a prompt without tokens, or limits that do not fit keys or sampling.
+            TrainingError: the logits are not finite.
+        """
+        places, taken, numbered = dict[int, tuple[int, int]](), 0, 0
+
+        def take_jobs(wait: bool) -> list[SamplingJob] | None:
+            nonlocal taken, numbered
+            if (more := stream.take(wait=wait)) is None:
+                return None
+            jobs = list[SamplingJob]()
+            for request, sampling in more:
+                check_requests([request], sampling)
+                jobs += jobs_of(request, sampling, numbered, self._capacity)
+                places.update((numbered + sample, (taken, sample)) for sample in range(len(request.keys)))
+                taken, numbered = taken + 1, numbered + len(request.keys)
+            return jobs
+
+        def tell(sequences: np.ndarray, tokens: np.ndarray, logprobs: np.ndarray, ended: np.ndarray) -> np.ndarray:
+            refuse_not_finite(logprobs, self.policy_version)
+            is_end = stopping.ended(tokens)
+            columns = (column.tolist() for column in (sequences, tokens, logprobs, ended, is_end))
+            sampled = [
+                Sampled(
+                    request=places[number][0],
+                    sample=places[number][1],
+                    token_ids=(token,),
+                    logprobs=(logprob,),
+                    finish_reason=("stop" if ends else "length") if has_ended else None,
+                )
+                for number, token, logprob, has_ended, ends in zip(*columns, strict=True)
+            ]
+            unwanted = np.array(stream.tell(sampled), dtype=bool)
+            for number in sequences[ended | unwanted].tolist():
+                del places[number]
+            return unwanted
+
+        vocab_size = self._model.get_output_embeddings().weight.shape[0]
+        stopping = Stopping(self._tokenizer, self._end_tokens, (), vocab_size)
+        with torch.inference_mode(self.path == "fused"), evaluating(self._model):
+            Scheduler(
+                decoder=self._decoder,
+                sampling=Sampling(max_completion_length=length),
+                stopping=stopping,
+                jobs=(),
+                policy_version=self.policy_version,
+                take_newer=None,
+                concurrent_sequences=self._capacity,
+                device=self._model.device,
+                on_ended=None,
+                take_jobs=take_jobs,
+                parked=Parked(0),
+                on_drawn=tell,
+                room=length,
+            ).run()
+
     def _most_parked(self) -> int:
         if self._parked_bytes is not None:
             return self._parked_bytes
@@ -175,18 +246,7 @@ class _Call:
         for request in requests:
             limits, first = limits_of(request, self._sampling), len(self.limits)
             continues = None if request.continues is None else self._first[request.continues[0]] + request.continues[1]
-            for start in range(0, len(request.keys), self._capacity):
-                part = slice(start, start + self._capacity)
-                keys = request.keys[part]
-                jobs.append(
-                    SamplingJob(
-                        prompt_ids=request.prompt_ids,
-                        sequences=tuple(range(first + start, first + start + len(keys))),
-                        keys=keys,
-                        limits=limits[part],
-                        continues=continues,
-                    )
-                )
+            jobs += jobs_of(request, self._sampling, first, self._capacity, continues=continues)
             self._places += [(len(self.requests), sample) for sample in range(len(limits))]
             self._first.append(first)
             self.limits += limits
@@ -198,6 +258,24 @@ class _Call:
         request, sample = self._places[sequence]
         reason = stopping.finish_reason(tokens, self.limits[sequence])
         return Finished(request=request, sample=sample, token_ids=tuple(tokens), text=text, finish_reason=reason)
+
+
+def jobs_of(
+    request: Request, sampling: Sampling, first: int, capacity: int, *, continues: int | None = None
+) -> list[SamplingJob]:
+    """Make jobs of a request, several where its group is larger than the capacity; completions count from `first`."""
+    limits = limits_of(request, sampling)
+    return [
+        SamplingJob(
+            prompt_ids=request.prompt_ids,
+            sequences=tuple(range(first + start, first + min(start + capacity, len(request.keys)))),
+            keys=request.keys[start : start + capacity],
+            limits=limits[start : start + capacity],
+            sampling=sampling,
+            continues=continues,
+        )
+        for start in range(0, len(request.keys), capacity)
+    ]
 
 
 # --- the decoder: the fastest whose logits equal the model's own on a short made-up batch

@@ -7,7 +7,6 @@ token among the others' steps.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +18,9 @@ from paceline.engines import Sampling, TakeNewer
 from paceline.engines.local.attention import Context
 from paceline.engines.local.decoder import Decoder, rounded_up
 from paceline.engines.local.parking import Parked, reading_pays
+from paceline.engines.local.rows import FREE, Rows, SamplingJob
 from paceline.engines.requests import Stopping
-from paceline.engines.sampling import as_signed_64, draw, uniforms
+from paceline.engines.sampling import draw_each, uniforms
 from paceline.runtime.activity import ACTIVITY
 
 UNIFORM_BLOCK = 32
@@ -29,84 +29,15 @@ REFILL_SHARE = 4
 """Waiting prompts enter once one row in this many is free: fewer, larger prefills."""
 SPARE_ROWS = 2
 """A batch that conversations may come back to shrinks once the rows in use are one in this many: storage moves less."""
-_FREE = -1
 
 OnEnded = Callable[[list[tuple[int, list[int]]]], list[bool]]
 """Called with the completions that one step has ended: the number and the tokens of each. Returns which of them may be
 continued."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SamplingJob:
-    """A prompt and the completions to sample from it, which are numbered over the whole call."""
-
-    prompt_ids: tuple[int, ...]
-    sequences: tuple[int, ...]
-    """Number of each completion."""
-    keys: tuple[int, ...]
-    limits: tuple[int, ...]
-    """Largest number of tokens of each completion."""
-    continues: int | None = None
-    """Number of the completion with whose prompt and tokens the prompt begins; None: it is of its own."""
-
-
+OnDrawn = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""Called with what one step has drawn: the numbers of the completions, a token and its logprob of each, and True where
+it has ended. Returns True for those that are to end too."""
 TakeJobs = Callable[[bool], Sequence[SamplingJob] | None]
 """Gives the jobs that have come up since it was called last; None: there will be no more. True: waits until either."""
-
-
-class Rows:
-    """The rows of a batch in parallel columns: one entry for each row, which holds a completion or is free."""
-
-    def __init__(self, count: int, history: int) -> None:
-        """Start with all rows free; `history` is how many tokens of each completion are kept."""
-        self.sequence = np.full(count, _FREE)
-        """Number of each row's completion. Replaced and never changed in place, since the log of draws refers to it."""
-        self.num_sampled = np.zeros(count, dtype=np.int64)
-        """Tokens sampled by each row's completion; below 0 while it still reads, so that it is 0 at the first draw."""
-        self.keys = np.zeros(count, dtype=np.int64)
-        self.limits = np.zeros(count, dtype=np.int64)
-        self.history = np.zeros((count, history), dtype=np.int32)
-        """Tokens sampled by each row's completion."""
-        self.alive = 0
-        """Number of rows that hold a completion."""
-
-    def __len__(self) -> int:
-        return len(self.sequence)
-
-    def numbers(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Return the numbers of the rows that an index takes."""
-        numbers: np.ndarray = np.arange(len(self.sequence))[rows]
-        return numbers
-
-    def take(self, jobs: Sequence[SamplingJob]) -> list[np.ndarray]:
-        """Give each completion a free row; return the rows of each job."""
-        bounds = np.cumsum([0] + [len(job.sequences) for job in jobs])
-        rows = np.flatnonzero(self.sequence == _FREE)[: bounds[-1]]
-        self.sequence = self.sequence.copy()
-        self.sequence[rows] = [sequence for job in jobs for sequence in job.sequences]
-        self.num_sampled[rows] = 0
-        self.keys[rows] = [as_signed_64(key) for job in jobs for key in job.keys]
-        self.limits[rows] = [limit for job in jobs for limit in job.limits]
-        self.alive += len(rows)
-        return [rows[first:last] for first, last in pairwise(bounds)]
-
-    def release(self, rows: np.ndarray) -> None:
-        """Free these rows."""
-        self.sequence = self.sequence.copy()
-        self.sequence[rows] = _FREE
-        self.alive -= len(rows)
-
-    def resize(self, size: int) -> np.ndarray:
-        """Keep `size` rows, those with a completion first; return the rows that stay, in their new order.
-
-        Where that is more rows than there are, the first one stands for each that is new.
-        """
-        keep = np.argsort(self.sequence == _FREE, kind="stable")[:size]
-        keep = np.concatenate([keep, np.zeros(size - len(keep), dtype=keep.dtype)])
-        self.sequence, self.num_sampled = self.sequence[keep], self.num_sampled[keep]
-        self.sequence[self.alive :], self.num_sampled[self.alive :] = _FREE, 0
-        self.keys, self.limits, self.history = self.keys[keep], self.limits[keep], self.history[keep]
-        return keep
 
 
 class _Draw(NamedTuple):
@@ -136,10 +67,14 @@ class Scheduler:
     take_jobs: TakeJobs | None
     """Gives further jobs, numbered on; None: there are none."""
     parked: Parked
+    on_drawn: OnDrawn | None = None
+    """Told each token at once; then nothing is kept of it, and `run` returns nothing."""
+    room: int = 0
+    """Tokens that a prompt and its completion have together, at most; 0: as many as the jobs at the start."""
 
     def __post_init__(self) -> None:
         self._waiting, self._num_sequences = list[SamplingJob](), 0
-        self._longest, self._room = 0, 0
+        self._longest, self._room = self.room, 0
         """Tokens of the longest prompt and its completion together, and what the decoder has room for."""
         self._parks = self.take_jobs is not None and self.decoder.refills
         self._add(self.jobs)
@@ -183,16 +118,17 @@ class Scheduler:
                 if size < len(self._rows) and size * spare <= len(self._rows):
                     self._resize(size)
             self._take_weights()
-            uniform = self._next_uniforms()
-            self._tokens, logprobs = self.decoder.draw_next(self._tokens, uniform, self.sampling)
+            self._tokens, logprobs = self._draw_next(self._next_uniforms())
             self._record(slice(None), self._tokens, logprobs)
             if self._unread:
                 self._read_on()
         if not self._num_sequences:
             return []
         self.decoder.end()
+        return self._by_completion() if self.on_drawn is None else []
 
-        # Sort all draws by completion; free rows fall out.
+    def _by_completion(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Sort all draws by completion; free rows fall out."""
         sequences = np.concatenate([one.sequences for one in self._log])
         tokens = np.concatenate([one.tokens for one in self._log])
         nats = torch.cat([one.logprobs for one in self._log]).double().cpu().numpy()
@@ -210,7 +146,7 @@ class Scheduler:
         self._num_sequences += sum(len(job.sequences) for job in jobs)
         for job in jobs:
             # at first as if all began: a limit is what a turn may take of the tokens of a whole conversation
-            most = max(job.limits) if self._room else self.sampling.max_completion_length
+            most = max(job.limits) if self._room or self.room else self.sampling.max_completion_length
             self._longest = max(self._longest, len(job.prompt_ids) + most)
 
     def _take_further(self, take_jobs: TakeJobs) -> None:
@@ -271,7 +207,8 @@ class Scheduler:
         if self._parks:
             self._resume()
         free = len(self._rows) - self._rows.alive
-        if self._rows.alive and free * REFILL_SHARE < len(self._rows):
+        # whoever is told each token waits for the first one
+        if self._rows.alive and free * REFILL_SHARE < len(self._rows) and self.on_drawn is None:
             return
         entering = self._fitting(free)
         if not entering:
@@ -284,7 +221,8 @@ class Scheduler:
         logits = self.decoder.admit([job.prompt_ids for job in entering], [members.tolist() for members in rows_of])
         prompt_of = np.repeat(np.arange(len(entering)), [len(members) for members in rows_of])
         uniform = uniforms(self._to_device(self._rows.keys[rows]), self._to_device(np.zeros(len(rows), dtype=np.int64)))
-        tokens, logprobs = draw(logits.index_select(0, self._to_device(prompt_of)), uniform, self.sampling)
+        samplings = [job.sampling for job in entering for _ in job.sequences]
+        tokens, logprobs = draw_each(logits.index_select(0, self._to_device(prompt_of)), uniform, samplings)
         self._tokens = self._tokens.index_copy(0, self._to_device(rows), tokens)
         self._uniforms_used = UNIFORM_BLOCK
         self._record(rows, tokens, logprobs)
@@ -319,7 +257,7 @@ class Scheduler:
 
     def _read_on(self) -> None:
         """Rows that still read go on with the next token of their prompt, whatever was drawn for them."""
-        rows = np.flatnonzero((self._rows.num_sampled <= 0) & (self._rows.sequence != _FREE))
+        rows = np.flatnonzero((self._rows.num_sampled <= 0) & (self._rows.sequence != FREE))
         if len(rows):
             places = zip(self._rows.sequence[rows].tolist(), self._rows.num_sampled[rows].tolist(), strict=True)
             self._feed(rows, [self._unread[sequence][num_sampled - 1] for sequence, num_sampled in places])
@@ -342,37 +280,54 @@ class Scheduler:
         self._uniforms_used += 1
         return self._uniforms[self._uniforms_used - 1]
 
+    def _draw_next(self, uniform: Float[Tensor, " S"]) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
+        """Append the newest token to every row, and draw the next ones; a decoder may do both at once."""
+        if self.on_drawn is None:
+            return self.decoder.draw_next(self._tokens, uniform, self.sampling)
+        living = self._rows.sequence != FREE
+        kinds = {*self._rows.sampling[living]}
+        if len(kinds) == 1:
+            return self.decoder.draw_next(self._tokens, uniform, kinds.pop())
+        each = np.where(living, self._rows.sampling, self._rows.sampling[living][0])
+        return draw_each(self.decoder.step(self._tokens), uniform, each.tolist())
+
     def _record(self, rows: np.ndarray | slice, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
         """Log what these rows sampled, and end the completions that it ends."""
         on_host = tokens.cpu().numpy()
         sequences = self._rows.sequence[rows]
         if self._unread:  # rows that still read draw for nobody
-            sequences = np.where(self._rows.num_sampled[rows] < 0, _FREE, sequences)
-        self._log.append(_Draw(sequences, on_host, logprobs, self.policy_version))
+            sequences = np.where(self._rows.num_sampled[rows] < 0, FREE, sequences)
+        if self.on_drawn is None:
+            self._log.append(_Draw(sequences, on_host, logprobs, self.policy_version))
         self._rows.num_sampled[rows] += 1
-        num_sampled, living = self._rows.num_sampled[rows], sequences != _FREE
+        num_sampled, living = self._rows.num_sampled[rows], sequences != FREE
         if self._history:
             self._rows.history[self._rows.numbers(rows)[living], num_sampled[living] - 1] = on_host[living]
 
         ended = (self.stopping.ended(on_host) | (num_sampled >= self._rows.limits[rows])) & living
-        if self.stopping.watches_text:
-            for index in self.stopping.candidates(on_host):
-                if living[index] and not ended[index]:
-                    ended[index] = self.stopping.completes_string(self._sampled_by(self._rows.numbers(rows)[index]))
+        for index in self.stopping.candidates(on_host) if self.stopping.watches_text else ():
+            if living[index] and not ended[index]:
+                ended[index] = self.stopping.completes_string(self._sampled_by(self._rows.numbers(rows)[index]))
+        if self.on_drawn is not None:
+            nats = logprobs.double().cpu().numpy()
+            ended[living] |= self.on_drawn(sequences[living], on_host[living], nats[living], ended[living])
         if ended.any():
-            numbers = self._rows.numbers(rows)[ended]
-            if self.on_ended is not None:
-                ended_now = [(int(self._rows.sequence[row]), self._sampled_by(row)) for row in numbers]
-                continued = self.on_ended(ended_now)
-                if self.take_jobs is not None and self._parks and any(continued):
-                    self._park(numbers[continued])
-            for sequence in self._rows.sequence[numbers].tolist() if self._unread else ():
-                self._unread.pop(sequence, None)
-            self._rows.release(numbers)
-            self._num_ended += len(numbers)
-            self.decoder.release(numbers.tolist())
+            self._end(self._rows.numbers(rows)[ended])
         self._num_tokens += int(living.sum())
         ACTIVITY.advance("generate", self._num_ended, self._num_sequences, tokens=self._num_tokens)
+
+    def _end(self, numbers: np.ndarray) -> None:
+        """Report the completions of these rows, park those that may be continued, and free the rows."""
+        if self.on_ended is not None:
+            ended_now = [(int(self._rows.sequence[row]), self._sampled_by(row)) for row in numbers]
+            continued = self.on_ended(ended_now)
+            if self.take_jobs is not None and self._parks and any(continued):
+                self._park(numbers[continued])
+        for sequence in self._rows.sequence[numbers].tolist() if self._unread else ():
+            self._unread.pop(sequence, None)
+        self._rows.release(numbers)
+        self._num_ended += len(numbers)
+        self.decoder.release(numbers.tolist())
 
     def _park(self, rows: np.ndarray) -> None:
         for sequence, context in zip(self._rows.sequence[rows].tolist(), self.decoder.park(rows.tolist()), strict=True):

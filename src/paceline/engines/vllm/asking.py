@@ -119,7 +119,7 @@ class Asker:
         It finds again what requests of the same policy version have left in its cache, and nothing else.
         """
         for index in range(call.asked, len(call.orders)):
-            self._queue(call, index, policy_version)
+            self.queue(index, call.orders[index], call.sampling, policy_version, at_once=bool(call.sampling.stop))
         call.asked = len(call.orders)
 
     def ask_anew(self, call: Call, policy_version: int) -> None:
@@ -132,14 +132,12 @@ class Asker:
         ]
         self._vllm.abort_request(names)
         for index in [self._waiting.pop(name) for name in names]:
-            self._queue(call, index, policy_version)
+            self.queue(index, call.orders[index], call.sampling, policy_version, at_once=bool(call.sampling.stop))
 
-    def _queue(self, call: Call, index: int, policy_version: int) -> None:
-        order = call.orders[index]
-        options = {"stop_token_ids": self._end_tokens, "skip_clone": True}
-        name = self._add(
-            order.prompt_ids, order.key, order.limit, call.sampling, cached_by=str(policy_version), **options
-        )
+    def queue(self, index: int, order: Order, sampling: Sampling, policy_version: int, *, at_once: bool) -> None:
+        """Queue a completion under its index; `at_once`: `step` tells each token, and not all of them at the end."""
+        options = {"stop_token_ids": self._end_tokens, "skip_clone": True, "at_once": at_once}
+        name = self._add(order.prompt_ids, order.key, order.limit, sampling, cached_by=str(policy_version), **options)
         self._waiting[name] = index
 
     def step(self) -> list[News]:
@@ -194,6 +192,7 @@ class Asker:
         sampling: Sampling,
         *,
         cached_by: str | None = None,
+        at_once: bool = False,
         **options: Any,
     ) -> str:
         from vllm.inputs.engine import tokens_input
@@ -205,7 +204,7 @@ class Asker:
             flat_logprobs=True,
             ignore_eos=True,
             detokenize=False,
-            output_kind=RequestOutputKind.DELTA if sampling.stop else RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA if at_once else RequestOutputKind.FINAL_ONLY,
             extra_args={KEY: key, SAMPLING: sampling},
             **options,
         )

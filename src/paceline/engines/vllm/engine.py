@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from paceline.engines import Finished, FurtherRequests, OnFinished, Request, Sampling, TakeNewer
-from paceline.engines.requests import Stopping, completions_of, refuse_not_finite, texts_of
-from paceline.engines.vllm.asking import Asker, Call
+from paceline.engines import Finished, FurtherRequests, OnFinished, Request, RequestStream, Sampled, Sampling, TakeNewer
+from paceline.engines.requests import Stopping, check_requests, completions_of, refuse_not_finite, texts_of
+from paceline.engines.vllm.asking import Asker, Call, News, Order, orders_of
 from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.starting import Room, start
 from paceline.engines.vllm.weight_transfer import deliver, head_width, named_weights, widened, widening
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import EngineError, PacelineError, TrainingError, first_line
 from paceline.runtime.activity import ACTIVITY
-from paceline.types import Completion
+from paceline.types import Completion, FinishReason
 
 
 class VllmEngine:
@@ -139,6 +139,55 @@ class VllmEngine:
         sampled = [(one.tokens, one.logprobs, one.versions) for one in call.collected]
         completions = iter(completions_of(self._tokenizer, stopping, sampled, [order.limit for order in call.orders]))
         return [tuple(next(completions) for _ in request.keys) for request in call.requests]
+
+    def stream(self, stream: RequestStream, *, length: int) -> None:
+        """Sample what `stream` gives by vLLM; see `TrainedEngine`. What prompts share it finds in its own cache.
+
+        Raises:
+            DataError: a prompt without tokens, or limits that do not fit keys or sampling.
+            TrainingError: the logits are not finite.
+            EngineError: vLLM failed.
+        """
+        orders, taken, queued = dict[int, Order](), 0, 0
+        is_open, self._busy = True, True
+        try:
+            while is_open or self._asker.waits:
+                more = stream.take(wait=not self._asker.waits) if is_open else ()
+                is_open = more is not None
+                for request, sampling in more or ():
+                    check_requests([request], sampling)
+                    for order in orders_of([request], sampling, first=taken):
+                        with self._dying("it took requests"):
+                            self._asker.queue(queued, order, sampling, self.policy_version, at_once=True)
+                        orders[queued] = order
+                        queued += 1
+                    taken += 1
+                if not self._asker.waits:
+                    continue
+                with self._dying("it sampled"):
+                    told = self._asker.step()
+                refuse_not_finite(np.array([value for news in told for value in news.logprobs]), self.policy_version)
+                sampled = [
+                    Sampled(
+                        request=orders[news.index].request,
+                        sample=orders[news.index].sample,
+                        token_ids=tuple(news.tokens),
+                        logprobs=tuple(news.logprobs),
+                        finish_reason=self._why(news) if news.has_ended else None,
+                    )
+                    for news in told
+                ]
+                for news, is_unwanted in zip(told, stream.tell(sampled), strict=True):
+                    if is_unwanted and not news.has_ended:
+                        self._asker.abort(news.index)
+                    if is_unwanted or news.has_ended:
+                        del orders[news.index]
+        finally:
+            self._busy = False
+            self._asker.abort_all()
+
+    def _why(self, news: News) -> FinishReason:
+        return "length" if self._end_tokens.isdisjoint(news.tokens[-1:]) else "stop"
 
     def _ending(self, call: Call, further: FurtherRequests | None, stopping: Stopping) -> Generator[int, None, None]:
         """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""

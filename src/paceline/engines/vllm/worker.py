@@ -33,7 +33,7 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
-from paceline.engines.sampling import as_signed_64, draw, uniforms
+from paceline.engines.sampling import as_signed_64, draw_each, uniforms
 from paceline.engines.vllm.asking import BACKEND, KEY, SAMPLING
 
 
@@ -159,12 +159,13 @@ class KeyedSampler(Sampler):
         predict_bonus_token: bool = False,
         logprobs_mode_override: Any = None,
     ) -> SamplerOutput:
-        """One token for each row of `logits` [S, V]; all sequences of a batch are of one call, with one `Sampling`."""
+        """One token for each row of `logits` [S, V], drawn as its request says."""
         requests = [self._runner.requests[name] for name in self._runner.input_batch.req_ids]
         orders = [request.sampling_params.extra_args for request in requests]
         keys = torch.tensor([as_signed_64(order[KEY]) for order in orders], device=logits.device)
         positions = torch.tensor([len(request.output_token_ids) for request in requests], device=logits.device)
-        tokens, logprobs = draw(logits.float(), uniforms(keys, positions), orders[0][SAMPLING])
+        samplings = [order[SAMPLING] for order in orders]
+        tokens, logprobs = draw_each(logits.float(), uniforms(keys, positions), samplings)
         return SamplerOutput(
             sampled_token_ids=tokens.int()[:, None],
             logprobs_tensors=LogprobsTensors(
