@@ -47,6 +47,8 @@ class AgentTurn:
     """The context's tokens, where the request asks for ids."""
     sampled_ids: tuple[int, ...] = ()
     """The turn's tokens, likewise."""
+    logprobs: tuple[tuple[str, float], ...] = ()
+    """Text and log-probability, in nats, of each token of the turn, where a server's request asks for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

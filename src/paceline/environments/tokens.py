@@ -220,10 +220,8 @@ class TurnTokens:
         return self.plain.encode(self.text(messages))
 
     def plain_prompt(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of a prompt without a chat template, behind a start token where the model has one."""
-        bos = self._tokenizer.bos_token
-        ids = self._tokenizer([text], add_special_tokens=not (bos and text.startswith(bos)), verbose=False)
-        return tuple(ids["input_ids"][0])
+        """Return what the function of this name does."""
+        return plain_prompt(self._tokenizer, text)
 
     def raw_text(self, ids: Sequence[int]) -> str:
         """Return the text of tokens, special tokens kept and nothing tidied."""
@@ -322,6 +320,13 @@ class TurnTokens:
         # only templates that know of thinking show text beside a call: it is no use to ask the others
         knows = CLOSE_THINK in str(self._tokenizer.chat_template)
         return ["", f"{OPEN_THINK}\n{THOUGHT}"] if knows or "tool" not in roles else [""]
+
+
+def plain_prompt(tokenizer: ChatTokenizer, text: str) -> tuple[int, ...]:
+    """Return the tokens of a prompt without a chat template, behind a start token where the model has one."""
+    bos = tokenizer.bos_token
+    ids = tokenizer([text], add_special_tokens=not (bos and text.startswith(bos)), verbose=False)
+    return tuple(ids["input_ids"][0])
 
 
 def _has_system(messages: Sequence[Message]) -> bool:

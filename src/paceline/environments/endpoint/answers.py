@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from paceline.environments import AgentTurn
@@ -10,8 +11,6 @@ from paceline.types import Message
 
 Body = dict[str, Any]
 
-CREATED = 0
-"""Seconds since 1970 in each answer: no clock, so that two runs give programs the same."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -39,18 +38,22 @@ def body_of(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Body:
     first = turns[0]
     if request.kind == "responses":
         return _response(request, first)
-    is_chat = request.kind == "chat"
     body: Body = {
-        "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{first.number}",
-        "object": "chat.completion" if is_chat else "text_completion",
-        "created": CREATED,
-        "model": request.model,
+        **_head(request, first.number, is_whole=True),
         "choices": [_choice(request, index, turn) for index, turn in enumerate(turns)],
         "usage": usage_of(turns),
     }
     if request.asked.wants_ids:
         body["prompt_token_ids"] = list(first.read_ids)
     return body
+
+
+def _head(request: ProgramRequest, number: int, *, is_whole: bool) -> Body:
+    """Return what answers and events begin with; `number` is that of the first turn."""
+    is_chat = request.kind == "chat"
+    kind = ("chat.completion" if is_whole else "chat.completion.chunk") if is_chat else "text_completion"
+    name = "chatcmpl" if is_chat else "cmpl"
+    return {"id": f"{name}-{number}", "object": kind, "created": request.created, "model": request.model}
 
 
 def usage_of(turns: Sequence[AgentTurn]) -> Body:
@@ -61,7 +64,8 @@ def usage_of(turns: Sequence[AgentTurn]) -> Body:
 
 
 def _choice(request: ProgramRequest, index: int, turn: AgentTurn) -> Body:
-    choice: Body = {"index": index, "finish_reason": _finish_reason(turn), "logprobs": None}
+    logprobs = _logprobs(request, turn) if request.logprobs else None
+    choice: Body = {"index": index, "finish_reason": _finish_reason(turn), "logprobs": logprobs}
     if request.kind == "chat":
         choice["message"] = _message(turn)
     else:
@@ -69,6 +73,22 @@ def _choice(request: ProgramRequest, index: int, turn: AgentTurn) -> Body:
     if request.asked.wants_ids:
         choice["token_ids"] = list(turn.sampled_ids)
     return choice
+
+
+def _logprobs(request: ProgramRequest, turn: AgentTurn) -> Body:
+    if request.kind == "chat":
+        tokens = [
+            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+            for text, logprob in turn.logprobs
+        ]
+        return {"content": tokens, "refusal": None}
+    texts = [text for text, _ in turn.logprobs]
+    return {
+        "tokens": texts,
+        "token_logprobs": [logprob for _, logprob in turn.logprobs],
+        "top_logprobs": None,
+        "text_offset": [*accumulate(map(len, texts), initial=0)][: len(texts)],
+    }
 
 
 def _finish_reason(turn: AgentTurn) -> str:
@@ -110,7 +130,7 @@ def _response(request: ProgramRequest, turn: AgentTurn) -> Body:
     return {
         "id": f"resp_{name}",
         "object": "response",
-        "created_at": CREATED,
+        "created_at": request.created,
         "model": request.model,
         "status": "incomplete" if is_cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
@@ -135,22 +155,48 @@ def _response(request: ProgramRequest, turn: AgentTurn) -> Body:
 
 def events_of(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
     """Yield the answer to a request as the events of a stream; the last one says that it is done."""
-    body = body_of(request, turns)
-    head = {key: body[key] for key in ("id", "created", "model")}
-    head["object"] = "chat.completion.chunk" if request.kind == "chat" else "text_completion"
-    for choice in body["choices"]:
-        index, end = choice["index"], {key: one for key, one in choice.items() if key not in ("message", "text")}
-        if request.kind == "text":
-            yield _event({**head, "choices": [{**end, "text": choice["text"]}]})
-            continue
-        delta = choice["message"]
-        if "tool_calls" in delta:
-            delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(delta["tool_calls"])]
-        yield _event({**head, "choices": [{"index": index, "delta": delta, "finish_reason": None}]})
-        yield _event({**head, "choices": [{**end, "delta": {}}]})
+    for index, turn in enumerate(turns):
+        yield from turn_events(request, turns[0].number, index, turn)
+    yield from last_events(request, turns)
+
+
+def piece_event(request: ProgramRequest, number: int, index: int, piece: Body) -> bytes:
+    """Return the event of a piece of a choice: of chat the parts of its message, else its `text`."""
+    said = {"text": piece["text"], "logprobs": None} if request.kind == "text" else {"delta": piece}
+    choice = {"index": index, **said, "finish_reason": None}
+    return _event({**_head(request, number, is_whole=False), "choices": [choice]})
+
+
+def turn_events(
+    request: ProgramRequest, number: int, index: int, turn: AgentTurn, *, is_told: bool = False
+) -> Iterator[bytes]:
+    """Yield the events of a turn that has ended: its message, whose text pieces may have told, and how it ended."""
+    choice, head = _choice(request, index, turn), _head(request, number, is_whole=False)
+    end = {key: one for key, one in choice.items() if key not in ("message", "text")}
+    if request.kind == "text":
+        yield _event({**head, "choices": [{**end, "text": "" if is_told else choice["text"]}]})
+        return
+    delta = choice["message"]
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(delta["tool_calls"])]
+    if is_told:
+        delta = {key: one for key, one in delta.items() if key == "tool_calls"}
+    if delta:
+        yield piece_event(request, number, index, delta)
+    yield _event({**head, "choices": [{**end, "delta": {}}]})
+
+
+def last_events(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
+    """Yield what follows the events of all turns."""
     if request.with_usage:
-        yield _event({**head, "choices": [], "usage": body["usage"]})
+        head = _head(request, turns[0].number, is_whole=False)
+        yield _event({**head, "choices": [], "usage": usage_of(turns)})
     yield DONE
+
+
+def error_event(refusal: Refusal) -> bytes:
+    """Return the event by which a stream breaks off, as OpenAI's clients read it."""
+    return _event(error_of(refusal))
 
 
 def _event(body: Body) -> bytes:
@@ -159,10 +205,11 @@ def _event(body: Body) -> bytes:
 
 def error_of(refusal: Refusal) -> Body:
     """Return a refusal as OpenAI's clients read it."""
-    kind = "authentication_error" if refusal.status == 401 else "invalid_request_error"
+    kinds = {401: "authentication_error", 500: "server_error", 503: "server_error"}
+    kind = kinds.get(refusal.status, "invalid_request_error")
     return {"error": {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}}
 
 
-def models() -> Body:
-    """Return the list of models: the policy."""
-    return {"object": "list", "data": [{"id": "policy", "object": "model", "created": CREATED, "owned_by": "paceline"}]}
+def models(name: str, created: int) -> Body:
+    """Return the list of models, which has one."""
+    return {"object": "list", "data": [{"id": name, "object": "model", "created": created, "owned_by": "paceline"}]}

@@ -160,6 +160,7 @@ class Harness:
             EnvironmentFailure: it returned without one.
         """
         self._endpoint = Endpoint(self._arrived.put)
+        self._endpoint.start()
         url, key = self._endpoint.base_url, self._endpoint.key
         if self._variables is not None:
             own = os.environ.get("NO_PROXY", "")

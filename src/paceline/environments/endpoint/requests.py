@@ -9,6 +9,16 @@
 | `stream` | events of the finished turn |
 | `temperature`, `top_p`, `stop`, `seed`, penalties, unknown ones | the run's own hold; another value is noted |
 | `logprobs`, `logit_bias`, a `response_format` of JSON, `echo`, `suffix`, `previous_response_id` | refused |
+
+`paceline serve` reads the same, and has no run whose settings hold:
+
+| field | what becomes of it there |
+|---|---|
+| `temperature`, `top_p`, `top_k`, `min_p`, `seed`, `stop` | taken within their ranges |
+| penalties other than 0, unknown fields | refused |
+| `logprobs` | those of the sampled tokens; `top_logprobs` is refused |
+| `n` | completions of one prompt, sampled together |
+| `stream` | events as tokens are sampled |
 """
 
 import json
@@ -30,16 +40,8 @@ TEXT_PARTS = ("text", "input_text", "output_text")
 SETTINGS = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
 READ = {
     *("model", "messages", "prompt", "input", "instructions", "tools", "tool_choice", "n", "stream", "stream_options"),
-    *(
-        "max_tokens",
-        "max_completion_tokens",
-        "max_output_tokens",
-        "return_token_ids",
-        "stop",
-        "response_format",
-        "text",
-    ),
-    *("logprobs", "top_logprobs", "logit_bias", "functions", "function_call", "echo", "suffix", "best_of"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens", "return_token_ids", "stop", "response_format"),
+    *("text", "logprobs", "top_logprobs", "logit_bias", "functions", "function_call", "echo", "suffix", "best_of"),
     *("previous_response_id", "background", "conversation"),
 }
 """Fields with a rule of their own."""
@@ -48,7 +50,7 @@ ABOUT_CALLERS = {
     *("include", "truncation"),
 }
 """Fields that change nothing of what is sampled; nobody is told that they are left out."""
-KEPT = "it would change what is sampled, and a run samples in one way"
+KEPT = "it would change what is sampled, and that is the model's own choice here"
 
 _NO_LOGPROBS = "the record of the run has them; ask for token ids by return_token_ids, or leave it out"
 _NOTHING_STORED = "nothing is stored; send the whole input each time"
@@ -65,6 +67,22 @@ REFUSED = {
     "background": _NOTHING_STORED,
 }
 """Fields that no answer could keep to, and why."""
+
+RANGES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "temperature": ("lie in [0, 100]", lambda value: 0 <= value <= 100),
+    "top_p": ("lie in (0, 1]", lambda value: 0 < value <= 1),
+    "top_k": (
+        "be a whole number from 1 on, or 0 for none",
+        lambda value: isinstance(value, int) and -1 <= value < 1 << 31,
+    ),
+    "min_p": ("lie in [0, 1)", lambda value: 0 <= value < 1),
+    "seed": ("be a whole number", lambda value: isinstance(value, int)),
+    "stop": ("hold at most 16 texts, none of them empty", lambda value: all(value) and len(value) <= 16),
+    "presence_penalty": ("be 0, as there is none", lambda value: value == 0),
+    "frequency_penalty": ("be 0, as there is none", lambda value: value == 0),
+    "parallel_tool_calls": ("be true, as a turn may call several tools", lambda value: value is True),
+}
+"""Settings that a server takes: what each must do, and a test of that."""
 
 Interface = Literal["chat", "text", "responses"]
 
@@ -95,10 +113,17 @@ class ProgramRequest:
     """True: the last event of a stream has the number of tokens."""
     digest: bytes
     """Hash of the body: a client that lost the answer asks for the same again."""
+    logprobs: bool = False
+    """True: the answer has the log-probability of each sampled token."""
+    created: int = 0
+    """Seconds since 1970 in its answer; 0 in an episode: no clock, so that two runs give programs the same."""
 
 
-def read_request(kind: Interface, data: bytes) -> ProgramRequest:
-    """Read the body of a request; raises Refusal."""
+def read_request(kind: Interface, data: bytes, *, is_served: bool = False) -> ProgramRequest:
+    """Read the body of a request; raises Refusal.
+
+    `is_served`: it is sampled as it asks, so a setting that cannot be is refused. Else a run's own settings hold.
+    """
     try:
         body = json.loads(data, parse_constant=_refuse_constant)
         text = json.dumps(body, sort_keys=True, ensure_ascii=False).encode()
@@ -107,19 +132,24 @@ def read_request(kind: Interface, data: bytes) -> ProgramRequest:
     if not isinstance(body, dict):
         raise Refusal(f"the body must be a JSON object, got {_shown(body)}; send the fields of the request in one")
     body = {name: value for name, value in body.items() if value is not None}
+    logprobs = is_served and _wants_logprobs(kind, body)
     _refuse_what_cannot_be(body)
     stream = _of_type(body, "stream", bool, "true or false") or False
     if stream and kind == "responses":
         raise Refusal("stream must be false with /v1/responses; stream from /v1/chat/completions", "stream")
     options = _of_type(body, "stream_options", dict, "an object") or {}
+    asked = _MODEL_REQUESTS[kind](body)
+    if is_served:
+        _check_settings(asked.settings)
     return ProgramRequest(
         kind=kind,
-        asked=_MODEL_REQUESTS[kind](body),
+        asked=asked,
         model=_of_type(body, "model", str, "the name of a model") or "policy",
         choices=_whole(body, "n", most=MOST_CHOICES) or 1,
         stream=stream,
         with_usage=options.get("include_usage") is True,
         digest=blake2b(kind.encode() + text, digest_size=16).digest(),
+        logprobs=logprobs,
     )
 
 
@@ -299,6 +329,28 @@ def _common(body: Mapping[str, Any]) -> dict[str, Any]:
         "settings": {**settings, **({"stop": stop} if stop else {}), **unknown},
         "wants_ids": _of_type(body, "return_token_ids", bool, "true or false") or False,
     }
+
+
+def _wants_logprobs(kind: Interface, body: dict[str, Any]) -> bool:
+    """Take the wish for logprobs out of a body; those of other tokens than the sampled one are refused."""
+    wanted, most = body.pop("logprobs", None), body.pop("top_logprobs", 0)
+    is_flag = isinstance(wanted, bool)
+    right = wanted is None or (kind == "chat" and is_flag) or (kind == "text" and not is_flag and wanted == 0)
+    if not right or most:
+        name, value = ("top_logprobs", most) if right else ("logprobs", wanted)
+        form = {"chat": "logprobs true", "text": "logprobs 0", "responses": "/v1/chat/completions for logprobs"}[kind]
+        said = f"{name} is not taken, got {_shown(value)}: only those of the sampled tokens are known"
+        raise Refusal(f"{said}; ask by {form}", name)
+    return wanted is not None and (kind == "text" or wanted is True)
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        if name not in RANGES:
+            raise Refusal(f"{name} is not known here; leave it out", name)
+        rule, holds = RANGES[name]
+        if not holds(value):
+            raise Refusal(f"{name} must {rule}, got {_shown(value)}", name)
 
 
 def _refuse_what_cannot_be(body: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP server of one episode: on this machine alone, for whoever has the episode's key.
+"""The HTTP server of one episode, or of `paceline serve`: for whoever has its key.
 
 Every process of the machine may connect to a loopback port, and a page of the web may have its own name lead there (DNS
 rebinding). So a request is answered only where it has the key, and its Host is this machine. The body is read within
@@ -13,7 +13,8 @@ import select
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -34,8 +35,10 @@ MOST_DRAINED = 1 << 26
 IDLE_SECONDS = 600.0  # Seconds that a connection may be silent
 POLL_SECONDS = 0.02  # Seconds in which the server sees that it is to end
 
-EndpointReply = dict[str, Any] | list[bytes] | Refusal
+EndpointReply = dict[str, Any] | Iterable[bytes] | Refusal
 """What a request gets: a body, the events of a stream, or an error."""
+Page = Callable[[], tuple[HTTPStatus, str, str]]
+"""Gives the status, the content type and the text of something to look at."""
 
 
 class Pending:
@@ -67,33 +70,47 @@ class Pending:
 
 
 class Endpoint(ThreadingHTTPServer):
-    """Answers one episode's requests until it is closed."""
+    """Answers requests until it is closed: those of one episode, or of whoever `paceline serve` is for."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, take: Callable[[Pending], None]) -> None:
-        """Listen on a free port; `take` is called with each request that has been checked, from any thread."""
+    def __init__(self, take: Callable[[Pending], None], *, address: tuple[str, int] = (ADDRESS, 0)) -> None:
+        """Listen, by default on a free port of this machine; OSError if that cannot be.
+
+        `take` is called with each request that has been checked, in the thread of its connection. It may raise Refusal.
+        """
         self.take = take
         self.key = secrets.token_urlsafe(24)
+        self.read: Callable[[Interface, bytes], ProgramRequest] = read_request
+        self.models: Callable[[], dict[str, Any]] = partial(models, "policy", 0)
+        self.pages: Mapping[str, Page] = {}
+        """What there is to look at without a key, by path."""
+        self.on_refusal: Callable[[Refusal], None] = lambda refusal: None
+        """Told of each refused request, in the thread of its connection."""
         self.ended: Refusal | None = None
         """What each further request is refused with; None: requests are taken."""
         self.has_refused = False
         """True if one was."""
-        super().__init__((ADDRESS, 0), _Requests)
+        self.hosts = HOSTS if address[0] in HOSTS else None
+        """Names that a request may have for this machine; None: any."""
+        super().__init__(address, _Requests)
         self._thread = threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name="endpoint", daemon=True)
+
+    def start(self) -> None:
+        """Begin to answer."""
         self._thread.start()
 
     @property
     def base_url(self) -> str:
         """Address that OpenAI's clients take."""
-        return f"http://{ADDRESS}:{self.server_address[1]}/v1"
+        return f"http://{self.server_name}:{self.server_port}/v1"
 
     @override
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # that of HTTPServer asks for the host's name, which may take seconds
-        self.server_name, self.server_port = ADDRESS, int(self.server_address[1])
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -107,9 +124,10 @@ class Endpoint(ThreadingHTTPServer):
 
     def close(self) -> None:
         """Stop listening."""
-        self.shutdown()
+        if self._thread.is_alive():
+            self.shutdown()
+            self._thread.join()
         self.server_close()
-        self._thread.join()
 
 
 class _Requests(BaseHTTPRequestHandler):
@@ -130,9 +148,16 @@ class _Requests(BaseHTTPRequestHandler):
     def _respond(self, respond: Callable[[bytes | None], None]) -> None:
         body = self._body()
         try:
-            self._check_caller()
+            self._check_host()
+            page = self.server.pages.get(self.path.partition("?")[0])
+            if page is not None and self.command == "GET":
+                status, kind, text = page()
+                self._write(status, kind, text.encode())
+                return
+            self._check_key()
             respond(body)
         except Refusal as refusal:
+            self.server.on_refusal(refusal)
             self._send(refusal)
 
     def _body(self) -> bytes | None:
@@ -147,15 +172,17 @@ class _Requests(BaseHTTPRequestHandler):
             left -= len(read)
         return None
 
-    def _check_caller(self) -> None:
+    def _check_host(self) -> None:
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        if host not in HOSTS:
+        if self.server.hosts is not None and host not in self.server.hosts:
             said = f"the endpoint answers under {ADDRESS} or localhost only; take base_url as it was given"
             raise Refusal(said, "Host", status=HTTPStatus.MISDIRECTED_REQUEST)
+
+    def _check_key(self) -> None:
         given = self.headers.get("Authorization", "").partition(" ")
         is_key = hmac.compare_digest(given[2].strip().encode(errors="replace"), self.server.key.encode())
         if given[0].lower() != "bearer" or not is_key:
-            said = "the key is not of this episode; take api_key as it was given, it opens this episode alone"
+            said = "the key is not this endpoint's; take api_key as it was given with its base_url"
             raise Refusal(said, "Authorization", code="invalid_api_key", status=HTTPStatus.UNAUTHORIZED)
 
     def _posted(self, body: bytes | None) -> None:
@@ -166,13 +193,13 @@ class _Requests(BaseHTTPRequestHandler):
             said = f"the body must have a Content-Length of at most {MOST_BODY} bytes; send a shorter conversation"
             raise Refusal(said, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         is_retry = self.headers.get("x-stainless-retry-count", "0") != "0"
-        pending = Pending(read_request(PATHS[path], body), is_retry=is_retry, is_gone=self._is_gone)
-        if self.server.ended is None:
-            self.server.take(pending)
-        if self.server.ended is not None:  # by now: nobody may take it any more
-            self.server.refuse(pending)
-        reply = pending.wait()
+        pending = Pending(self.server.read(PATHS[path], body), is_retry=is_retry, is_gone=self._is_gone)
         try:
+            if self.server.ended is None:
+                self.server.take(pending)
+            if self.server.ended is not None:  # by now: nobody may take it any more
+                self.server.refuse(pending)
+            reply = pending.wait()
             pending.was_lost = self._is_gone()
             self._send(reply)
         except OSError:
@@ -184,7 +211,7 @@ class _Requests(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path != MODELS or self.command != "GET":
             self._refuse_path(path)
-        self._send(models())
+        self._send(self.server.models())
 
     def _refuse_path(self, path: str) -> None:
         is_known = path in (*PATHS, MODELS)
@@ -200,13 +227,16 @@ class _Requests(BaseHTTPRequestHandler):
         return True
 
     def _send(self, reply: EndpointReply) -> None:
-        if isinstance(reply, list):
+        if isinstance(reply, Refusal):
+            self._write(reply.status, "application/json", _encoded(error_of(reply)))
+        elif isinstance(reply, dict):
+            self._write(HTTPStatus.OK, "application/json", _encoded(reply))
+        else:
             self._send_stream(reply)
-            return
-        status, body = (reply.status, error_of(reply)) if isinstance(reply, Refusal) else (HTTPStatus.OK, reply)
-        data = json.dumps(body, ensure_ascii=False).encode()
+
+    def _write(self, status: int, kind: str, data: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(data)))
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -214,15 +244,26 @@ class _Requests(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _send_stream(self, events: Iterable[bytes]) -> None:
-        self.close_connection = True  # its end is the stream's: events have no length
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Connection", "close")
-        self.end_headers()
-        for event in events:
-            self.wfile.write(event)
+        left = iter(events)
+        try:
+            first = next(left, b"")  # before the head: until there is something to tell, it may be a refusal
+            self.close_connection = True  # its end is the stream's: events have no length
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(first)
+            for event in left:
+                self.wfile.write(event)
+        finally:
+            if isinstance(left, Generator):  # it may wait for tokens that nobody is to read
+                left.close()
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: the run's terminal is not this server's."""
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode()

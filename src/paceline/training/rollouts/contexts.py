@@ -108,16 +108,14 @@ def read_turn(one: Finished, episode: RunningEpisode, tokens: TurnTokens) -> tup
         finish_reason=one.finish_reason,
         is_last=episode.is_last,
     )
-    tools = spec.tools if request is None else request.tools if request.reads_calls else ()
     ends = bool(one.token_ids) and one.token_ids[-1] in tokens.stop_ids
-    raw = tokens.raw_text(one.token_ids[:-1] if ends else one.token_ids) if tools or request is not None else ""
-    prefilled = tokens.opens_thought if request is not None else prefills_think(episode.group.task.prompt)
-    reasoning = None if request is not None and request.text is not None else opening_thought(raw)
-    parsed = ParsedTurn(content=one.text)
-    if tools:
-        parsed = parse_calls(raw, tokens.call_format, prefilled=prefilled, tools=tools)
-    elif request is not None and request.text is None:
-        parsed = ParsedTurn(content=visible_text(one.text, prefilled=prefilled).strip())
+    raw = tokens.raw_text(one.token_ids[:-1] if ends else one.token_ids) if spec.tools or request is not None else ""
+    parsed, reasoning = ParsedTurn(content=one.text), opening_thought(raw)
+    if request is not None:
+        parsed, reasoning = parsed_answer(request, tokens, raw=raw, text=one.text)
+    elif spec.tools:
+        prefilled = prefills_think(episode.group.task.prompt)
+        parsed = parse_calls(raw, tokens.call_format, prefilled=prefilled, tools=spec.tools)
     calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
     told = replace(told, content=parsed.content, calls=calls, malformed=parsed.malformed)
     if request is not None:
@@ -131,6 +129,19 @@ def read_turn(one: Finished, episode: RunningEpisode, tokens: TurnTokens) -> tup
             sampled_ids=one.token_ids if request.wants_ids else (),
         )
     return assistant_message(parsed, reasoning=reasoning), told
+
+
+def parsed_answer(request: ModelRequest, tokens: TurnTokens, *, raw: str, text: str) -> tuple[ParsedTurn, str | None]:
+    """Return the answer to a request as content and calls, and the thinking that it begins with.
+
+    `raw` has the special tokens but an end token, `text` has none.
+    """
+    if request.text is not None:
+        return ParsedTurn(content=text), None
+    reasoning, prefilled = opening_thought(raw), tokens.opens_thought
+    if request.tools and request.reads_calls:
+        return parse_calls(raw, tokens.call_format, prefilled=prefilled, tools=request.tools), reasoning
+    return ParsedTurn(content=visible_text(text, prefilled=prefilled).strip()), reasoning
 
 
 def note_unmet(episode: RunningEpisode, sampling: Sampling, limit: int) -> None:
