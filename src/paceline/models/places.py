@@ -19,6 +19,8 @@ DIRECTORIES: Mapping[str, str] = {
     "embedded-agent": "embedded/agent",
 }
 """Models that ship with the package: from their names to their directories below `PACKAGE`."""
+FINAL = "final"
+"""Directory of the trained model in a run's directory."""
 RECIPE = "recipe.yaml"
 """The file with the options with which such a model learns, in each of the directories."""
 ADAPTER_CONFIG = "adapter_config.json"
@@ -40,9 +42,10 @@ def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
     """Find the whole model that `name` stands for, and the adapter where `name` is the directory of one.
 
     Without `needs_weights` a directory with a config.json alone is a model's too. A GGUF file stands for the directory
-    that it is unpacked into, which takes seconds the first time. ModelError: `name` looks like a local path that is not
-    there, or is a directory without a model.
+    that it is unpacked into, which takes seconds the first time; a run's directory for the model that it has trained.
+    ModelError: `name` looks like a local path that is not there, or is a directory without a model.
     """
+    name = _trained(name)
     adapter = Path(name).expanduser()
     if name in DIRECTORIES or not (adapter / ADAPTER_CONFIG).is_file():
         return ModelPlace(base=_whole_model(name, f"--model {name}", needs_weights), adapter=None)
@@ -59,6 +62,19 @@ def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
         raise ModelError(f"--model {name} is an adapter for {base}, which is an adapter itself; merge that one first")
     label = f"--model {name}: its base model {base}"
     return ModelPlace(base=_whole_model(base, label, needs_weights), adapter=adapter)
+
+
+def _trained(name: str) -> str:
+    """Return the directory of the model that a run has trained, where `name` is a run's directory."""
+    run = Path(name).expanduser()
+    if name in DIRECTORIES or not (run / "config.yaml").is_file() or (run / "config.json").is_file():
+        return name
+    if not (run / FINAL).is_dir():
+        raise ModelError(
+            f"--model {name} is a run's directory without {FINAL}/, as the run has not ended; "
+            f"write the model of its newest checkpoint by `paceline export {name}`"
+        )
+    return str(run / FINAL)
 
 
 def read_model_config(directory: Path, label: str) -> dict[str, Any]:
