@@ -16,7 +16,7 @@ FLOORS = (
     {"engines", "checkpoints"},
     {"reports"},
     {"training"},
-    {"workers"},
+    {"workers", "serving"},
     {"library"},
     {"compat"},
     {"cli"},

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 import pytest
 
-from paceline.cli import audit, explain, export, plan, replay, rollouts, train, translate
+from paceline.cli import audit, chat, explain, export, plan, replay, rollouts, serve, train, translate
 from paceline.cli import eval as eval_command
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
@@ -42,6 +42,8 @@ OPTIONS_OF = {
     "replay": replay.COMMAND,
     "rollouts": rollouts.COMMAND,
     "export": export.COMMAND,
+    "serve": serve.COMMAND,
+    "chat": chat.COMMAND,
 }
 OTHERS_FLAGS = {
     *("--only", "--go-on", "--directory"),

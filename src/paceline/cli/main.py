@@ -16,7 +16,7 @@ from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),
-    *("export", "replay", "audit", "translate", "doctor"),
+    *("export", "serve", "chat", "replay", "audit", "translate", "doctor"),
 )
 """Modules of this package with `run(argv)`, each imported on use so that none waits for another's libraries."""
 
@@ -40,6 +40,8 @@ To look at a run, during it and after:
   paceline replay RUN --step N  what another objective would have made of a step
 To use what was trained:
   paceline eval --model M       accuracy with its interval
+  paceline chat --model M       a conversation in the terminal, also with tools
+  paceline serve --model M      an endpoint by OpenAI's interface
   paceline export RUN [FOLDER]  a checkpoint's model, as transformers loads it
 
 `paceline COMMAND --help` lists every option of a command; `paceline --version`.

@@ -1,0 +1,200 @@
+"""`paceline chat`: a conversation with a model in the terminal, or from a script of lines, also with tools."""
+
+import itertools
+import queue
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.cli.arguments import CONFIG, Command, help_page, parse
+from paceline.cli.libraries import loading_libraries
+from paceline.cli.serve import OPTIONS
+from paceline.config.reading import options
+from paceline.config.sections import Config
+from paceline.environments import AgentTurn, EnvironmentSpec, ModelRequest, Observation
+from paceline.environments.endpoint.answers import message_of
+from paceline.environments.endpoint.requests import ProgramRequest, Refusal
+from paceline.environments.hosting import Hosts, Outcome
+from paceline.errors import DONE, ConfigError, EnvironmentFailure
+from paceline.serving.loading import load, read_options
+from paceline.types import Message
+
+if TYPE_CHECKING:
+    from paceline.serving.answering import ServedModel
+
+MOST_SHOWN = 500  # Characters of a tool's answer on the screen
+ENDED = Refusal("the conversation has ended")
+OF_CONVERSATIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
+COMMAND = Command(
+    name="chat",
+    usage="paceline chat --model MODEL [--environment TOOL ...] [--option value ...]",
+    summary="Talk with a model: a line is a message, and its answer comes as it is sampled. /reset begins anew, /exit "
+    "or the end of the input ends; Ctrl-C stops an answer. With --environment the model may call tools (calculator, "
+    "python, search:FOLDER, mcp:COMMAND, file.py:FUNCTION), whose answers it reads before it goes on. With --seed the "
+    "same lines get the same answers.",
+    door_options=(CONFIG,),
+    options=(*OPTIONS, *(option for option in options() if option.name in OF_CONVERSATIONS)),
+)
+
+
+def run(argv: list[str]) -> int:
+    """Talk until the input ends; returns the exit status."""
+    given = parse(COMMAND, argv)
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    config = read_options(given.options, file=given.door.get("config")).config
+    spec = _tools(config)
+    system = config.data.system_prompt or ""
+    if config.data.system_prompt_file is not None:
+        raise ConfigError(f"--system-prompt {system} must be a text, as chat reads no file; give the text itself")
+    model = load(config, say=lambda note: print(note, file=sys.stderr), loading=loading_libraries)
+    if model.tokens is None:
+        raise ConfigError(f"--model {config.model.model} cannot hold a conversation: {model.chat_problem}")
+    thread, step_seconds = model.start(), config.environment.environment_timeout[0]
+    with Hosts(step_seconds=step_seconds) as hosts:
+        try:
+            chat = Chat(model, system=system, config=config, seed=config.loop.seed if "seed" in given.options else None)
+            _converse(chat, lambda: None if spec is None else ChatTools(hosts, spec))
+        finally:
+            model.generations.break_off(ENDED)
+            thread.join(10.0)
+    if model.generations.failure is not None:
+        raise model.generations.failure
+    return DONE
+
+
+def _tools(config: Config) -> EnvironmentSpec | None:
+    """Return the environment of the tools that the options name; ConfigError for a game, in which nobody types."""
+    if not config.environment.environment:
+        return None
+    from paceline.environments.resolving import specs
+
+    found = specs(config.environment.environment, sandbox=config.rewards.sandbox)
+    games = [name for name, spec in found.items() if not spec.tools]
+    if games or len(found) > 1:
+        said = f"{games[0]} is a game" if games else f"{', '.join(found)} are several environments"
+        raise ConfigError(f"--environment must name tools for a conversation in the terminal, and {said}; leave it out")
+    (spec,) = found.values()
+    spec.check()
+    return spec
+
+
+def _converse(chat: "Chat", make_tools: Callable[[], "ChatTools | None"]) -> None:
+    tools = make_tools()
+    for line in _lines():
+        if line == "/exit":
+            break
+        if line == "/reset":
+            chat.reset()
+            if tools is not None:
+                tools.close()
+            tools = make_tools()
+            print("(a new conversation)", flush=True)
+        elif line.startswith("/"):
+            print(
+                "(there are /reset and /exit; begin a message with a blank to send one that starts with /)", flush=True
+            )
+        elif line.strip():
+            try:
+                chat.say(line.strip(), tools)
+            except KeyboardInterrupt:
+                print("\n(stopped)", flush=True)
+            except Refusal as refusal:
+                print(f"\n({refusal})", flush=True)
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines of the input; Ctrl-C at a prompt begins a new line."""
+    is_terminal = sys.stdin.isatty()
+    while True:
+        try:
+            if is_terminal:
+                print("> ", end="", flush=True)
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            print(flush=True)
+            continue
+        if not line:
+            return
+        yield line.rstrip("\r\n")
+
+
+class Chat:
+    """One conversation at a time: the messages of both sides."""
+
+    def __init__(self, model: "ServedModel", *, system: str, config: Config, seed: int | None) -> None:
+        self._model, self._most_turns, self._seed = model, config.environment.max_turns, seed
+        self._start: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
+        self._messages, self._asked = self._start, 0
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self._messages = self._start
+
+    def say(self, text: str, tools: "ChatTools | None") -> None:
+        """Send a message and print the answer, with the calls of tools on the way; nothing of a stopped one is kept.
+
+        Raises:
+            Refusal: the answer cannot be had.
+            EnvironmentFailure: a tool has failed.
+        """
+        before, self._messages = self._messages, (*self._messages, {"role": "user", "content": text})
+        try:
+            for number in itertools.count(1):
+                turn = self._answer(() if tools is None else tools.schemas)
+                self._messages = (*self._messages, message_of(turn))
+                answers = () if tools is None else tools.answer(turn, is_last=number == self._most_turns)
+                if not answers:
+                    return
+                self._messages = (*self._messages, *answers)
+        except (KeyboardInterrupt, Refusal):
+            self._messages = before
+            raise
+
+    def _answer(self, schemas: Sequence[Mapping[str, Any]]) -> AgentTurn:
+        """Sample a turn, and print it as it comes."""
+        settings = {} if self._seed is None else {"seed": self._seed + self._asked}
+        self._asked += 1
+        asked = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
+        request = ProgramRequest(kind="chat", asked=asked, model="", stream=True, digest=b"")
+        answer = self._model.begin(request)
+        for _, piece in answer.pieces(lambda: False):
+            if not isinstance(piece, AgentTurn) and "content" in piece:
+                print(piece["content"], end="", flush=True)
+        (turn,) = answer.turns
+        print("" if turn.finish_reason == "stop" else " (cut at --max-completion-length)", flush=True)
+        return turn
+
+
+class ChatTools:
+    """The tools of one conversation, which may keep something from call to call."""
+
+    def __init__(self, hosts: Hosts, spec: EnvironmentSpec) -> None:
+        self._spec, self._hosted = spec, hosts.open(spec)
+        self.schemas = spec.tools
+        self._call("begin", {"prompt": "", "messages": [], "answer": None}, 0)
+
+    def answer(self, turn: AgentTurn, *, is_last: bool) -> tuple[Message, ...]:
+        """Carry out the calls of a turn and print them; returns what the model reads of them, empty without calls."""
+        if is_last or not (turn.calls or turn.malformed):
+            return ()
+        observed = self._call("answer", turn)
+        assert isinstance(observed, Observation)
+        for call in turn.calls:
+            print(f"[{call.name} {dict(call.arguments)}]", flush=True)
+        for message in observed.messages:
+            print(f"[-> {str(message['content'])[:MOST_SHOWN]}]", flush=True)
+        return observed.messages
+
+    def close(self) -> None:
+        """End them, without waiting for that."""
+        self._hosted.call("close", then=lambda outcome: None)
+
+    def _call(self, method: Any, *given: object) -> object:
+        arrived = queue.SimpleQueue[Outcome]()
+        self._hosted.call(method, *given, then=arrived.put)
+        outcome = arrived.get()
+        if outcome.failure is not None:
+            raise EnvironmentFailure(f"--environment {self._spec.name} failed: {outcome.failure}")
+        return outcome.value

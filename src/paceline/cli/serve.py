@@ -1,0 +1,95 @@
+"""`paceline serve`: a model by OpenAI's interface, for any number of clients at once."""
+
+import os
+
+from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
+from paceline.cli.libraries import loading_libraries
+from paceline.config.reading import options
+from paceline.errors import DONE, INTERRUPTED, ConfigError, EngineError
+from paceline.runtime.interrupts import StopRequest
+from paceline.serving.loading import load, read_options
+
+KEY = "PACELINE_API_KEY"
+"""Environment variable of the key."""
+LOOK_SECONDS = 0.2
+"""Seconds in which a signal to stop is seen."""
+
+HOST = DoorOption(
+    name="host",
+    metavar="ADDRESS",
+    help="Address to listen on; 0.0.0.0 is all of this machine's, without encryption. (default: 127.0.0.1)",
+)
+PORT = DoorOption(name="port", metavar="N", help="Port; 0 takes one that is free. (default: 8000)")
+API_KEY = DoorOption(
+    name="api_key",
+    metavar="TEXT",
+    help=f"Key that clients must have, also as {KEY}, where other users of this machine cannot read it. "
+    "(default: a new one, which is printed)",
+)
+STOP_GRACE = DoorOption(
+    name="stop_grace",
+    metavar="SECONDS",
+    help="How long answers in hand may take once a signal to stop has come; new requests are refused. (default: 25)",
+)
+SECTIONS = ("model", "engine", "sampling")
+OF_TRAINING = ("gradient_checkpointing", "deterministic", "num_generations")
+OF_PROMPTS = ("enable_thinking", "chat_template_kwargs", "max_prompt_length")
+OPTIONS = tuple(
+    option
+    for option in options()
+    if (option.section in SECTIONS and option.name not in OF_TRAINING) or option.name in OF_PROMPTS
+)
+"""Options of a model that answers."""
+COMMAND = Command(
+    name="serve",
+    usage="paceline serve --model MODEL [--port N] [--option value ...]",
+    summary="Answer requests by OpenAI's interface from a model: a directory, a Hub name, a GGUF file, a run's "
+    "directory, or one that ships with the package. Requests at the same time share the engine's batch, and tokens are "
+    "told as they are sampled. A request that does not say how it is sampled takes the options. The first signal to "
+    "stop (Ctrl-C) lets answers in hand end, a second one does not.",
+    door_options=(CONFIG, HOST, PORT, API_KEY, STOP_GRACE),
+    options=OPTIONS,
+)
+
+
+def run(argv: list[str]) -> int:
+    """Serve until a signal to stop; returns the exit status."""
+    given = parse(COMMAND, argv)
+    if given.help:
+        print(help_page(COMMAND), end="")
+        return DONE
+    host, port = given.door.get("host", "127.0.0.1"), given.door.get("port", "8000")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {port!r}")
+    grace = _seconds(given.door.get("stop_grace", "25"))
+    key = given.door.get("api_key", os.environ.get(KEY))
+    if key is not None and not (key.strip() == key and key.isascii() and key):
+        raise ConfigError("--api-key must be of plain characters without blanks around them; give another one")
+    configuration = read_options(given.options, file=given.door.get("config"))
+    print(configuration.origin, flush=True)
+    model = load(configuration.config, say=lambda note: print(note, flush=True), loading=loading_libraries)
+    from paceline.serving.server import ModelServer
+
+    server = ModelServer(model, host=host, port=int(port), key=key)
+    with StopRequest() as stop:
+        print(f"{model.name} answers at {server.endpoint.base_url}, until Ctrl-C")
+        print(f"key: {server.endpoint.key if key is None else 'as it was given'}", flush=True)
+        while stop.received is None and not server.wait(LOOK_SECONDS):
+            pass
+        if stop.received is not None:
+            print(f"{stop.received}: answers in hand have {grace:g} seconds", flush=True)
+        broken = server.stop(grace)
+    if stop.received is None:
+        raise server.failure or EngineError("the engine has ended, by the error above; start the server again")
+    print("ended" if not broken else f"ended; answers that were broken off: {broken}")
+    return INTERRUPTED if broken else DONE
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e6:
+        raise ConfigError(f"--stop-grace must be a number of seconds from 0 on, got {text!r}")
+    return seconds

@@ -1,0 +1,314 @@
+"""From a request to what the engine is asked, and from sampled tokens to pieces of text and a finished turn.
+
+What pieces tell adds up to the content of the turn: whatever may still change is held back, which is the start of a
+stop string or of a tag, blanks at an end, and a character whose last token has not come. Only where a model closes a
+thought that it has not opened, pieces have told the thought.
+"""
+
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from paceline.data.extraction.calls import OPEN_CALL
+from paceline.data.extraction.thinking import (
+    CLOSE_REASONING,
+    CLOSE_THINK,
+    OPEN_REASONING,
+    OPEN_THINK,
+    ThoughtReader,
+    opening_thought,
+)
+from paceline.engines import Request, Sampled, Sampling, TrainedEngine, sample_key
+from paceline.engines.requests import texts_of
+from paceline.environments import AgentTurn, ModelRequest, ToolCall
+from paceline.environments.endpoint.requests import ProgramRequest, Refusal
+from paceline.environments.tokens import TurnTokens, plain_prompt
+from paceline.errors import ConfigError, ModelError
+from paceline.serving.generations import Generation, Generations
+from paceline.training.rollouts.contexts import parsed_answer, requested_context
+from paceline.types import FinishReason
+
+DRAWN_BY = ("temperature", "top_p", "top_k", "min_p")
+"""Settings of a request that say how its tokens are drawn."""
+TAGS = (OPEN_THINK, CLOSE_THINK, OPEN_REASONING, CLOSE_REASONING)
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"
+"""End of a text whose last character is spread over tokens of which some have not come."""
+IN_TAGS = ("hermes", "xml")
+"""Forms of calls before which text can be told: a tag opens each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedModel:
+    """A model that answers requests: its engine, and what reads prompts and writes text."""
+
+    name: str
+    engine: TrainedEngine
+    tokenizer: PreTrainedTokenizerBase
+    end_tokens: frozenset[int]
+    tokens: TurnTokens | None
+    """Tokens of conversations; None: the model can hold none."""
+    chat_problem: str
+    """Why it can hold none, in a sentence; empty where it can."""
+    sampling: Sampling
+    """Sampling of a request that does not say otherwise; its limit is the length of an answer."""
+    length: int
+    """Tokens of a prompt and its answer, at most."""
+    vocabulary: int
+    """Tokens that the model has weights for."""
+    generations: Generations
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(int(time.time() * 1000)))
+    """Numbers of answers, which go on where those of an earlier process ended."""
+    encoding: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a prompt is made: what renders it keeps what it has rendered."""
+
+    def start(self) -> threading.Thread:
+        """Let the engine sample in a thread of its own, until `generations` is closed."""
+        run = self.generations.run
+        thread = threading.Thread(target=run, args=(self.engine,), kwargs={"length": self.length}, name="engine")
+        thread.daemon = True
+        thread.start()
+        return thread
+
+    def begin(self, request: ProgramRequest) -> "RunningAnswer":
+        """Ask the engine for the answer to a request; raises Refusal."""
+        asked, settings = request.asked, request.asked.settings
+        with self.encoding:
+            ids, tokens = self._read(asked)
+        if max(ids, default=0) >= self.vocabulary:
+            said = f"the tokenizer has token {max(ids)}, and the model weights for {self.vocabulary}"
+            raise Refusal(f"{said}; put the model's own tokenizer beside it", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        room = self.length - len(ids)
+        if not ids or room < 1:
+            said = f"the prompt must have from 1 to {self.length - 1} tokens, and has {len(ids)}"
+            raise Refusal(f"{said}; send a shorter one", "messages", code="context_length_exceeded")
+        stop = tuple(settings["stop"]) if "stop" in settings else self.sampling.stop
+        limit = min(room, self.sampling.max_completion_length if asked.max_tokens is None else asked.max_tokens)
+        drawn = {name: settings[name] for name in DRAWN_BY if name in settings}
+        if "top_k" in drawn:
+            drawn["top_k"] = max(0, int(drawn["top_k"]))
+        seed = settings["seed"] if "seed" in settings else secrets.randbits(63)
+        generation = Generation(
+            Request(
+                prompt_ids=ids,
+                keys=tuple(sample_key(seed, "serve", "", 0, sample) for sample in range(request.choices)),
+                limits=(limit,) * request.choices,
+            ),
+            # one limit and no stop strings, so that requests that are drawn alike are equal to the engine
+            replace(self.sampling, max_completion_length=self.length, stop=(), **drawn),
+            at_once=request.stream or bool(stop),
+        )
+        writing = Writing(self, asked, tokens, stop=stop, num_read=len(ids), has_logprobs=request.logprobs)
+        choices = [Choice(writing, next(self.numbers), ids) for _ in range(request.choices)]
+        self.generations.add(generation)
+        return RunningAnswer(generation, choices)
+
+    def _read(self, asked: ModelRequest) -> tuple[tuple[int, ...], TurnTokens | None]:
+        if asked.text is not None:
+            return plain_prompt(self.tokenizer, asked.text), None
+        if self.tokens is None:
+            raise Refusal(f"{self.chat_problem}; ask /v1/completions", "messages")
+        try:
+            tokens = self.tokens.with_tools(asked.tools)
+            return requested_context(asked, tokens).ids, tokens
+        except (ConfigError, ModelError) as error:
+            raise Refusal(str(error), "messages") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """What all choices of an answer are written by."""
+
+    model: ServedModel
+    asked: ModelRequest
+    tokens: TurnTokens | None
+    """None: plain text is continued."""
+    stop: tuple[str, ...] = ()
+    num_read: int = 0
+    has_logprobs: bool = False
+
+    @property
+    def reads_calls(self) -> bool:
+        """True if a turn may hold calls."""
+        return bool(self.asked.tools) and self.asked.reads_calls
+
+    @property
+    def tells_pieces(self) -> bool:
+        """True if text can be told before the turn has ended: where a call may be in it, only before one in tags."""
+        return not self.reads_calls or (self.tokens is not None and self.tokens.call_format in IN_TAGS)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts of which no part is told."""
+        tags = () if self.tokens is None else TAGS
+        return (*self.stop, *tags, *((OPEN_CALL,) if self.reads_calls else ()))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens; special ones are kept where they may mark calls."""
+        if not self.reads_calls or self.tokens is None:
+            return texts_of(self.model.tokenizer, [ids])[0]
+        return self.tokens.raw_text([token for token in ids if token not in self.model.end_tokens])
+
+
+class RunningAnswer:
+    """The answer to a request while it is sampled."""
+
+    def __init__(self, generation: Generation, choices: list["Choice"]) -> None:
+        self._generation, self._choices = generation, choices
+        self.number = choices[0].number
+        """Number that no other answer has."""
+
+    @property
+    def turns(self) -> list[AgentTurn]:
+        """The turns of all choices, once they have ended."""
+        return [choice.turn for choice in self._choices if choice.turn is not None]
+
+    def pieces(self, is_gone: Callable[[], bool]) -> Iterator[tuple[int, Mapping[str, Any] | AgentTurn]]:
+        """Yield pieces of messages as they are sampled, with the index of their choice, and each turn at its end.
+
+        Whoever leaves early ends the sampling; raises Refusal where the answer cannot be had.
+        """
+        left = set(range(len(self._choices)))
+        try:
+            for one in self._generation.read(is_gone):
+                if one.sample not in left:
+                    continue  # sampled before the engine heard that a stop string had ended it
+                choice = self._choices[one.sample]
+                for piece in choice.add(one):
+                    yield one.sample, piece
+                if choice.turn is not None:
+                    left.discard(one.sample)
+                    self._generation.end(one.sample)
+                    yield one.sample, choice.turn
+                if not left:
+                    return
+        finally:
+            self._generation.give_up()
+
+
+class Choice:
+    """One completion as its tokens come: its text, what of it has been told, and its turn at the end."""
+
+    def __init__(self, writing: Writing, number: int, read_ids: tuple[int, ...]) -> None:
+        self.number = number
+        self.turn: AgentTurn | None = None
+        """The turn once it has ended."""
+        self._by, self._read_ids = writing, read_ids
+        self._ids, self._logprobs = list[int](), list[float]()
+        self._start = self._known = 0
+        """Tokens from which a text is decoded, as one may look unlike behind others, and those whose text is known."""
+        self._text, self._seen, self._told = "", 0, ""
+        """Text up to now, characters of it that were looked at for what can be told, and what was told."""
+        prefilled = writing.tokens is not None and writing.tokens.opens_thought
+        self._thoughts = ThoughtReader(prefilled=prefilled)
+        self._blanks = ""
+        """Blanks that are told once something follows them."""
+        self._reasoning_told = self._is_silent = False
+
+    def add(self, one: Sampled) -> Iterator[dict[str, Any]]:
+        """Take tokens; yields pieces of the message."""
+        self._ids += one.token_ids
+        self._logprobs += one.logprobs
+        before = self._by.decode(self._ids[self._start : self._known])
+        now = self._by.decode(self._ids[self._start :])
+        is_last = one.finish_reason is not None
+        if is_last or (len(now) > len(before) and not now.endswith(UNFINISHED)):
+            self._start, self._known = self._known, len(self._ids)
+            self._text += now[len(before) :]
+        cut = _first(self._text, self._by.stop)
+        if cut is not None:
+            self._text = self._text[:cut]
+        if is_last or cut is not None:
+            reason: FinishReason = "stop" if cut is not None or one.finish_reason is None else one.finish_reason
+            self.turn = self._ended(reason, is_cut=cut is not None)
+            yield from self._rest(self.turn)
+        elif self._by.tells_pieces:
+            yield from self._tell()
+
+    def _tell(self) -> Iterator[dict[str, Any]]:
+        """Yield what can be told of text that nothing can change any more."""
+        if self._is_silent:
+            return
+        new = self._text[self._seen :]
+        call = new.find(OPEN_CALL) if self._by.reads_calls else -1
+        self._is_silent = call >= 0
+        part = new[:call] if self._is_silent else new[: len(new) - _held(new, self._by.marks)]
+        self._seen += len(part)
+        if self._by.tokens is None:
+            said = part
+        else:
+            said = self._blanks + self._thoughts.visible(part)
+            said = said if self._told else said.lstrip()
+            kept = said.rstrip()
+            self._blanks, said = said[len(kept) :], kept
+        if said:
+            if not self._told and self._by.tokens is not None:
+                yield from self._reason(opening_thought(self._by.decode(self._ids)))
+            self._told += said
+            yield self._piece(said)
+
+    def _reason(self, reasoning: str | None) -> Iterator[dict[str, Any]]:
+        if reasoning is not None and not self._reasoning_told:
+            self._reasoning_told = True
+            yield {"role": "assistant", "reasoning_content": reasoning}
+
+    def _piece(self, said: str) -> dict[str, Any]:
+        return {"text": said} if self._by.tokens is None else {"role": "assistant", "content": said}
+
+    def _rest(self, turn: AgentTurn) -> Iterator[dict[str, Any]]:
+        """Yield what is left to tell of the content; calls are the turn's own to tell."""
+        yield from self._reason(turn.reasoning)
+        rest = turn.content[len(self._told) :] if turn.content.startswith(self._told) else ""
+        if rest:
+            self._told += rest
+            yield self._piece(rest)
+
+    def _ended(self, reason: FinishReason, *, is_cut: bool) -> AgentTurn:
+        by, ids = self._by, self._ids
+        text = texts_of(by.model.tokenizer, [ids])[0]
+        text = text[: _first(text, by.stop)] if is_cut else text
+        told = AgentTurn(
+            number=self.number,
+            text=text,
+            content=text,
+            finish_reason=reason,
+            is_last=False,
+            num_read=by.num_read,
+            num_sampled=len(ids),
+            read_ids=self._read_ids if by.asked.wants_ids else (),
+            sampled_ids=tuple(ids) if by.asked.wants_ids else (),
+            logprobs=tuple(zip(map(self._token, ids), self._logprobs, strict=True)) if by.has_logprobs else (),
+        )
+        if by.tokens is None:
+            return told
+        raw = by.tokens.raw_text(ids[:-1] if ids[-1] in by.tokens.stop_ids else ids)
+        raw = raw[: _first(raw, by.stop)] if is_cut else raw
+        parsed, reasoning = parsed_answer(by.asked, by.tokens, raw=raw, text=text)
+        calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
+        return replace(told, content=parsed.content, calls=calls, malformed=parsed.malformed, reasoning=reasoning)
+
+    def _token(self, token: int) -> str:
+        text: str = self._by.model.tokenizer.decode([token])
+        return text
+
+
+def _first(text: str, marks: Sequence[str]) -> int | None:
+    """Return where the first of some texts begins in another, None where none does."""
+    return min((at for mark in marks if (at := text.find(mark)) >= 0), default=None)
+
+
+def _held(text: str, marks: Sequence[str]) -> int:
+    """Return the number of characters at the end that may be the start of a mark.
+
+    >>> _held("a <thi", ("<think>",)), _held("a", ("<think>",))
+    (4, 0)
+    """
+    longest = max(map(len, marks), default=1) - 1
+    starts = range(max(0, len(text) - longest), len(text))
+    return next((len(text) - at for at in starts if any(mark.startswith(text[at:]) for mark in marks)), 0)

@@ -1,0 +1,185 @@
+"""Requests under way for one engine: they wait in the order of arrival, share its batch, and hear of each token.
+
+The engine has a thread of its own. Whoever answers a request reads what is sampled of it from another one.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
+
+from typing_extensions import override
+
+from paceline.engines import Request, RequestStream, Sampled, Sampling, TrainedEngine
+from paceline.environments.endpoint.requests import Refusal
+from paceline.errors import PacelineError
+
+MOST_WAITING = 1024
+"""Requests that wait for a place in the batch, at most."""
+LOOK_SECONDS = 0.25
+"""Seconds after which a reader without news looks whether its client is still there."""
+CLIENT_GONE = 499
+"""Status of a request whose client has closed the connection; nobody reads it."""
+
+
+class Generation:
+    """One request under way: the engine's thread tells it tokens, another thread reads them."""
+
+    def __init__(self, request: Request, sampling: Sampling, *, at_once: bool) -> None:
+        """`at_once`: the reader hears of each token; else only once all completions have ended."""
+        self.request, self.sampling, self._at_once = request, sampling, at_once
+        self.is_given_up = False
+        """True if nobody reads it any more."""
+        self._told = list[Sampled]()
+        self._news = queue.SimpleQueue[list[Sampled] | Refusal]()
+        self._sampled, self._unwanted = set(range(len(request.keys))), set[int]()
+        """Completions that the engine samples, and those that the reader wants no more of."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if the engine samples nothing of it any more."""
+        return not self._sampled
+
+    def tell(self, one: Sampled) -> bool:
+        """Hand on what was sampled; returns True for a completion that is to end at once. Called by the engine."""
+        is_unwanted = self.is_given_up or one.sample in self._unwanted
+        if is_unwanted or one.finish_reason is not None:
+            self._sampled.discard(one.sample)
+        self._told.append(one)
+        if self._at_once or self.is_over:
+            self._news.put(self._told)
+            self._told = []
+        return is_unwanted
+
+    def fail(self, refusal: Refusal) -> None:
+        """Let the reader raise this; the engine ends what it samples."""
+        self.is_given_up = True
+        self._news.put(refusal)
+
+    def end(self, sample: int) -> None:
+        """Want no more of one completion."""
+        self._unwanted.add(sample)
+
+    def give_up(self) -> None:
+        """Want no more of any."""
+        self.is_given_up = True
+
+    def read(self, is_gone: Callable[[], bool]) -> Iterator[Sampled]:
+        """Yield what is sampled, for as long as the caller wants some; raises Refusal where there will be no more.
+
+        `is_gone` returns True if the client has left, for whom nothing needs to be sampled.
+        """
+        while True:
+            try:
+                news = self._news.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                if is_gone():
+                    raise Refusal("the client has closed the connection", status=CLIENT_GONE) from None
+                continue
+            if isinstance(news, Refusal):
+                raise news
+            yield from news
+
+
+class Generations(RequestStream):
+    """The stream of an engine: it is given as many completions as it computes at once, others wait their turn."""
+
+    def __init__(self, capacity: int) -> None:
+        """`capacity`: completions that the engine computes at once."""
+        self.tokens_read = self.tokens_sampled = 0
+        """Tokens of prompts that the engine was given, and tokens that it has sampled."""
+        self.failure: PacelineError | None = None
+        """What the engine failed with."""
+        self.ended = threading.Event()
+        """Set once the engine samples no more."""
+        self._capacity, self._rows, self._count = capacity, 0, 0
+        self._waiting, self._running = deque[Generation](), dict[int, Generation]()
+        """Requests that the engine was not given yet, and the others by its own number."""
+        self._arrived = threading.Condition()
+        self._last: Refusal | None = None
+        """What further requests are refused with; None: they are taken."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait for a place in the batch."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Number of requests that the engine samples for."""
+        return len(self._running)
+
+    def run(self, engine: TrainedEngine, *, length: int) -> None:
+        """Let the engine sample until `close`, or until it fails; call it in a thread of its own."""
+        try:
+            engine.stream(self, length=length)
+        except PacelineError as error:
+            self.failure = error
+        finally:
+            self.break_off(Refusal("the engine has failed; see the server's terminal", status=_FAILED))
+            self.ended.set()
+
+    def add(self, generation: Generation) -> None:
+        """Let a request wait for its place; raises Refusal where none is taken any more."""
+        with self._arrived:
+            if self._last is not None:
+                raise self._last
+            if len(self._waiting) >= MOST_WAITING:
+                said = f"{MOST_WAITING} requests wait already, which is the most; ask again later"
+                raise Refusal(said, code="too_many_requests", status=HTTPStatus.SERVICE_UNAVAILABLE)
+            self._waiting.append(generation)
+            self._arrived.notify()
+
+    def close(self, refusal: Refusal) -> None:
+        """Refuse further requests with this; the engine ends once those that are here have ended."""
+        with self._arrived:
+            self._last = self._last or refusal
+            self._arrived.notify()
+
+    def break_off(self, refusal: Refusal) -> int:
+        """Refuse further requests, and let those that are here end with this; returns their number."""
+        self.close(refusal)
+        with self._arrived:
+            broken = [*self._waiting, *self._running.values()]
+            self._waiting.clear()
+        for generation in broken:
+            generation.fail(refusal)
+        return len(broken)
+
+    @override
+    def take(self, *, wait: bool) -> Sequence[tuple[Request, Sampling]] | None:
+        taken = list[tuple[Request, Sampling]]()
+        with self._arrived:
+            if wait:
+                self._arrived.wait_for(lambda: self._waiting or self._last is not None)
+            while self._waiting:
+                first = self._waiting[0]
+                wanted = len(first.request.keys)
+                if self._rows and self._rows + wanted > self._capacity and not first.is_given_up:
+                    break
+                self._waiting.popleft()
+                if first.is_given_up:
+                    continue
+                self._running[self._count] = first
+                self._count, self._rows = self._count + 1, self._rows + wanted
+                self.tokens_read += len(first.request.prompt_ids)
+                taken.append((first.request, first.sampling))
+            return None if self._last is not None and not taken and not self._waiting else taken
+
+    @override
+    def tell(self, sampled: Sequence[Sampled]) -> Sequence[bool]:
+        unwanted = list[bool]()
+        for one in sampled:
+            generation = self._running[one.request]
+            self.tokens_sampled += len(one.token_ids)
+            unwanted.append(generation.tell(one))
+            if unwanted[-1] or one.finish_reason is not None:
+                with self._arrived:
+                    self._rows -= 1
+                    if generation.is_over:
+                        del self._running[one.request]
+        return unwanted
+
+
+_FAILED = HTTPStatus.INTERNAL_SERVER_ERROR

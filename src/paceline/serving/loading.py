@@ -1,0 +1,101 @@
+"""From options to a model that answers. Nothing that takes seconds to load is imported at the top."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from paceline.config.environments import EnvironmentConfig
+from paceline.config.reading import option_name
+from paceline.config.sections import Config
+from paceline.engines.vllm.window import check_vllm
+from paceline.errors import ModelError
+from paceline.training.setup.configuration import (
+    Configuration,
+    given_options,
+    read_configuration,
+    refuse_foreign_code,
+)
+
+if TYPE_CHECKING:
+    from paceline.serving.answering import ServedModel
+
+LONGEST = 4096
+"""Tokens of a prompt and its answer, unless --max-prompt-length is given or the model reaches less far."""
+NO_ROWS: Mapping[str, object] = {"dataset": "arithmetic"}
+"""A dataset for the configuration, which has one; no row is read."""
+
+
+def read_options(flags: Mapping[str, object], *, file: str | None) -> Configuration:
+    """Options of a model that answers, given as for training; environments only where the command names them itself.
+
+    Raises:
+        ConfigError: as `read_configuration`; or the model's own code is not to be run without a word.
+    """
+    given = {option_name(name) for name in given_options(flags, file=file)}
+    found = read_configuration(flags if "dataset" in given else {**NO_ROWS, **flags}, file=file)
+    config = found.config
+    refuse_foreign_code(config, found.ground, flags)
+    if config.engine.engine == "vllm":
+        check_vllm(None)
+    if "environment" not in given:
+        config = replace(config, environment=EnvironmentConfig())
+    if "max_prompt_length" not in given:
+        longest = max(1, LONGEST - config.sampling.max_completion_length)
+        config = replace(config, data=replace(config.data, max_prompt_length=longest))
+    return replace(found, config=config)
+
+
+def load(
+    config: Config,
+    *,
+    say: Callable[[str], None],
+    loading: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> "ServedModel":
+    """Load the model and start its engine; `say` gets notices, imports that take seconds are made within `loading`.
+
+    Raises:
+        PacelineError: the model or the engine cannot be used; the sentence says what to change.
+    """
+    with loading():
+        from paceline.engines import Sampling
+        from paceline.environments.harmless import ChatTokenizer
+        from paceline.environments.tokens import TurnTokens
+        from paceline.models.loading import load_model
+        from paceline.models.pretrained import end_token_ids, load_tokenizer
+        from paceline.serving.answering import ServedModel
+        from paceline.serving.generations import Generations
+        from paceline.training.assembly import longest_sequence, make_engine
+        from paceline.training.records import engine_sentences, of_machine
+
+    tokenizer = load_tokenizer(config.model)
+    policy = load_model(config.model)
+    engine = make_engine(config, policy, tokenizer)
+    ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
+    tokens, problem = None, ""
+    try:
+        tokens = TurnTokens(cast(ChatTokenizer, tokenizer), switches=config.data.switches, stop_ids=ends)
+    except ModelError as error:
+        problem = str(error)
+    for note in (*of_machine(policy), *engine_sentences(engine), *([problem] if problem else [])):
+        say(note)
+    wanted = config.sampling
+    return ServedModel(
+        name=config.model.model,
+        engine=engine,
+        tokenizer=tokenizer,
+        end_tokens=ends,
+        tokens=tokens,
+        chat_problem=problem,
+        sampling=Sampling(
+            max_completion_length=wanted.max_completion_length,
+            temperature=wanted.temperature,
+            top_p=wanted.top_p,
+            top_k=wanted.top_k,
+            min_p=wanted.min_p,
+            stop=wanted.stop,
+        ),
+        length=longest_sequence(config, policy),
+        vocabulary=policy.model.get_input_embeddings().weight.shape[0],
+        generations=Generations(config.engine.concurrent_sequences),
+    )

@@ -1,0 +1,224 @@
+"""The HTTP server of `paceline serve`: an endpoint that a model answers, numbers, a page, and an orderly end."""
+
+import html
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+
+from paceline.environments import AgentTurn
+from paceline.environments.endpoint.answers import (
+    body_of,
+    error_event,
+    last_events,
+    models,
+    piece_event,
+    turn_events,
+)
+from paceline.environments.endpoint.requests import ProgramRequest, Refusal, read_request
+from paceline.environments.endpoint.serving import Endpoint, Pending
+from paceline.errors import ConfigError, PacelineError
+from paceline.serving.answering import RunningAnswer, ServedModel
+from paceline.serving.generations import CLIENT_GONE
+
+STOPPING = Refusal("the server is stopping; ask another one", code="stopping", status=HTTPStatus.SERVICE_UNAVAILABLE)
+BROKEN_OFF = Refusal(
+    "the server stopped before the answer had ended; ask another one",
+    code="stopping",
+    status=HTTPStatus.SERVICE_UNAVAILABLE,
+)
+LAST_SECONDS = 10.0
+"""Seconds after a broken off answer in which the engine ends its step, and clients read what there is."""
+OUTCOMES = ("done", "refused", "gone", "failed")
+HEADINGS = {
+    "paceline_requests_total": ("counter", "Requests by outcome: answered, refused, left by the client, failed."),
+    "paceline_tokens_total": ("counter", "Tokens of prompts that were read, and tokens that were sampled."),
+    "paceline_requests_in_flight": ("gauge", "Requests that are being answered."),
+    "paceline_requests_waiting": ("gauge", "Requests among these that wait for a place in the batch."),
+    "paceline_request_seconds": ("summary", "Seconds from a request to the end of its answer."),
+    "paceline_first_token_seconds": ("summary", "Seconds from a streamed request to the first piece of its answer."),
+}
+"""Kind and meaning of each number of `/metrics`."""
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{name} - Paceline</title>
+<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:45em;margin:3em auto;padding:0 1em;color-scheme:light dark}}
+pre{{overflow:auto;padding:1em;border:1px solid #8886}}td{{padding:.2em 1em .2em 0}}</style>
+<h1>{name}</h1>
+<p>This server answers by OpenAI's interface under <code>{url}</code>, for whoever has its key.</p>
+<pre>curl {url}/chat/completions -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
+    -d '{{"messages": [{{"role": "user", "content": "Hello."}}]}}'</pre>
+<table>{rows}</table>
+<p><a href="/metrics">Numbers</a> for Prometheus; <a href="/health">health</a>.</p>
+</html>
+"""
+
+
+class ModelServer:
+    """Answers the requests of any number of clients from one model, until it is stopped."""
+
+    def __init__(self, model: ServedModel, *, host: str, port: int, key: str | None) -> None:
+        """Listen; `port` 0: on any that is free, `key` None: a new one.
+
+        Raises:
+            ConfigError: the address cannot be listened on.
+        """
+        self.model, self._created = model, int(time.time())
+        try:
+            self.endpoint = Endpoint(self._take, address=(host, port))
+        except (OSError, OverflowError) as error:
+            raise ConfigError(
+                f"--host {host} --port {port} cannot be listened on ({error}); give others, or port 0 for a free one"
+            ) from error
+        self.endpoint.key = self.endpoint.key if key is None else key
+        self.endpoint.read = partial(read_request, is_served=True)
+        self.endpoint.models = partial(models, model.name, self._created)
+        self.endpoint.on_refusal = self._refused
+        self.endpoint.pages = {"/": self._page, "/health": self._health, "/metrics": self._metrics}
+        self._lock = threading.Lock()
+        self._outcomes, self._seconds, self._pending = Counter[str](), defaultdict[str, float](float), set[Pending]()
+        self._engine = model.start()
+        self.endpoint.start()
+
+    @property
+    def failure(self) -> PacelineError | None:
+        """What the engine failed with."""
+        return self.model.generations.failure
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the engine has ended, or so many seconds have passed; returns True if it has ended."""
+        return self.model.generations.ended.wait(seconds)
+
+    def stop(self, grace: float) -> int:
+        """Refuse further requests, and answer those in flight within `grace` seconds; returns how many were cut."""
+        self.endpoint.ended = STOPPING
+        self.model.generations.close(STOPPING)
+        self._engine.join(grace)
+        broken = self.model.generations.break_off(BROKEN_OFF) if self._engine.is_alive() else 0
+        until = time.monotonic() + LAST_SECONDS
+        self._engine.join(LAST_SECONDS)
+        for pending in self._in_flight():
+            pending.is_written.wait(max(0.0, until - time.monotonic()))
+        self.endpoint.close()
+        return broken
+
+    # --- requests, each in the thread of its connection
+
+    def _take(self, pending: Pending) -> None:
+        """Answer a request; raises Refusal."""
+        started, request = time.perf_counter(), pending.request
+        self._in_flight(pending)
+        if request.model not in ("policy", self.model.name):
+            said = f"there is no model {request.model!r:.100}; name {self.model.name!r}, or leave the name out"
+            raise Refusal(said, "model", code="model_not_found", status=HTTPStatus.NOT_FOUND)
+        request = replace(request, model=self.model.name, created=int(time.time()))
+        answer = self.model.begin(request)
+        if request.stream:
+            pending.answer(self._events(request, answer, pending, started))
+            return
+        for _ in answer.pieces(pending.is_gone):
+            pass
+        self._done(started)
+        pending.answer(body_of(request, answer.turns))
+
+    def _events(
+        self, request: ProgramRequest, answer: RunningAnswer, pending: Pending, started: float
+    ) -> Iterator[bytes]:
+        """Yield the events of an answer as its tokens are sampled; raises Refusal before the first one only."""
+        is_begun = is_whole = False
+        try:
+            for index, piece in answer.pieces(pending.is_gone):
+                if not is_begun:
+                    is_begun = True
+                    self._add_seconds("paceline_first_token_seconds", started)
+                if isinstance(piece, AgentTurn):
+                    yield from turn_events(request, answer.number, index, piece, is_told=True)
+                else:
+                    yield piece_event(request, answer.number, index, dict(piece))
+            yield from last_events(request, answer.turns)
+            is_whole = True
+            self._done(started)
+        except Refusal as refusal:
+            is_whole = True
+            if not is_begun:
+                raise
+            self._refused(refusal)
+            yield error_event(refusal)
+        finally:
+            if not is_whole:
+                self._count("gone")
+
+    def _in_flight(self, pending: Pending | None = None) -> set[Pending]:
+        """Return the requests whose answers are not written, with a new one."""
+        with self._lock:
+            self._pending = {one for one in self._pending if not one.is_written.is_set()}
+            if pending is not None:
+                self._pending.add(pending)
+            return set(self._pending)
+
+    # --- numbers
+
+    def _done(self, started: float) -> None:
+        self._count("done")
+        self._add_seconds("paceline_request_seconds", started)
+
+    def _refused(self, refusal: Refusal) -> None:
+        is_failure = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR and refusal is not STOPPING
+        self._count("gone" if refusal.status == CLIENT_GONE else "failed" if is_failure else "refused")
+
+    def _count(self, outcome: str) -> None:
+        with self._lock:
+            self._outcomes[outcome] += 1
+
+    def _add_seconds(self, name: str, started: float) -> None:
+        with self._lock:
+            self._seconds[f"{name}_sum"] += time.perf_counter() - started
+            self._seconds[f"{name}_count"] += 1
+
+    def _numbers(self) -> dict[str, float]:
+        """Return every number under the name by which Prometheus knows it."""
+        generations = self.model.generations
+        with self._lock:
+            outcomes, seconds = self._outcomes.copy(), self._seconds.copy()
+        return {
+            **{f'paceline_requests_total{{outcome="{outcome}"}}': outcomes[outcome] for outcome in OUTCOMES},
+            'paceline_tokens_total{kind="prompt"}': generations.tokens_read,
+            'paceline_tokens_total{kind="completion"}': generations.tokens_sampled,
+            "paceline_requests_in_flight": len(self._in_flight()),
+            "paceline_requests_waiting": generations.waiting,
+            **{
+                f"{name}_{part}": seconds[f"{name}_{part}"]
+                for name in ("paceline_request_seconds", "paceline_first_token_seconds")
+                for part in ("sum", "count")
+            },
+        }
+
+    def _metrics(self) -> tuple[HTTPStatus, str, str]:
+        lines, numbers = list[str](), self._numbers()
+        for name, (kind, meaning) in HEADINGS.items():
+            lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+            lines += [f"{key} {value}" for key, value in numbers.items() if key.startswith(name)]
+        return HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", "\n".join([*lines, ""])
+
+    def _health(self) -> tuple[HTTPStatus, str, str]:
+        kind = "text/plain; charset=utf-8"
+        if self.model.generations.ended.is_set():
+            return HTTPStatus.SERVICE_UNAVAILABLE, kind, "the engine has ended\n"
+        if self.endpoint.ended is not None:
+            return HTTPStatus.SERVICE_UNAVAILABLE, kind, "stopping\n"
+        return HTTPStatus.OK, kind, "ok\n"
+
+    def _page(self) -> tuple[HTTPStatus, str, str]:
+        about = {
+            "engine": f"{self.model.engine.path}: {self.model.engine.path_reason}",
+            "tokens of a prompt and its answer, at most": f"{self.model.length:,}",
+            "conversations": self.model.chat_problem or "yes",
+            **{name: f"{value:,.6g}" for name, value in self._numbers().items()},
+        }
+        rows = "".join(
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(said)}</td></tr>" for name, said in about.items()
+        )
+        text = PAGE.format(name=html.escape(self.model.name), url=html.escape(self.endpoint.base_url), rows=rows)
+        return HTTPStatus.OK, "text/html; charset=utf-8", text
