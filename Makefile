@@ -148,6 +148,7 @@ bench: $(VENV)/installed-bench $(SMOLLM2) ## Run the benchmarks, hours on a CPU;
 	-$(BIN)/python benchmarks/bench_refusals.py
 	-$(BIN)/python benchmarks/bench_plan.py
 	-$(BIN)/python benchmarks/bench_pages.py
+	-$(BIN)/python benchmarks/bench_serve.py --vllm-python $(VLLM_VENV)/bin/python
 	-test ! -x $(VLLM_VENV)/bin/python || $(VLLM_VENV)/bin/python benchmarks/bench_sync.py
 	$(BIN)/python benchmarks/table.py
 	$(BIN)/python benchmarks/phases.py
