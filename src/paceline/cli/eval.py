@@ -19,7 +19,7 @@ from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
-from paceline.models.places import ADAPTER_CONFIG
+from paceline.models.places import ADAPTER_CONFIG, FINAL
 from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
@@ -160,7 +160,7 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
         flags = {**flags, "model": str(place)}
     if "model" not in flags or not is_run(run := Path(str(flags["model"])).expanduser()):
         return flags, file
-    final = run / "final"
+    final = run / FINAL
     if not any((final / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
         raise ConfigError(
             f"{run} has no final model yet, as its last step is not done; `paceline export {run} DIRECTORY` writes "

@@ -112,8 +112,6 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
     if (file := gguf_file(name)) is not None:
         return str(unpacked(file, label))
     if path.is_dir():
-        if (path / "config.yaml").is_file() and (path / "final").is_dir():
-            raise ModelError(f"{label} is a run and no model; name what it trained, {path / 'final'}")
         if not (path / "config.json").is_file():
             raise ModelError(f"{label} is a directory without config.json; name one that transformers can load")
         if needs_weights and not list(path.glob("*.safetensors")):
