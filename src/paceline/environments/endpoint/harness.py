@@ -40,8 +40,10 @@ WRITTEN_SECONDS = 10.0
 """Seconds in which an answer is written to a client of this machine."""
 MOST_LINE = 500  # Characters of a command's last line in a failure
 OVER = Refusal(
+    # many programs look for `maximum context length`, and end by themselves
     "the episode is over: its turns or tokens are used up (--max-turns, --max-completion-length, --max-prompt-length), "
-    "or the model cannot be shown the request; return the reward of what there is",
+    "or the model cannot be shown the request; end as at its maximum context length, and return the reward of what "
+    "there is",
     code="episode_over",
 )
 ENDED = Refusal(
