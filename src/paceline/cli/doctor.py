@@ -22,6 +22,8 @@ EXTRAS = {
     "gymnasium": "--environment gymnasium:ID",
     "textarena": "--environment textarena:ID",
     "skyrl-gym": "--environment skyrl_gym:ID",
+    "verifiers": "datasets and environments verifiers:ID",
+    "openenv-core": "--environment openenv:URL, openenv:PACKAGE",
     "mcp": "--environment mcp:COMMAND",
     "tensorboard": "--report-to tensorboard",
     "wandb": "--report-to wandb",

@@ -22,7 +22,7 @@ from paceline.config.rules import require
 from paceline.config.sections import MODEL, Config
 from paceline.errors import ConfigError
 
-SEEDED = ("gymnasium", "textarena")
+SEEDED = ("gymnasium", "textarena", "openenv")
 """Packages whose environments make a game of a seed, by the first word of an address of `environment`."""
 MAY_BE_EMPTY = ("system_prompt",)
 """Text options for which the empty text has a meaning; elsewhere it is an unset shell variable."""
@@ -51,6 +51,8 @@ def tasks_of(environment: str) -> str | None:
     package, _, name = address.partition(":")
     if package in SEEDED and name:
         return "seeds"
+    if package == "verifiers" and name:
+        return address
     if package != "reasoning_gym" or not name:
         return None
     texts = parameter_texts(address, label=f"--environment {address}", error=ConfigError)

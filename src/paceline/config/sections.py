@@ -84,9 +84,10 @@ class DataConfig:
     """Datasets, and the conversion of rows to prompts."""
 
     dataset: str | tuple[str, ...]
-    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, or `reasoning_gym:NAME`;
-    several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an environment
-    that makes its own tasks: `gymnasium:ID`, `textarena:ID`, `reasoning_gym:NAME`."""
+    """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, or
+    `verifiers:ID`; several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an
+    environment that makes its own tasks: `gymnasium:ID`, `textarena:ID`, `openenv:URL`, `reasoning_gym:NAME`,
+    `verifiers:ID`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
     eval_dataset: tuple[str, ...] | None = None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
-from paceline.data import arithmetic, guess, programs
+from paceline.data import arithmetic, guess, programs, tasksets
 from paceline.data.files import READABLE, data_ending, read_file
 from paceline.data.order import sample_places
 from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of, split_of
@@ -94,9 +94,10 @@ def load_rows(
     Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`: each at most once, or where there
     are fewer all of them as often as it takes.
 
-    `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, a `.jsonl`, `.json`, `.jsonl.gz`,
-    `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one split: `split`
-    does not matter for it. One that is among `files` is not read again, and one that is read is kept there.
+    `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, `verifiers:ID`, a `.jsonl`, `.json`,
+    `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one
+    split: `split` does not matter for it. One that is among `files` is not read again, and one that is read is kept
+    there.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.
@@ -183,7 +184,7 @@ def _counted(address: str) -> tuple[str, int | None]:
 
 def _is_generator(dataset: str) -> bool:
     """Return True for a generator's name, which wins over a file of that name (`./arithmetic` is the file)."""
-    return base_name(dataset) in (*BUILT_IN, "reasoning_gym") or dataset.startswith(GYM_PREFIX)
+    return base_name(dataset) in (*BUILT_IN, "reasoning_gym") or dataset.startswith((GYM_PREFIX, tasksets.PREFIX))
 
 
 def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None) -> Sequence[Row]:
@@ -199,11 +200,13 @@ def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None
     if kind != "generator":
         return read_split(dataset, split=split, size=size)
     count = DEFAULT_SIZE if size is None else size
-    made = (
-        BUILT_IN[base_name(dataset)](split, count, **_built_in_settings(dataset))
-        if base_name(dataset) in BUILT_IN
-        else _gym_columns(dataset, split, count)
-    )
+    made: Sequence[Mapping[str, object]]
+    if base_name(dataset) in BUILT_IN:
+        made = BUILT_IN[base_name(dataset)](split, count, **_built_in_settings(dataset))
+    elif dataset.startswith(tasksets.PREFIX):
+        made = tasksets.taskset_rows(dataset, split, count)
+    else:
+        made = _gym_columns(dataset, split, count)
     return [Row(row_id=f"{dataset}/{split}:{number}", columns=columns) for number, columns in enumerate(made, start=1)]
 
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from paceline.config.reading import is_code
 from paceline.environments import Environment
-from paceline.environments.adapters import Adapted, Adapter, gymnasium, skyrl_gym, textarena
+from paceline.environments.adapters import Adapted, Adapter, gymnasium, openenv, skyrl_gym, textarena, verifiers
 from paceline.environments.adapters import reasoning_gym as gym_tasks
 from paceline.environments.builtin import calculator, guess, nim, search
 from paceline.environments.builtin import mcp as servers
@@ -174,14 +174,17 @@ def _harness(address: str, argument: str | None, sandbox: str) -> AddressPart:
 
 def _of_package(adapter: Adapter, address: str, argument: str | None, sandbox: str) -> AddressPart:
     one = Adapted(adapter, address, argument, flag=FLAG)
+    module = re.split(r"[:/]", one.name)[0].replace("-", "_")
     return AddressPart(
         address=address,
-        name=re.split(r"[/:]", one.name)[-1],
+        name=address.partition(":")[0] if "://" in one.name else re.split(r"[/:]", one.name)[-1],
         environment=one.make,
+        schemas=one.tools,
         prepare=one.prepare,
         own_process=True,
         has_reward=True,
-        package=one.version,
+        decides=_source(one.name) if ".py:" in one.name else (),
+        package=", ".join(dict.fromkeys(filter(None, (one.version, _package(f"{module}:"))))),
         settings={one.name: f"of {one.version}, in a process for each conversation"},
     )
 
@@ -198,6 +201,8 @@ BUILT_IN: Mapping[str, Callable[[str, str | None, str], AddressPart]] = {
     "gymnasium": functools.partial(_of_package, gymnasium.ADAPTER),
     "textarena": functools.partial(_of_package, textarena.ADAPTER),
     "skyrl_gym": functools.partial(_of_package, skyrl_gym.ADAPTER),
+    "verifiers": functools.partial(_of_package, verifiers.ADAPTER),
+    "openenv": functools.partial(_of_package, openenv.ADAPTER),
 }
 """Makers of parts by the first word of an address; called with the address, what follows its colon, and the sandbox."""
 

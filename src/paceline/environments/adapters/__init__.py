@@ -4,6 +4,8 @@ reasoning_gym.py  tasks of reasoning-gym, with further attempts after a wrong an
 gymnasium.py      environments of Gymnasium whose observations and actions are text, words or numbers
 textarena.py      games of TextArena for one player
 skyrl_gym.py      text environments of SkyRL-Gym, for rows with what they grade by
+openenv.py        environments of OpenEnv, on a server or served here
+verifiers.py      environments of verifiers, which bring their own loop
 
 Each adapter imports its package when a run begins, never before. Every conversation has a process of its own: these
 packages draw from global generators, and nobody has bounded what their code does with a text.
@@ -13,7 +15,7 @@ import importlib.metadata
 import io
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
@@ -48,6 +50,8 @@ class Adapter:
     load: Load
     needs_rows: bool = False
     """True if it plays a dataset's rows: nothing can be begun without one."""
+    tools: Callable[[str, Parameters], Sequence[Mapping[str, Any]]] | None = None
+    """Returns the JSON schemas of an environment's tools, if it has some, for what `load` takes; None: none has."""
 
 
 class Adapted:
@@ -77,10 +81,22 @@ class Adapted:
         """Name and version of the package."""
         self._needs_rows = adapter.needs_rows
         self._maker = cache(partial(adapter.load, self.name, parameters))
+        self._tools = cache(partial(adapter.tools or (lambda *_: ()), self.name, parameters))
 
     def make(self) -> Environment:
         """Make the environment of one episode."""
         return self._maker()()
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        """Return the JSON schemas of its tools; empty: it has none.
+
+        Raises:
+            ConfigError: there is no such environment, or it does not say.
+        """
+        found, failure = attempt(self._tools)
+        if failure is not None:
+            raise ConfigError(f"{self.label}: {failure}")
+        return tuple(found)
 
     def prepare(self) -> None:
         """Load the package, and begin one game twice: what does not begin, or not alike, is refused.

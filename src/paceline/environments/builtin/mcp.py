@@ -81,7 +81,7 @@ class McpTools:
             server.close()
 
     def _made(self, schemas: Sequence[Schema]) -> Sequence[Tool]:
-        return [_tool(schema["function"], partial(self._call, schema["function"]["name"])) for schema in schemas]
+        return [listed_tool(schema["function"], partial(self._call, schema["function"]["name"])) for schema in schemas]
 
     def _started(self) -> "_Server":
         with self._lock:
@@ -157,8 +157,11 @@ def listed_tools(command: str) -> Sequence[Schema]:
     return server.schemas
 
 
-def _tool(function: Mapping[str, Any], call: Callable[..., str]) -> Tool:
-    """Make a tool; its server checks types, and whether it takes arguments of other names, unless it says that."""
+def listed_tool(function: Mapping[str, Any], call: Callable[..., Any]) -> Tool:
+    """Make a tool of what a server says of it.
+
+    The server checks types, and whether it takes arguments of other names, unless it says that.
+    """
     parameters = function["parameters"]
     is_closed = parameters.get("additionalProperties") is False
     return Tool(
