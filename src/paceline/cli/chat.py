@@ -126,7 +126,8 @@ class Chat:
     def __init__(self, model: "ServedModel", *, system: str, config: Config, seed: int | None) -> None:
         self._model, self._most_turns, self._seed = model, config.environment.max_turns, seed
         self._start: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
-        self._messages, self._asked = self._start, 0
+        self._messages: tuple[Message, ...] = self._start
+        self._asked = 0
 
     def reset(self) -> None:
         """Begin anew."""

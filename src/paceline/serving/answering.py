@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
@@ -29,6 +29,7 @@ from paceline.engines import Request, Sampled, Sampling, TrainedEngine, sample_k
 from paceline.engines.requests import texts_of
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal
+from paceline.environments.harmless import ChatTokenizer
 from paceline.environments.tokens import TurnTokens, plain_prompt
 from paceline.errors import ConfigError, ModelError
 from paceline.serving.generations import Generation, Generations
@@ -111,7 +112,7 @@ class ServedModel:
 
     def _read(self, asked: ModelRequest) -> tuple[tuple[int, ...], TurnTokens | None]:
         if asked.text is not None:
-            return plain_prompt(self.tokenizer, asked.text), None
+            return plain_prompt(cast(ChatTokenizer, self.tokenizer), asked.text), None
         if self.tokens is None:
             raise Refusal(f"{self.chat_problem}; ask /v1/completions", "messages")
         try:
@@ -294,8 +295,7 @@ class Choice:
         return replace(told, content=parsed.content, calls=calls, malformed=parsed.malformed, reasoning=reasoning)
 
     def _token(self, token: int) -> str:
-        text: str = self._by.model.tokenizer.decode([token])
-        return text
+        return cast(str, self._by.model.tokenizer.decode([token]))
 
 
 def _first(text: str, marks: Sequence[str]) -> int | None:

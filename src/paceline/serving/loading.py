@@ -58,6 +58,8 @@ def load(
         PacelineError: the model or the engine cannot be used; the sentence says what to change.
     """
     with loading():
+        from torch import Tensor
+
         from paceline.engines import Sampling
         from paceline.environments.harmless import ChatTokenizer
         from paceline.environments.tokens import TurnTokens
@@ -96,6 +98,6 @@ def load(
             stop=wanted.stop,
         ),
         length=longest_sequence(config, policy),
-        vocabulary=policy.model.get_input_embeddings().weight.shape[0],
+        vocabulary=cast(Tensor, policy.model.get_input_embeddings().weight).shape[0],
         generations=Generations(config.engine.concurrent_sequences),
     )

@@ -136,8 +136,16 @@ class Asker:
 
     def queue(self, index: int, order: Order, sampling: Sampling, policy_version: int, *, at_once: bool) -> None:
         """Queue a completion under its index; `at_once`: `step` tells each token, and not all of them at the end."""
-        options = {"stop_token_ids": self._end_tokens, "skip_clone": True, "at_once": at_once}
-        name = self._add(order.prompt_ids, order.key, order.limit, sampling, cached_by=str(policy_version), **options)
+        name = self._add(
+            order.prompt_ids,
+            order.key,
+            order.limit,
+            sampling,
+            cached_by=str(policy_version),
+            at_once=at_once,
+            stop_token_ids=self._end_tokens,
+            skip_clone=True,
+        )
         self._waiting[name] = index
 
     def step(self) -> list[News]:
