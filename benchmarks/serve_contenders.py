@@ -98,7 +98,8 @@ def running(kind: str, given: dict, python: str, dtype: str) -> Iterator[int]:
             *(word for name, value in options(given).items() for word in (f"--{name.replace('_', '-')}", value)),
         ],
         "vllm": [
-            *("-m", "vllm.entrypoints.cli.main", "serve", model, "--port", str(port), "--host", "127.0.0.1"),
+            # its command asks for the package `vllm`, which a build for CPUs has under another name
+            *("-m", "vllm.entrypoints.openai.api_server", "--model", model, "--port", str(port), "--host", "127.0.0.1"),
             *("--api-key", KEY, "--dtype", dtype, "--max-model-len", str(given["room"]), "--enforce-eager"),
             *("--max-num-seqs", str(given["clients"]), "--generation-config", "vllm", "--disable-log-stats"),
         ],
