@@ -798,9 +798,9 @@ def errors_in(path):
 
 NEVER_SAID = (
     *("--long-prompts drop leaves no row", "--prompt-column", "--answer-column", "ranks share the tokens"),
-    "--system-prompt",
+    *("--system-prompt", "--eval-share"),
 )
-"""Prompts are never dropped, no other column or system message is ever named, and there is one process."""
+"""Prompts are never dropped, no other column, system message or share is ever named, and there is one process."""
 
 
 @pytest.mark.parametrize("path", REACHED, ids=lambda path: f"{path.parent.name}/{path.name}")
