@@ -78,7 +78,11 @@ def test_programs_of_its_rows_are_learnt_from(tmp_path):
 
 
 def test_the_example_for_one_machine_trains_on_ray_with_two_held_out_sets_and_a_timeline(tmp_path, model):
-    sets = {name: str(rows_file(tmp_path / f"{name}.jsonl", ROWS[:size])) for name, size in (("odd", 5), ("few", 1))}
+    held_out = [
+        {"messages": {"role": "user", "content": f"What is {n} + 2?"}, "gt_answer": str(n + 2)} for n in range(5)
+    ]
+    sets = {"odd": held_out, "few": held_out[:1]}
+    sets = {name: str(rows_file(tmp_path / f"{name}.jsonl", rows)) for name, rows in sets.items()}
     flags = f"-t 2 -i 2 -ed '{json.dumps(sets)}' -ei 1 --enable_profiling"
     words = command(tmp_path, SINGLE_MACHINE, ROWS[:4], model, flags)
     assert main(["translate", "--repair", "--run", "--", *words]) == 0
