@@ -126,7 +126,7 @@ def data(recipe: Recipe, place: Path) -> list[str]:
         assert (flag, own.count("train_test_split(4")) == ("-c", 1)
         with contextlib.chdir(place):
             exec(own, {})
-        return ["--dataset", str(place / str(given.dataset))]
+        return ["--dataset", str(place / str(given.dataset)), "--allow-overlap"]
     if given.dataset not in ROWS:
         return ["--dataset-size", "8"]
     options = ["--dataset", str(folder(str(given.dataset), place))]
