@@ -31,7 +31,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent real newcomer studies test test-bounds test-adapters test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent real newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -116,8 +116,12 @@ models-table: $(VENV)/installed-dev ## Try every family of models, tiny, and wri
 test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
 	$(BIN)/python -m pytest tests/reference
 
-test-adapters: $(VERIFIERS_VENV)/installed $(OPENENV_VENV)/installed ## Run the tests of verifiers and OpenEnv, which this installs.
+test-adapters: test-verifiers test-openenv ## Run the tests of verifiers and OpenEnv, which this installs.
+
+test-verifiers: $(VERIFIERS_VENV)/installed
 	$(VERIFIERS_VENV)/bin/python -m pytest tests/unit/environments/test_verifiers.py tests/integration/test_verifiers_runs.py
+
+test-openenv: $(OPENENV_VENV)/installed
 	$(OPENENV_VENV)/bin/python -m pytest tests/unit/environments/test_openenv.py tests/integration/test_openenv_runs.py
 
 test-vllm: $(VLLM_VENV)/installed ## Run the tests of vLLM as an engine, which this installs.
