@@ -5,15 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 
-import torch
-
 from paceline.engines import RequestStream, Sampled, Sampling, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
 from paceline.environments.tokens import TurnTokens
 from paceline.serving.answering import ServedModel
 from paceline.serving.generations import Generations
 from paceline.serving.server import ModelServer
-from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.tiny import VOCAB_SIZE, local_engine, tiny_model, tiny_tokenizer
 
 END = 258
 LENGTH = 4000
@@ -102,13 +100,7 @@ def served(
 
 
 def tiny_engine(*, slots: int = 64) -> LocalEngine:
-    return LocalEngine(
-        tiny_model(),
-        tiny_tokenizer(),
-        concurrent_sequences=slots,
-        compute_dtype=torch.float32,
-        eos_token_ids=frozenset({END}),
-    )
+    return local_engine(tiny_model(), slots=slots, eos=(END,))
 
 
 @contextmanager

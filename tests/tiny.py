@@ -17,6 +17,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from paceline.engines.local.engine import LocalEngine
+
 Kind = Literal["qwen2", "qwen3", "llama"]
 """Of architecture."""
 SPECIAL_TOKENS = ("<|pad|>", "<|bos|>", "<|end|>", "<|im_start|>")
@@ -87,6 +89,28 @@ def tiny_model(
         torch.manual_seed(seed)
         model = model_class(config)
     return model.to(dtype).eval()
+
+
+def make_unfamiliar(model: PreTrainedModel) -> PreTrainedModel:
+    """Give the model a class of no known name, so that only the plain path takes it; in place."""
+    model.__class__ = type("UnfamiliarForCausalLM", (type(model),), {})
+    return model
+
+
+def local_engine(
+    model: PreTrainedModel, *, slots: int = 64, dtype: torch.dtype | None = None, eos=(), path: str = "fused", **options
+) -> LocalEngine:
+    """An engine with the tiny tokenizer, which has taken this path."""
+    engine = LocalEngine(
+        model,
+        tiny_tokenizer(),
+        concurrent_sequences=slots,
+        compute_dtype=dtype or model.dtype,
+        eos_token_ids=frozenset(eos),
+        **options,
+    )
+    assert engine.path == path, engine.path_reason
+    return engine
 
 
 def tiny_reward_model(

@@ -34,7 +34,7 @@ from tests.engine_conversations import (
     two_in_five_steps,
 )
 from tests.recording import record_operations
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import local_engine, make_unfamiliar, tiny_model
 
 END = 258
 
@@ -100,18 +100,8 @@ DECODERS = (tables, grid, static, plain, recomputing)
 
 
 def engine(model, make=tables, *, slots=64, eos=(END,), **options) -> LocalEngine:
-    if make in (plain, recomputing):
-        model.__class__ = type("UnfamiliarForCausalLM", (type(model),), {})
-    decoder = make(model)
-    local = LocalEngine(
-        model,
-        tiny_tokenizer(),
-        concurrent_sequences=slots,
-        compute_dtype=model.dtype,
-        eos_token_ids=frozenset(eos),
-        **options,
-    )
-    assert local.path == ("plain" if make in (plain, recomputing) else "fused"), local.path_reason
+    model, path = (make_unfamiliar(model), "plain") if make in (plain, recomputing) else (model, "fused")
+    decoder, local = make(model), local_engine(model, slots=slots, eos=eos, path=path, **options)
     local._decoder = decoder
     return local
 

@@ -23,30 +23,20 @@ from paceline.kernels.cpu.decoding import Heads, decoding_kernels
 from paceline.kernels.linear import prefers_onednn
 from tests.families import family, make_model
 from tests.recorded_progress import RecordedProgress
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import local_engine, make_unfamiliar, tiny_model, tiny_tokenizer
 
 END = 258
 KINDS = ("qwen2", "qwen3", "llama")
 
 
 def engine(model, *, slots=64, dtype=None, eos=(END,), plain=False, path=None, **options) -> LocalEngine:
-    local = LocalEngine(
-        model,
-        tiny_tokenizer(),
-        concurrent_sequences=slots,
-        compute_dtype=dtype or model.dtype,
-        eos_token_ids=frozenset(eos),
-        **options,
-    )
-    assert local.path == (path or ("plain" if plain else "fused")), local.path_reason
-    return local
+    path = path or ("plain" if plain else "fused")
+    return local_engine(model, slots=slots, dtype=dtype, eos=eos, path=path, **options)
 
 
 def unfamiliar(model):
     """The same model under a name that the fused decoder does not know."""
-    twin = copy.deepcopy(model)
-    twin.__class__ = type("UnfamiliarForCausalLM", (type(model),), {})
-    return twin
+    return make_unfamiliar(copy.deepcopy(model))
 
 
 def prompt(length: int, seed: int = 0) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from paceline.engines import Request, RequestStream, Sampled, Sampling, sample_k
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.sampling import draw, draw_each
 from paceline.errors import DataError, TrainingError
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import local_engine, make_unfamiliar, tiny_model, tiny_tokenizer
 
 END, LENGTH = 258, 64
 WARM, COLD = Sampling(max_completion_length=LENGTH), Sampling(max_completion_length=LENGTH, temperature=0.0)
@@ -26,17 +26,8 @@ def request(number: int, *, samples: int = 1, limit: int = 12) -> Request:
 
 def engine(*, plain: bool = False, slots: int = 64, ends: bool = True) -> LocalEngine:
     model = tiny_model("llama")
-    if plain:
-        model.__class__ = type("UnfamiliarForCausalLM", (type(model),), {})
-    local = LocalEngine(
-        model,
-        tiny_tokenizer(),
-        concurrent_sequences=slots,
-        compute_dtype=torch.float32,
-        eos_token_ids=frozenset({END} if ends else ()),
-    )
-    assert local.path == ("plain" if plain else "fused")
-    return local
+    model, path = (make_unfamiliar(model), "plain") if plain else (model, "fused")
+    return local_engine(model, slots=slots, dtype=torch.float32, eos=(END,) if ends else (), path=path)
 
 
 class Listener(RequestStream):

@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local.engine import LocalEngine
 from paceline.types import Completion, WeightChange
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import local_engine, make_unfamiliar, tiny_model
 
 OLD, NEW = 4, 7
 """Versions."""
@@ -48,17 +48,8 @@ def arriving(model, weights, *, before: int) -> Callable[[], int | None]:
 
 
 def engine(model, *, dtype=torch.float32, slots=64, plain=False, take_newer=None) -> LocalEngine:
-    if plain:
-        model.__class__ = type("UnfamiliarForCausalLM", (type(model),), {})
-    local = LocalEngine(
-        model,
-        tiny_tokenizer(),
-        concurrent_sequences=slots,
-        compute_dtype=dtype,
-        eos_token_ids=frozenset(),
-        take_newer=take_newer,
-    )
-    assert local.path == ("plain" if plain else "fused"), local.path_reason
+    model, path = (make_unfamiliar(model), "plain") if plain else (model, "fused")
+    local = local_engine(model, slots=slots, dtype=dtype, path=path, take_newer=take_newer)
     local.take_weights(OLD)
     return local
 
