@@ -31,10 +31,10 @@ from random import Random
 
 from bench_generate import compared
 from figures import rates, ratio
+from materials import GGUF
 from measuring import Entry, installed_in, machine, take_turns
 from running import RESULTS, VLLM_PYTHON, write_result
 
-GGUF = Path(__file__).parents[1] / "runs" / "real" / "SmolLM2-135M-Instruct.Q4_1.gguf"
 TIMEOUT = 3600.0
 """Seconds that a contender may take to load, or for one repetition."""
 DTYPES = ("float32", "bfloat16")

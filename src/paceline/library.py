@@ -18,6 +18,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.rules import require
 from paceline.config.sections import Config
 from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
+from paceline.models.places import FINAL
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check, check_held_out, resolved
 from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
@@ -101,7 +102,7 @@ class TrainedRun:
     @property
     def final_dir(self) -> Path:
         """The trained model, as transformers or peft loads it."""
-        return self.path / "final"
+        return self.path / FINAL
 
     def rollouts(self, step: int) -> list[RunLine]:
         """Return the completions of a step as they were sampled: prompt, rewards and advantage."""

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,16 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
     several = {one.name: given.get(one.name, []) for one in command.door_options if one.several}
     chosen = {option.name: given[option.name] for option in command.options if option.name in given}
     return ParsedArguments(help="help" in given, door=door, several=several, options=chosen)
+
+
+def before_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divide the arguments of a command: what stands before its first flag, and the rest.
+
+    >>> before_flags(["runs/a", "--format", "gguf"])
+    (['runs/a'], ['--format', 'gguf'])
+    """
+    places = list(takewhile(lambda word: not word.startswith("-"), argv))
+    return places, list(argv[len(places) :])
 
 
 def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, ParsedArguments] | None:

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,13 @@ from rich.console import Console
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something, write_or_explain
-from paceline.cli.arguments import CONFIG, Command, DoorOption, directories, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, before_flags, directories, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
-from paceline.models.places import ADAPTER_CONFIG, FINAL
+from paceline.models.places import FINAL, holds_model
 from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
@@ -82,8 +81,8 @@ def run(argv: list[str]) -> int:
             f"paceline eval is one process, and a launcher started {place.size}; start it without one, or measure in "
             "`paceline train`, whose ranks share the questions"
         )
-    places = list(takewhile(lambda word: not word.startswith("-"), argv))
-    given = parse(COMMAND, argv[len(places) :])
+    places, words = before_flags(argv)
+    given = parse(COMMAND, words)
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
@@ -161,7 +160,7 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
     if "model" not in flags or not is_run(run := Path(str(flags["model"])).expanduser()):
         return flags, file
     final = run / FINAL
-    if not any((final / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+    if not holds_model(final):
         raise ConfigError(
             f"{run} has no final model yet, as its last step is not done; `paceline export {run} DIRECTORY` writes "
             "that of its newest checkpoint, to be measured by --model DIRECTORY"

@@ -1,18 +1,17 @@
 """`paceline export`: a run's checkpoint to a directory that transformers or peft loads, or llama.cpp."""
 
-from itertools import takewhile
 from pathlib import Path
 
 from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something
-from paceline.cli.arguments import Command, DoorOption, directories, help_page, parse
+from paceline.cli.arguments import Command, DoorOption, before_flags, directories, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import DONE, CheckpointError, ConfigError
 from paceline.models.gguf import check_written, write_gguf
-from paceline.models.places import ADAPTER_CONFIG, model_place
+from paceline.models.places import ADAPTER_CONFIG, FINAL, holds_model, model_place
 from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code
 
 FORMAT = DoorOption(
@@ -38,8 +37,8 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Export a checkpoint; returns the exit status."""
-    places = list(takewhile(lambda word: not word.startswith("-"), argv))
-    given = parse(COMMAND, argv[len(places) :])
+    places, words = before_flags(argv)
+    given = parse(COMMAND, words)
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
@@ -48,8 +47,8 @@ def run(argv: list[str]) -> int:
     root = place.parent.parent if place.parent.name == "checkpoints" else place
     config = read_run_configuration(root, flag="export", given=given.options)
     refuse_foreign_code(config, root / "config.yaml", given.options)
-    out = target[0] if target else root / "final"
-    if not target and any((out / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
+    out = target[0] if target else root / FINAL
+    if not target and holds_model(out):
         raise ConfigError(
             f"export {root}: its final model is in {out} already; load it from there, or name a directory for another "
             "precision, format or checkpoint"

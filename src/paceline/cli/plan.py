@@ -16,7 +16,7 @@ from paceline.compat.commands.layouts import in_our_words
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.rules import require
 from paceline.config.sections import Config, EngineConfig
-from paceline.data.duplicates import also_trained_on, held_apart, refuse_overlap, repeated_prompts
+from paceline.data.duplicates import also_trained_on, refuse_overlap, repeated_prompts, training_rows
 from paceline.data.formats import screen
 from paceline.data.lengths import length_histogram
 from paceline.data.prompts import Tokenizer
@@ -91,11 +91,8 @@ def run(argv: list[str]) -> int:
             refuse_spread(config.engine, int(processes))
     sizes, device = layout(config.parallel, ranks), _device(config, given.door)
     data, checked = config.data, check(config, runs_here=False)
-    rows = load_rows(
-        data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
-    )
-    if data.eval_share is not None:
-        rows, apart = held_apart(rows, data, seed=config.loop.seed)
+    rows, apart = training_rows(data, seed=config.loop.seed, files=checked.files)
+    if apart:
         print(f"\n{len(apart):,} rows are held out by --eval-share, and {len(rows):,} are trained on.")
     reader = RowReader(config, checked)
     tasks, lines = reader.read(rows, row_check(checked.functions))
@@ -193,9 +190,10 @@ def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: Ro
                 address, split=config.data.eval_split, size=config.evaluation.eval_size, files=checked.files
             )
             held_out, _ = reader.read(rows, row_check(checked.measure), whole=True)
-            if not config.data.allow_overlap:
+            if config.data.allow_overlap:
+                yield from (f"{name or address}: {one}" for one in also_trained_on(held_out, tasks))
+            else:
                 refuse_overlap(name or address, held_out, tasks)
-            yield from (f"{name or address}: {one}" for one in also_trained_on(held_out, tasks))
 
 
 def _device(config: Config, door: Mapping[str, str]) -> Device:

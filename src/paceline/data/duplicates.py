@@ -8,6 +8,7 @@ from paceline.config.sections import DataConfig
 from paceline.data.formats import screen
 from paceline.data.order import sample_places
 from paceline.data.rows import WHOLE, Row
+from paceline.data.sources import ReadFiles, load_rows
 from paceline.errors import DataError
 from paceline.types import Task
 
@@ -64,6 +65,16 @@ def refuse_overlap(name: str, held_out: Sequence[Task], training: Sequence[Task]
                 "give --allow-overlap if it is meant",
             ],
         )
+
+
+def training_rows(data: DataConfig, *, seed: int, files: ReadFiles | None) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Read the rows of `dataset`: those to train on, and those that `eval_share` holds out.
+
+    Raises:
+        DataError: as `load_rows` and `held_apart`.
+    """
+    rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=seed, files=files)
+    return (rows, ()) if data.eval_share is None else held_apart(rows, data, seed=seed)
 
 
 def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[list[Row], list[Row]]:

@@ -14,7 +14,7 @@ from paceline.types import Completion, FinishReason
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How completions are drawn; the same for every request of a call."""
+    """How completions are drawn: the same for every request of a call, its own for each of a stream."""
 
     max_completion_length: int
     """Tokens of a completion, at most."""

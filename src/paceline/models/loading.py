@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers.utils.hub import cached_file
 from transformers.utils.logging import disable_progress_bar
 
@@ -65,10 +65,11 @@ def load_model(
         adapter, base = (None, str(checkpoint)) if is_whole else (checkpoint, base)
         if is_whole and (asked is not None or place.adapter is not None):
             raise ModelError(f"{checkpoint} holds a whole model and no adapter; go on without one")
+    described = read_config(config)
     if base == place.base:
         has_adapter = adapter is not None or asked is not None
-        check_quantised(read_config(config).to_dict(), f"--model {config.model}", has_adapter=has_adapter)
-    loaded = prepared(_read(base, config), config, device, stored=stored_dtype(config))
+        check_quantised(described.to_dict(), f"--model {config.model}", has_adapter=has_adapter)
+    loaded = prepared(_read(base, config), config, device, stored=stored_dtype(described))
     if adapter is not None:
         loaded = load_adapter(loaded, adapter)
     elif asked is not None:
@@ -178,9 +179,9 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
         raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}; {GET_AGAIN}") from error
 
 
-def stored_dtype(config: ModelConfig) -> torch.dtype:
+def stored_dtype(described: PretrainedConfig) -> torch.dtype:
     """Return the precision of a model's files by its config.json, float32 where that does not say."""
-    said = read_config(config).dtype
+    said = described.dtype
     found: torch.dtype = getattr(torch, said) if isinstance(said, str) else said or torch.float32
     return found
 

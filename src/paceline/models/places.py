@@ -69,12 +69,17 @@ def _trained(name: str) -> str:
     run = Path(name).expanduser()
     if name in DIRECTORIES or not (run / "config.yaml").is_file() or (run / "config.json").is_file():
         return name
-    if not (run / FINAL).is_dir():
+    if not holds_model(run / FINAL):
         raise ModelError(
             f"--model {name} is a run's directory without {FINAL}/, as the run has not ended; "
             f"write the model of its newest checkpoint by `paceline export {name}`"
         )
     return str(run / FINAL)
+
+
+def holds_model(folder: Path) -> bool:
+    """Return True for a directory with a whole model or an adapter."""
+    return any((folder / name).is_file() for name in ("config.json", ADAPTER_CONFIG))
 
 
 def read_model_config(directory: Path, label: str) -> dict[str, Any]:

@@ -55,7 +55,8 @@ def load_policy(
     A model with an adapter, and one whose tensors have other names in files than in transformers' classes, is read
     whole into main memory and then split. ModelError: as `load_model`; quantised weights, with or without an adapter.
     """
-    if read_config(config).to_dict().get("quantization_config"):
+    described = read_config(config)
+    if described.to_dict().get("quantization_config"):
         raise ModelError(f"--model {config.model} has quantised weights, which one process trains; start one alone")
     place = model_place(config.model)
     asked = lora.lora_rank > 0 if isinstance(lora, LoraConfig) else lora is not None
@@ -65,7 +66,7 @@ def load_policy(
         try:
             model, files = skeleton(source, trust_remote_code=config.trust_remote_code), weight_files(source)
             if has_all(model, files):
-                loaded = ready(prepared(model, config, device, stored=stored_dtype(config)), config)
+                loaded = ready(prepared(model, config, device, stored=stored_dtype(described)), config)
                 twin = _twin(loaded, device)  # the model computes as its twin chooses to
                 forward = choose_forward(twin, loaded.compute_dtype)
                 compute_alike(model, twin)

@@ -117,7 +117,8 @@ class Generations(RequestStream):
         except PacelineError as error:
             self.failure = error
         finally:
-            self.break_off(Refusal("the engine has failed; see the server's terminal", status=_FAILED))
+            failed = HTTPStatus.INTERNAL_SERVER_ERROR
+            self.break_off(Refusal("the engine has failed; see the server's terminal", status=failed))
             self.ended.set()
 
     def add(self, generation: Generation) -> None:
@@ -180,6 +181,3 @@ class Generations(RequestStream):
                     if generation.is_over:
                         del self._running[one.request]
         return unwanted
-
-
-_FAILED = HTTPStatus.INTERNAL_SERVER_ERROR

@@ -60,7 +60,6 @@ def load(
     with loading():
         from torch import Tensor
 
-        from paceline.engines import Sampling
         from paceline.environments.harmless import ChatTokenizer
         from paceline.environments.tokens import TurnTokens
         from paceline.models.loading import load_model
@@ -69,6 +68,7 @@ def load(
         from paceline.serving.generations import Generations
         from paceline.training.assembly import longest_sequence, make_engine
         from paceline.training.records import engine_sentences, of_machine
+        from paceline.training.setup.samplers import sampling_of
 
     tokenizer = load_tokenizer(config.model)
     policy = load_model(config.model)
@@ -81,7 +81,6 @@ def load(
         problem = str(error)
     for note in (*of_machine(policy), *engine_sentences(engine), *([problem] if problem else [])):
         say(note)
-    wanted = config.sampling
     return ServedModel(
         name=config.model.model,
         engine=engine,
@@ -89,14 +88,7 @@ def load(
         end_tokens=ends,
         tokens=tokens,
         chat_problem=problem,
-        sampling=Sampling(
-            max_completion_length=wanted.max_completion_length,
-            temperature=wanted.temperature,
-            top_p=wanted.top_p,
-            top_k=wanted.top_k,
-            min_p=wanted.min_p,
-            stop=wanted.stop,
-        ),
+        sampling=sampling_of(config.sampling),
         length=longest_sequence(config, policy),
         vocabulary=cast(Tensor, policy.model.get_input_embeddings().weight).shape[0],
         generations=Generations(config.engine.concurrent_sequences),

@@ -28,6 +28,7 @@ from paceline.config.flat_yaml import parse_yaml, to_yaml
 from paceline.data.lengths import length_histogram
 from paceline.errors import ProcessLost, StorageError
 from paceline.metrics.definitions import Record
+from paceline.models.places import FINAL
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
 from paceline.reports.trackers.opening import open_trackers
 from paceline.runtime.activity import ACTIVITY
@@ -226,7 +227,7 @@ class RunSession:
 
     def finish(self, console: Console, *, step: int | None = None) -> None:
         """Export the model (weights after `step`, None: the last), sum the run up, draw its report, write its card."""
-        run, final = self.run, self.output_dir / "final"
+        run, final = self.run, self.output_dir / FINAL
         ACTIVITY.begin("export of the trained model")
         run.backend.export(final)
         steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)

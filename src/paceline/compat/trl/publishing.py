@@ -14,6 +14,7 @@ from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.objective import objective_fields
 from paceline.compat.vocabulary import changed
 from paceline.errors import ConfigError, ModelError, first_line
+from paceline.models.places import FINAL
 from paceline.reports.model_card.facts import named
 from paceline.training.card import card_facts, write_card
 from paceline.training.trainer import updates_per_step
@@ -58,7 +59,7 @@ def upload(job: TrainingJob, state: TrainerState, message: str, card: Mapping[st
         raise ConfigError(
             f"push_to_hub must not have {sorted(unknown)[0]!r}; it takes model_name, dataset_name and tags"
         )
-    args, folder = job.args, job.output_dir / "final"
+    args, folder = job.args, job.output_dir / FINAL
     job.export(folder)
     publish_card(job, state, folder, card)
     api = HfApi(token=args.hub_token)

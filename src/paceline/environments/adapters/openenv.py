@@ -40,8 +40,8 @@ from urllib.parse import urlsplit
 from paceline.data.extraction.thinking import visible_text
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
-from paceline.environments.builtin.games import behind_prompt, last_number
-from paceline.environments.builtin.mcp import listed_tool
+from paceline.environments.builtin.games import behind_prompt, last_number, said
+from paceline.environments.builtin.mcp import listed_schema, listed_tool
 from paceline.environments.tools import CallError, Functions, ToolEnvironment
 from paceline.errors import ConfigError, EnvironmentFailure, first_line
 from paceline.runtime.own_code import own_module
@@ -97,27 +97,17 @@ class OpenEnvSession:
         except RuntimeError as error:  # the server's own words
             if "VALIDATION_ERROR" in str(error):
                 raise CallError(NO_ACTION) from error
-            said = first_line(error)
+            reason = first_line(error)
         except (OSError, TimeoutError, ConnectionClosed) as error:
-            said = f"the server {self._url} does not answer ({first_line(error)})"
+            reason = f"the server {self._url} does not answer ({first_line(error)})"
         # a full one says so, or closes before that is read
         remedy = "; give it room for all conversations of a step (max_concurrent_envs)" if method == "reset" else ""
-        raise EnvironmentFailure(f"{said}{remedy}")
+        raise EnvironmentFailure(f"{reason}{remedy}")
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Ask for the tools; returns their schemas as chat templates show them."""
         listed = self.ask("step", {"type": "list_tools"}).observation["tools"]
-        return [
-            {
-                "type": "function",
-                "function": {
-                    "name": one["name"],
-                    "description": one["description"],
-                    "parameters": one["input_schema"],
-                },
-            }
-            for one in listed
-        ]
+        return [listed_schema(one["name"], one["description"], one["input_schema"]) for one in listed]
 
     def close(self) -> None:
         """End the connection, and the server that is served for it."""
@@ -269,10 +259,8 @@ class OpenEnvSteps:
                 raise CallError(NO_ACTION)
             text = shown(self._step(action))
         except CallError as error:
-            message = {"role": "user", "content": f"{error} {self._form.told}"}
-            return Observation(messages=(message,), reward=0.0, calls=1, failed_calls=1)
-        message = {"role": "user", "content": text}
-        return Observation(messages=(message,), reward=self._gained, done=self._is_done, calls=1)
+            return said(f"{error} {self._form.told}", calls=1, failed_calls=1)
+        return said(text, reward=self._gained, done=self._is_done, calls=1)
 
     def close(self) -> float:
         """End the session; returns the sum of the rewards."""

@@ -27,7 +27,9 @@ def behind_prompt(task: Mapping[str, Any], text: str) -> str:
     return f"\n{text}" if has_words else text
 
 
-def said(text: str, *, reward: float = 0.0, done: bool = False, calls: int = 0, failed_calls: int = 0) -> Observation:
+def said(
+    text: str, *, reward: float | None = 0.0, done: bool = False, calls: int = 0, failed_calls: int = 0
+) -> Observation:
     """Return one message to the player, with the reward of the turn."""
     message = {"role": "user", "content": text}
     return Observation(messages=(message,), reward=reward, done=done, calls=calls, failed_calls=failed_calls)

@@ -157,6 +157,11 @@ def listed_tools(command: str) -> Sequence[Schema]:
     return server.schemas
 
 
+def listed_schema(name: str, description: str, parameters: Mapping[str, Any]) -> Schema:
+    """Return the schema of a tool that a server lists, as chat templates show it."""
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
 def listed_tool(function: Mapping[str, Any], call: Callable[..., Any]) -> Tool:
     """Make a tool of what a server says of it.
 
@@ -262,8 +267,7 @@ async def _schemas(client: "Client") -> Sequence[Schema]:
     while True:
         page = await client.list_tools(cursor=cursor)
         for one in page.tools:
-            function = {"name": one.name, "description": one.description or "", "parameters": one.input_schema}
-            found.append({"type": "function", "function": function})
+            found.append(listed_schema(one.name, one.description or "", one.input_schema))
         cursor = page.next_cursor
         if cursor is None:
             return found

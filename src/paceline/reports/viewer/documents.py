@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
-from paceline.models.places import DIRECTORIES
+from paceline.models.places import DIRECTORIES, FINAL
 from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import read_lines, read_run
 from paceline.reports.page.samples import distinctive
@@ -101,7 +101,7 @@ def load_pieces(run: Path, model: str | None) -> Pieces:
 
 
 def _places(run: Path, model: str | None) -> Iterator[Path]:
-    yield run / "final" / FILE
+    yield run / FINAL / FILE
     yield from sorted(run.glob(f"checkpoints/step-*/**/{FILE}"), reverse=True)
     if model is not None and model in DIRECTORIES:
         yield MODELS / DIRECTORIES[model] / FILE

@@ -6,7 +6,7 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
-from paceline.data.duplicates import held_apart
+from paceline.data.duplicates import refuse_overlap, training_rows
 from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE
 from paceline.data.sources import has_split, load_rows
@@ -51,11 +51,13 @@ def make_evaluators(
     *,
     limit: int | None,
     is_length_free: bool = False,
+    training: Sequence[Task] = (),
 ) -> tuple[AccuracyEvaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`.
 
     `limit`: positions of the model, None where it has no end. `is_length_free`: completions may be shorter than the
-    option says, where prompts leave no more.
+    option says, where prompts leave no more. A set of which prompts are among `training` is refused, unless the options
+    allow it.
     """
     sets = config.data.held_out
     if config.data.eval_share is not None:
@@ -63,7 +65,11 @@ def make_evaluators(
         sets = ((f"{name}:held-out", name),)
     elif config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
         sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split, checked.files)) or sets
-    return tuple(_evaluator(config, tokenizer, checked, conversations, one, limit, is_length_free) for one in sets)
+    made = tuple(_evaluator(config, tokenizer, checked, conversations, one, limit, is_length_free) for one in sets)
+    if conversations is None and not config.data.allow_overlap:  # else tasks of one prompt differ by their environments
+        for one in made:
+            refuse_overlap(one.name, one.tasks, training)
+    return made
 
 
 def _evaluator(
@@ -84,9 +90,7 @@ def _evaluator(
             dataset, split=split or data.dataset_split, size=options.eval_size, seed=seed, files=checked.files
         )
     else:
-        rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=seed, files=checked.files)
-        _, apart = held_apart(rows, data, seed=seed)
-        rows = apart[: options.eval_size]
+        rows = training_rows(data, seed=seed, files=checked.files)[1][: options.eval_size]
     check = row_check(function)
     built = build_tasks(
         rows,

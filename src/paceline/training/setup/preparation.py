@@ -13,9 +13,9 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from paceline.config.reading import is_code
 from paceline.config.rules import require
 from paceline.config.sections import Config
-from paceline.data.duplicates import held_apart, refuse_overlap
+from paceline.data.duplicates import training_rows
 from paceline.data.prompts import Tokenizer
-from paceline.data.sources import has_split, load_rows
+from paceline.data.sources import has_split
 from paceline.data.tasks import build_tasks, no_tools
 from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError, ModelError
@@ -76,11 +76,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     conversations = conversations_of(config, tokenizer, environments, described, overrides.model)
     tasks, check = overrides.tasks, row_check(checked.functions)
     if tasks is None:
-        rows = load_rows(
-            data.dataset, split=data.dataset_split, size=data.dataset_size, seed=config.loop.seed, files=checked.files
-        )
-        if data.eval_share is not None:
-            rows, _ = held_apart(rows, data, seed=config.loop.seed)
+        rows, _ = training_rows(data, seed=config.loop.seed, files=checked.files)
         tasks = build_tasks(
             rows,
             cast(Tokenizer, tokenizer),
@@ -105,12 +101,8 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     assert plan.steps is not None  # the tasks are counted
     evaluators: tuple[Evaluator, ...] = ()
     if _has_held_out_options(config, overrides, checked):
-        measured = make_evaluators(config, tokenizer, checked, conversations, limit=limit)
-        # with environments tasks of one prompt differ by what these do
-        if conversations is None and not data.allow_overlap:
-            for one in measured:
-                refuse_overlap(one.name, one.tasks, tasks.looked_at)
-        evaluators = measured
+        trained = tasks.looked_at
+        evaluators = make_evaluators(config, tokenizer, checked, conversations, limit=limit, training=trained)
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )

@@ -7,7 +7,7 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.rules import require
-from paceline.config.sections import Config
+from paceline.config.sections import Config, SamplingConfig
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
 from paceline.environments.harmless import ChatTokenizer
@@ -22,6 +22,18 @@ from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler
 
 
+def sampling_of(options: SamplingConfig) -> Sampling:
+    """How an engine draws tokens, as the options of training want it."""
+    return Sampling(
+        max_completion_length=options.max_completion_length,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        top_k=options.top_k,
+        min_p=options.min_p,
+        stop=options.stop,
+    )
+
+
 def training_rounds(
     config: Config,
     engine: Engine,
@@ -30,19 +42,11 @@ def training_rounds(
     completer: Completer | None = None,
 ) -> EngineSampler:
     """Sampling and scoring as the options want it for training."""
-    sampling = config.sampling
     return EngineSampler(
         engine=engine,
         functions=functions,
-        sampling=Sampling(
-            max_completion_length=sampling.max_completion_length,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            stop=sampling.stop,
-        ),
-        num_generations=sampling.num_generations,
+        sampling=sampling_of(config.sampling),
+        num_generations=config.sampling.num_generations,
         advantage=config.advantage,
         reward_timeout=config.rewards.reward_timeout,
         seed=config.loop.seed,
