@@ -38,7 +38,7 @@ from paceline.training.plan.describing import (
     sampler_refusal,
 )
 from paceline.training.plan.fitting import Fitting
-from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
+from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, Rates, gpu_of
 from paceline.training.plan.memory import computed_bytes, sampler_memory, samplers
 from paceline.training.plan.seconds import rows_at_once, step_time
 from paceline.training.plan.shape import ModelShape, read_shape
@@ -313,4 +313,9 @@ def this_device(*, gpus: bool = True, cpuinfo: Path = Path("/proc/cpuinfo")) -> 
     free, allowed = free_memory(), allowed_memory()
     memory = min((one for one in (free, allowed) if one is not None), default=None)
     flags = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
-    return replace(CPU, name="this machine's processor", memory=memory, fast_bfloat16=" amx_bf16" in flags)
+    return replace(
+        CPU,
+        name="this machine's processor",
+        memory=memory,
+        fast_bfloat16=any(units in flags for units in BFLOAT16_UNITS),
+    )

@@ -39,7 +39,7 @@ class ModelConfig:
     `embedded-agent` for the small models that ship with the package."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, and on a CPU with
-    AMX for models from 10 million parameters, else float32."""
+    AMX or AVX512-BF16 for models from 10 million parameters, else float32."""
     final_dtype: Literal["base", "float32", "bfloat16"] = "base"
     """Precision of the whole model in `final/`; base: that of the files of `model`. Training is in float32 either way,
     and bfloat16 rounds away what is small beside a weight; float32 keeps it in twice the bytes."""

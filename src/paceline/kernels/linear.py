@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 LARGE_WEIGHTS = 1 << 16
 """Elements of a weight from which on oneDNN is used."""
+BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")
+"""Flags of processors that multiply bfloat16 in hardware, in the words of torch and of Linux."""
 
 
 @functools.cache
@@ -33,8 +35,9 @@ def prefers_onednn(dtype: torch.dtype) -> bool:
 
 @functools.cache
 def has_fast_bfloat16() -> bool:
-    """Return True if the processor multiplies bfloat16 matrices in hardware (AMX): several times as fast as float32."""
-    return bool(_capabilities().get("amx_bf16", False))
+    """Return True if the processor multiplies bfloat16 in hardware, twice (AVX-512) to several times (AMX) as fast."""
+    capabilities = _capabilities()
+    return any(capabilities.get(units, False) for units in BFLOAT16_UNITS)
 
 
 def _capabilities() -> dict[str, Any]:

@@ -13,8 +13,9 @@ from paceline.config.building import build_config
 from paceline.config.layout import Sizes
 from paceline.engines.local import weights
 from paceline.errors import ModelError
-from paceline.kernels import logprobs
+from paceline.kernels import linear, logprobs
 from paceline.runtime import devices
+from paceline.training.plan import hardware
 from paceline.training.plan import memory as planner
 from paceline.training.plan.batches import batch_plan
 from paceline.training.plan.describing import describe_layouts, describe_memory, refusal, sampler_refusal
@@ -316,6 +317,7 @@ def test_what_a_plan_may_not_load_is_as_those_who_do_have_it():
     assert planner.HEAD_ROWS == logprobs.PRODUCT_ROWS
     assert planner.BFLOAT16_PARAMETERS == devices.BFLOAT16_PARAMETERS
     assert planner.JOINED_WEIGHTS == weights.JOINED_WEIGHTS
+    assert hardware.BFLOAT16_UNITS == linear.BFLOAT16_UNITS
 
 
 def test_micro_batches_of_an_update_leave_pieces_between_them_on_a_cpu():
@@ -493,11 +495,14 @@ def test_a_device_is_known_by_the_words_that_its_driver_says():
 
 def test_this_machine_is_planned_for_by_what_it_has_free(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("flags\t: fpu avx512f amx_bf16 amx_tile\n")
-    found = this_device(gpus=False, cpuinfo=cpuinfo)
-    assert (found.kind, found.fast_bfloat16) == ("cpu", True)
-    cpuinfo.write_text("flags\t: fpu avx2\n")
-    assert not this_device(gpus=False, cpuinfo=cpuinfo).fast_bfloat16
+    for flags, fast in (
+        ("avx512f amx_bf16 amx_tile", True),
+        ("avx512f avx512_bf16 avx512_vnni", True),
+        ("avx512f", False),
+    ):
+        cpuinfo.write_text(f"flags\t: fpu {flags}\n")
+        found = this_device(gpus=False, cpuinfo=cpuinfo)
+        assert (found.kind, found.fast_bfloat16) == ("cpu", fast), flags
 
 
 def test_a_gpu_that_is_not_here_is_planned_for_by_its_name(monkeypatch, capsys):

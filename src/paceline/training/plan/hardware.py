@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+BFLOAT16_UNITS = ("amx_bf16", "avx512_bf16")
+"""Flags of processors that multiply bfloat16 in hardware, as `kernels` has them."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rates:
