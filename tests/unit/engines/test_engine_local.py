@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from paceline.engines import Request, Sampling, sample_key
@@ -348,6 +349,33 @@ def test_sizes_are_rounded_up_to_powers_of_two_and_three_quarters_of_them():
         192,
         256,
     ]
+
+
+class CountingTokens(TorchFunctionMode):
+    """Counts the tokens that are embedded."""
+
+    tokens = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.nn.functional.embedding:
+            self.tokens += args[0].numel()
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_all_prompts_begin_with_is_computed_once_and_changes_no_logits(kind):
+    model, begins, fed = tiny_model(kind), prompt(41), torch.tensor([5, 6, 7])
+    prompts = [begins + prompt(length) for length in (3, 20, 9)]
+    wanted = [model(torch.tensor([[*ids, token]])).logits[0, -2:] for ids, token in zip(prompts, fed, strict=True)]
+    for native in (decoding_kernels(), None):
+        decoder = FusedDecoder(model, torch.float32, native)
+        decoder.begin(3, 80)
+        got = torch.stack([decoder.admit(prompts, [[0], [1], [2]]), decoder.step(fed)], dim=1)
+        torch.testing.assert_close(got, torch.stack(wanted), atol=1e-4, rtol=1e-4)
+    for given, computed in ((prompts, 40 + 3 * 24), ([prompts[0][1:], *prompts[1:]], 3 * 64)):
+        with CountingTokens() as counter:
+            decoder.admit(given, [[0], [1], [2]])
+        assert counter.tokens == computed, "whole tiles; a prompt that begins otherwise has all computed apart"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,20 +1,21 @@
 """Fused decoder: next-token logits of Llama-like models in few operations, each prompt computed and stored once.
 
-S rows, P prompts, L prompt length, H query heads, K key/value heads, D head width, W width of the model, V vocabulary.
+S rows, P prompts, L prompt length, T tokens computed, H query heads, K key/value heads, D head width, W width of the
+model, V vocabulary.
 """
 
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
 from paceline.engines.local.attention import Context, NewAttention, SharedAttention, heads_of, rotation_of
 from paceline.engines.local.decoder import Decoder, rounded_up
-from paceline.engines.local.grid import GridAttention, whole_tiles
+from paceline.engines.local.grid import TILE, GridAttention, whole_tiles
 from paceline.engines.local.operations import choose_kernels
 from paceline.engines.local.tables import TableAttention
 from paceline.engines.local.weights import PreparedLayer, prepared_weights
@@ -98,15 +99,19 @@ class FusedDecoder(Decoder):
 
     def _prefill(self, prompts: Sequence[Sequence[int]], slots: Int[Tensor, " P"]) -> Float[Tensor, "P W"]:
         # Sizes are rounded because oneDNN compiles a kernel for each new one, for about a millisecond.
-        length = whole_tiles(max(len(prompt) for prompt in prompts))
-        ids = torch.zeros(rounded_up(len(prompts)), length, dtype=torch.int64)
+        count, length = rounded_up(len(prompts)), whole_tiles(max(len(prompt) for prompt in prompts))
+        ids = torch.zeros(count, length, dtype=torch.int64)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(prompt)
-        last = torch.tensor([row * length + len(prompt) - 1 for row, prompt in enumerate(prompts)])
-        residual, normed = self._embedded(ids.view(-1).to(slots.device))
+        # What all begin with, such as a system message, is computed once; attention alone sees it in each prompt.
+        shared = shared_tokens(prompts)
+        own = length - shared
+        last = torch.tensor([shared + row * own + len(prompt) - shared - 1 for row, prompt in enumerate(prompts)])
+        residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1).to(slots.device))
         for index, layer in enumerate(self._weights.layers):
-            qkv = self._kernels.linear(normed, layer.qkv).view(*ids.shape, -1)
+            qkv = in_each(self._kernels.linear(normed, layer.qkv), shared, count)
             mixed = self._attention.of_prompts(qkv, index, layer.qk_norm, slots)
+            mixed = once(mixed.view(count, length, -1), shared)
             if index == len(self._weights.layers) - 1:
                 residual, mixed = (part.index_select(0, last.to(slots.device)) for part in (residual, mixed))
             normed = self._after_attention(residual, mixed, layer)
@@ -136,3 +141,28 @@ class FusedDecoder(Decoder):
         normed = kernels.add_norm(residual, kernels.linear(mixed, layer.output), layer.mlp_norm, eps)
         update = kernels.linear(kernels.gated(normed, *layer.gate_up), layer.down)
         return kernels.add_norm(residual, update, layer.next_norm, eps)
+
+
+def shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
+    """Return how many first tokens to compute once: whole tiles that all prompts begin with, and never a whole prompt.
+
+    >>> shared_tokens([list(range(20)), [*range(17), 30]]), shared_tokens([list(range(17))]), shared_tokens([[1], [1]])
+    (16, 0, 0)
+    """
+    first, final = min(map(tuple, prompts)), max(map(tuple, prompts))  # of all pairs these two part first
+    most = min(len(prompt) for prompt in prompts) - 1 if len(prompts) > 1 else 0
+    alike = next((place for place in range(most) if first[place] != final[place]), most)
+    return alike // TILE * TILE
+
+
+def once(each: Shaped[Tensor, "P L X"], shared: int) -> Shaped[Tensor, "T X"]:
+    """Tokens by prompt without the repetitions of the `shared` first ones, which lead."""
+    if not shared:
+        return each.flatten(0, 1)
+    return torch.cat((each[0, :shared], each[:, shared:].flatten(0, 1)))
+
+
+def in_each(tokens: Shaped[Tensor, "T X"], shared: int, count: int) -> Shaped[Tensor, "P L X"]:
+    """The inverse of `once`: of a view where nothing is shared."""
+    own = tokens[shared:].view(count, -1, tokens.shape[-1])
+    return torch.cat((tokens[:shared].expand(count, -1, -1), own), dim=1) if shared else own
