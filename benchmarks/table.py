@@ -138,7 +138,7 @@ The largest model here is the smallest that people train. vLLM within TRL on a G
 def page(results: Sequence[dict]) -> str:
     """The whole page; results of one benchmark stay in their order."""
     about_models = [result for result in results if result["benchmark"] in ("generate", "step")]
-    parts = [OPENING, *headline(about_models), *dict.fromkeys(_machine(result) for result in about_models), METHOD]
+    parts = [OPENING, *headline(about_models), *_machines(about_models), METHOD]
     for benchmark, text, rows in (("generate", GENERATION, generation_rows), ("step", STEP_TEXT, step_rows)):
         chosen = [result for result in results if result["benchmark"] == benchmark]
         if chosen:
@@ -161,6 +161,15 @@ def page(results: Sequence[dict]) -> str:
         if result["benchmark"] == "rows":
             parts += [ROWS.format_map(result), _machine(result), "", *large_rows(result["sources"]), ""]
     return "\n".join([*parts, CLOSING])
+
+
+def _machines(results: Sequence[dict]) -> list[str]:
+    """Where each was measured, a paragraph per machine and day."""
+    measured: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        what = {"generate": "Generation", "step": "Step"}[result["benchmark"]]
+        measured.setdefault((what, _machine(result)), []).append(f"`{result['size']}`")
+    return [f"{what} of {', '.join(sizes)}. {machine}\n" for (what, machine), sizes in measured.items()]
 
 
 def _machine(result: dict) -> str:
