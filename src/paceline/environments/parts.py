@@ -237,7 +237,7 @@ def _own(address: str) -> AddressPart:
     found = own_function(address, flag=FLAG, error=ConfigError)
     kind = _kind(found)
     if kind is not None:
-        return part_of_class(kind, found, address=address, own_process=True)
+        return _part_of_class(kind, found, address)
     check_tool(found)
     return AddressPart(
         address=address,
@@ -267,7 +267,7 @@ def _kind(found: Callable[..., Any]) -> type | None:
     return cast(type, returned) if is_made else None
 
 
-def part_of_class(kind: type, make: Callable[[], Any], *, address: str, own_process: bool = False) -> AddressPart:
+def _part_of_class(kind: type, make: Callable[[], Any], address: str) -> AddressPart:
     """Return the part of a class of environments: with `begin`, `answer` and `close`, or with `reset`."""
     needed = [
         one.name
@@ -302,10 +302,10 @@ def part_of_class(kind: type, make: Callable[[], Any], *, address: str, own_proc
         name=kind.__name__ if isinstance(make, type) else address.rpartition(":")[2],
         environment=environment,
         schemas=lambda: [one if isinstance(one, Mapping) else tool_schema(one) for one in tools],
-        own_process=own_process,
+        own_process=True,
         has_reward=has_reward,
-        decides=_source(address) if own_process else (),
-        package=_package(address) if own_process else "",
+        decides=_source(address),
+        package=_package(address),
     )
 
 

@@ -7,14 +7,12 @@ import copy
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any
 
 from paceline.environments import Environment, EnvironmentSpec
-from paceline.environments.parts import FLAG, AddressPart, Schemas, part_of, part_of_class
-from paceline.environments.schemas import check_tool, tool_schema
-from paceline.environments.tools import Functions, ToolEnvironment
+from paceline.environments.parts import FLAG, AddressPart, Schemas, part_of
+from paceline.environments.tools import ToolEnvironment
 from paceline.errors import ConfigError
 
 TOOLS = "tools"
@@ -62,38 +60,6 @@ class EnvironmentMaker:
 
 environment = EnvironmentMaker()
 """What `EnvironmentSpec.address` of code by name leads to."""
-
-
-def spec_of_tools(functions: Sequence[Callable[..., Any]], name: str = TOOLS) -> EnvironmentSpec:
-    """Return the environment of functions that a program gives; they run in its own process.
-
-    Raises:
-        ConfigError: one is no tool, or two have one name.
-    """
-    for function in functions:
-        check_tool(function)
-    schemas = tuple(tool_schema(function) for function in functions)
-    _check_names(name, schemas)
-    return EnvironmentSpec(
-        name=name,
-        make=lambda: ToolEnvironment([Functions(functions)]),
-        tools=schemas,
-        digest=_digest([json.dumps(schemas)]),
-        settings={"tools": ", ".join(one["function"]["name"] for one in schemas)},
-    )
-
-
-def spec_of_environment(factory: Callable[[], Any], name: str = "") -> EnvironmentSpec:
-    """Return the environment of a class or function that a program gives; it runs in its own process.
-
-    Its name is that of the class. A function is called once, to see what it makes.
-
-    Raises:
-        ConfigError: what it makes is no environment.
-    """
-    kind = factory if isinstance(factory, type) else type(factory())
-    part = part_of_class(kind, factory, address=name or kind.__name__)
-    return _spec(name or kind.__name__, [part], "")
 
 
 def _groups(addresses: Sequence[str], sandbox: str) -> Iterable[tuple[str, list[AddressPart]]]:

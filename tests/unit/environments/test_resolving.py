@@ -1,6 +1,5 @@
 """Addresses lead to environments: built-in ones, files and modules; a mistake is named with the nearest right one."""
 
-import functools
 import importlib
 import json
 import shlex
@@ -12,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Observation
+from paceline.environments import Environment, EnvironmentSpec, Observation
 from paceline.environments.builtin import calculator, python, search
-from paceline.environments.resolving import EnvironmentMaker, spec_of_environment, spec_of_tools, specs
+from paceline.environments.resolving import EnvironmentMaker, specs
 from paceline.environments.schemas import tool_schema
 from paceline.errors import ConfigError
-from tests.unit.environments.test_tools import Shop, add, contents, echo, turn
+from tests.unit.environments.test_tools import contents, turn
 
 OWN = '''
 import os
@@ -392,44 +391,3 @@ def test_a_digest_is_of_what_decides_the_answers(own, tmp_path):
     (tmp_path / "docs" / "a.txt").write_text("b")
     own.write_text(OWN + "# changed\n")
     assert [old == new for old, new in zip(before, digests(), strict=True)] == [True, False, False]
-
-
-# --- objects of a program
-
-
-def test_functions_of_a_program_are_tools_in_its_own_process():
-    spec = spec_of_tools([add, echo])
-    assert (spec.name, names(spec), spec.own_process, spec.address) == ("tools", ["add", "echo"], False, "")
-    assert said(spec, ("add", {"a": 1}), ("echo", {"text": "x", "times": 3})) == ["2", "xxx"]
-    with pytest.raises(ConfigError, match="environment 'tools' has two tools called 'add'"):
-        spec_of_tools([add, add])
-
-
-class Lamp:
-    """Environment of a program."""
-
-    def begin(self, task: Mapping[str, Any], seed: int) -> None: ...
-
-    def answer(self, turn: AgentTurn) -> Observation:
-        return Observation(done=True)
-
-    def close(self) -> float:
-        return 1.0
-
-
-@pytest.mark.parametrize(
-    ("factory", "name", "tools"),
-    [(Shop, "Shop", ["buy", "sell"]), (lambda: Shop(), "Shop", ["buy", "sell"]), (Lamp, "Lamp", []),
-     (functools.partial(Lamp), "Lamp", [])],
-)  # fmt: skip
-def test_a_class_or_function_of_a_program_makes_environments(factory, name, tools):
-    spec = spec_of_environment(factory)
-    assert (spec.name, names(spec), spec.has_reward, spec.own_process) == (name, tools, True, False)
-    first, second = spec.make(), spec.make()
-    assert first is not second
-    assert spec_of_environment(factory, "mine").name == "mine"
-
-
-def test_what_is_no_environment_is_refused():
-    with pytest.raises(ConfigError, match="the class dict has no begin, answer, close"):
-        spec_of_environment(lambda: {})

@@ -16,9 +16,8 @@ from paceline.engines.sampling import as_signed_64, uniforms
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
 from paceline.environments.harmless import LONGEST_TOKEN
 from paceline.environments.hosting import Hosts
-from paceline.environments.resolving import spec_of_environment
 from paceline.environments.tokens import TurnTokens
-from paceline.environments.tools import Functions, ToolEnvironment
+from paceline.environments.tools import FixedTools, Functions, ToolEnvironment, tools_text
 from paceline.errors import TrainingError
 from paceline.models.pretrained import load_tokenizer
 from paceline.rewards.resolving import resolve
@@ -347,8 +346,12 @@ UNKNOWN_FIELD = (
 )
 @pytest.mark.parametrize("instant", [True, False])
 def test_tools_that_change_in_the_middle_fail_the_episode_and_change_no_prompt(monkeypatch, instant, changes, failure):
+    def make() -> FixedTools:
+        return FixedTools(Growing, tools_text(Growing.tools))
+
     def asked() -> tuple[list[tuple[int, ...]], list[str | None]]:
-        spec, engine = replace(spec_of_environment(Growing), is_instant=instant), DictatedEngine(said)
+        spec = EnvironmentSpec(name="Growing", make=make, tools=Growing.tools, has_reward=True, is_instant=instant)
+        engine = DictatedEngine(said)
         ((_, group),) = held(engine, conversations(spec), task())
         failures = [one.episode.failure for one in group if one.episode is not None]
         return sorted((request.prompt_ids for request in engine.requests), key=len), failures
