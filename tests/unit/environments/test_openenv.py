@@ -218,6 +218,9 @@ TEXT = {"type": "string", "description": "what to say"}
         ({"a": TEXT, "b": TEXT}, ["a", "b"], "Action: a JSON object with a (string: what to say), b (str", "a", None),
         ({"w": {"enum": ["up", "up left"]}}, ["w"], "Actions: up, up left.", "go up left", {"w": "up left"}),
         ({"text": TEXT}, ["text"], "Action: a text", "", None),
+        ({"x": {"type": "number"}}, [], "Action: a number, x.", "2 or -1.5e3", {"x": -1500.0}),
+        ({"x": {"type": "number"}}, [], "Action: a number, x.", "9" * 400, None),  # no float
+        ({"a": TEXT, "b": TEXT}, [], "Action: a JSON object", '{"a": ' * 3000, None),  # deeper than Python reads
     ],
 )  # fmt: skip
 def test_an_action_is_read_by_its_form(fields, required, told, said, action):

@@ -97,6 +97,9 @@ def cut_off(handler):
     handler.close_connection = True
 
 
+INFINITE_USAGE = b'{"choices": [{"message": {"content": ""}}], "usage": {"prompt_tokens": 1e999}}'
+
+
 @pytest.mark.parametrize(
     ("answer", "kind", "calls", "why"),
     [
@@ -110,6 +113,7 @@ def cut_off(handler):
         (cut_off, "malformed", 3, "no answer of the chat interface"),
         ((200, b"<html>"), "malformed", 3, "no answer of the chat interface: <html>"),
         ((200, {"choices": []}), "malformed", 3, "no answer of the chat interface"),
+        ((200, INFINITE_USAGE), "malformed", 3, "no answer of the chat interface"),
         (said(None), "malformed", 3, "an answer without text"),
         (said("10"), "malformed", 3, "no object of reason and score: 10"),
         (said("ten"), "malformed", 3, "not one JSON object: ten"),

@@ -27,6 +27,7 @@ which an answer is late is never used again: the next answer would be that one.
 
 import functools
 import json
+import math
 import re
 import socket
 import threading
@@ -168,8 +169,9 @@ class ActionForm:
             number = last_number(text)
             return None if number is None else {self._name: number}
         if self._kind == "number":
-            found = re.findall(r"-?\d+(?:\.\d+)?", text)
-            return {self._name: float(found[-1])} if found else None
+            found = re.findall(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", text)
+            value = float(found[-1]) if found else math.inf
+            return {self._name: value} if math.isfinite(value) else None
         return last_object(text)
 
 
@@ -183,7 +185,7 @@ def last_object(text: str) -> Mapping[str, Any] | None:
     while at >= 0:
         try:
             found, end = decoder.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):  # no object, or one in more others than Python reads
             end = at + 1
         at = text.find("{", end)
     return found

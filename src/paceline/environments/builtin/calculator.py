@@ -54,6 +54,8 @@ def calculator(expression: str) -> str:
         return written(value_of(expression))
     except ExpressionError as error:
         raise CallError(f"Error: {error}") from error
+    except OverflowError as error:  # a fraction is computed with as it is, and only written as a float
+        raise CallError(f"Error: {TOO_LARGE}") from error
 
 
 def value_of(expression: str) -> Number:

@@ -354,7 +354,7 @@ def _said(received: str, settings: JudgeSettings) -> tuple[str | JudgeFailure, i
         )
         usage = answer.get("usage") or {}
         read, written = (max(0, int(usage.get(f"{name}_tokens") or 0)) for name in ("prompt", "completion"))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return JudgeFailure("malformed", f"no answer of the chat interface: {short(received)}"), 0, 0
     said: str | JudgeFailure
     if refusal or reason == "content_filter":
