@@ -289,6 +289,15 @@ def test_one_invalid_move_is_forgiven_and_the_second_ends_the_game():
     assert answers[-1][0] == "Invalid Move: You did not respond with valid '[source] [target]'."
 
 
+def test_a_game_that_swaps_reason_and_reward_of_a_wrong_move_tells_and_counts_both():
+    # of the three cups one has the ball, so nothing is gained by then
+    game, _ = begun("textarena:ThreeCardMonte-v0")
+    (first, second) = played(game, "left", "left")
+    assert first[0].startswith("You attempted an invalid move. Reason: Bad action. Use `[k]`. Please resubmit")
+    assert (first[1:], second[1:]) == ((0.0, False, 1), (0.0, True, 1))
+    assert second[0] == "Invalid Move: Bad action. Use `[k]`."
+
+
 def test_a_game_that_is_not_over_is_worth_nothing():
     game, _ = begun("textarena:GuessTheNumber-v0(max_number=5)", seed=1)
     assert game.close() == 0.0

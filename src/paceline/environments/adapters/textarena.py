@@ -46,6 +46,7 @@ class SoloGame:
         with _nothing_downloaded():
             self._inner = self._make()
             self._inner.reset(num_players=1, seed=seed_of(task, seed))
+        _put_in_order(self._inner.state)
         return behind_prompt(task, self._heard())
 
     def answer(self, turn: AgentTurn) -> Observation:
@@ -75,6 +76,16 @@ class SoloGame:
         own = textarena.ObservationType.PLAYER_ACTION
         _, messages = self._inner.get_observation()
         return "\n".join(str(text).strip() for _, text, kind in messages if kind != own)
+
+
+def _put_in_order(state: Any) -> None:
+    """Give a wrong move its reason and its reward where a game has them the wrong way round, as Countdown has."""
+    original = state.set_invalid_move
+
+    def set_invalid_move(reason: Any, reward: Any = -1.0) -> None:
+        original(*((reward, reason) if isinstance(reward, str) else (reason, reward)))
+
+    state.set_invalid_move = set_invalid_move
 
 
 @contextmanager
