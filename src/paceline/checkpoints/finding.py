@@ -42,6 +42,17 @@ class Checkpoint:
         return self.path / "model"
 
 
+def run_and_checkpoint(place: Path) -> tuple[Path, Path | None]:
+    """Return the run directory that a path is, or is a checkpoint of, and the checkpoint; None: it is the run's.
+
+    >>> run_and_checkpoint(Path("runs/a/checkpoints/step-000002"))[0].as_posix()
+    'runs/a'
+    """
+    if place.parent.name != "checkpoints" or (place / "config.yaml").is_file():  # a run may lie in such a folder too
+        return place, None
+    return place.parent.parent, place
+
+
 def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint | None, tuple[str, ...]]:
     """Return the newest whole and unchanged checkpoint, and a sentence for each newer damaged one.
 

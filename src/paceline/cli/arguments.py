@@ -113,6 +113,13 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
     return ParsedArguments(help="help" in given, door=door, several=several, options=chosen)
 
 
+def port_of(given: str) -> int:
+    """Read the value of `--port`; raises ConfigError where it is no number of a port."""
+    if not given.isdecimal() or int(given) > 65535:
+        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {given!r}; 0 takes one that is free")
+    return int(given)
+
+
 def before_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Divide the arguments of a command: what stands before its first flag, and the rest.
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint
+from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something
 from paceline.cli.arguments import Command, DoorOption, before_flags, directories, help_page, parse
@@ -44,7 +44,7 @@ def run(argv: list[str]) -> int:
         return DONE
     place, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
     kind = _gguf_type(given.door["format"]) if "format" in given.door else None
-    root = place.parent.parent if place.parent.name == "checkpoints" else place
+    root, named = run_and_checkpoint(place)
     config = read_run_configuration(root, flag="export", given=given.options)
     refuse_foreign_code(config, root / "config.yaml", given.options)
     out = target[0] if target else root / FINAL
@@ -55,7 +55,7 @@ def run(argv: list[str]) -> int:
         )
     if holds_something(out):
         raise ConfigError(f"export would write into {out}, which is there; name a directory that is not")
-    checkpoint, damaged = newest_checkpoint(place / "checkpoints") if place == root else (read_checkpoint(place), ())
+    checkpoint, damaged = newest_checkpoint(root / "checkpoints") if named is None else (read_checkpoint(named), ())
     if checkpoint is None:
         raise CheckpointError(f"export {place} has no checkpoint yet; train with --save-steps, or until the run ends")
     for sentence in damaged:

@@ -5,7 +5,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from paceline.cli.arguments import Command, DoorOption, parse_behind_run
+from paceline.cli.arguments import Command, DoorOption, parse_behind_run, port_of
 from paceline.errors import DONE, ConfigError
 
 PORT = DoorOption(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")
@@ -34,9 +34,7 @@ def run(argv: list[str]) -> int:
     if asked is None:
         return DONE
     path, given = asked
-    port, opened = given.door.get("port", "0"), given.door.get("open", "true")
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {port!r}")
+    port, opened = port_of(given.door.get("port", "0")), given.door.get("open", "true")
     if opened not in ("true", "false"):
         raise ConfigError(f"--open must be true or false, got {opened!r}")
     from paceline.reports.viewer.documents import Documents
@@ -50,7 +48,7 @@ def run(argv: list[str]) -> int:
         print(written)
         return DONE
     _tell("")
-    with PageServer(documents, int(port)) as server:
+    with PageServer(documents, port) as server:
         print(f"{server.url}\nfor this machine alone, until Ctrl-C", flush=True)
         # without a screen, webbrowser starts a browser of the terminal, in which this command's address would be lost
         on_x = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -2,7 +2,7 @@
 
 import os
 
-from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse, port_of
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
 from paceline.errors import DONE, INTERRUPTED, ConfigError, EngineError
@@ -58,9 +58,7 @@ def run(argv: list[str]) -> int:
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
-    host, port = given.door.get("host", "127.0.0.1"), given.door.get("port", "8000")
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {port!r}")
+    host, port = given.door.get("host", "127.0.0.1"), port_of(given.door.get("port", "8000"))
     grace = _seconds(given.door.get("stop_grace", "25"))
     key = given.door.get("api_key", os.environ.get(KEY))
     if key is not None and not (key.strip() == key and key.isascii() and key):
@@ -70,7 +68,7 @@ def run(argv: list[str]) -> int:
     model = load(configuration.config, say=lambda note: print(note, flush=True), loading=loading_libraries)
     from paceline.serving.server import ModelServer
 
-    server = ModelServer(model, host=host, port=int(port), key=key)
+    server = ModelServer(model, host=host, port=port, key=key)
     with StopRequest() as stop:
         print(f"{model.name} answers at {server.endpoint.base_url}, until Ctrl-C")
         print(f"key: {server.endpoint.key if key is None else 'as it was given'}", flush=True)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from paceline.checkpoints.existing_runs import refuse_no_run
+from paceline.checkpoints.finding import run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import CheckpointError, ConfigError, StorageError
 
@@ -262,3 +263,12 @@ def test_one_line_is_one_json_object(run):
     run.write_rollouts(1, [{"text": "two\nlines"}, {}])
     lines = (run.path / "rollouts" / "step-000001.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [{"text": "two\nlines"}, {}]
+
+
+def test_a_run_in_a_folder_called_checkpoints_is_no_checkpoint(tmp_path):
+    run = tmp_path / "checkpoints" / "mine"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(CONFIG)
+    assert run_and_checkpoint(run) == (run, None)
+    checkpoint = run / "checkpoints" / "step-000003"
+    assert run_and_checkpoint(checkpoint) == (run, checkpoint)

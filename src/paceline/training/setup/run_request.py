@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from paceline.checkpoints.existing_runs import refuse_existing_run
-from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint
+from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.changing import override_names, plain_options, refuse_changes
 from paceline.config.sections import Config
@@ -81,9 +81,7 @@ def resumed_run(
         CheckpointError: there is no run, or no whole checkpoint.
         ConfigError: an option changes what is computed, and `override` does not name it.
     """
-    place = Path(named).expanduser()
-    is_checkpoint = place.parent.name == "checkpoints" and not (place / "config.yaml").is_file()
-    path = place.parent.parent if is_checkpoint else place
+    path, checkpoint = run_and_checkpoint(Path(named).expanduser())
     overridden, written = override_names(override), given_options(flags, file=file)
     output_dir = written.pop("output_dir", None)
     if output_dir is not None and Path(str(output_dir)).expanduser().resolve() != path.resolve():
@@ -97,9 +95,8 @@ def resumed_run(
     before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
     refuse_changes(before, plain_options(config), override=overridden, written={*written, *replaced_by(written)})
     check_trackers(config.loop.report_to)
-    if is_checkpoint:
-        read_checkpoint(place, by_size=True)  # refused where it is not whole
+    if checkpoint is not None:
+        read_checkpoint(checkpoint, by_size=True)  # refused where it is not whole
     else:
         newest_checkpoint(path / "checkpoints", by_size=True)  # or none is
-    resume = place if is_checkpoint else True
-    return RunRequest(config=config, output_dir=path, resume=resume, override=overridden)
+    return RunRequest(config=config, output_dir=path, resume=checkpoint or True, override=overridden)
