@@ -1,5 +1,6 @@
 """Where what is made once per machine is kept: compiled kernels, unpacked models."""
 
+import functools
 import os
 import tempfile
 from pathlib import Path
@@ -18,4 +19,10 @@ def cache_directory() -> Path:
             return directory
     except OSError:
         pass
+    return _own_directory()
+
+
+@functools.cache
+def _own_directory() -> Path:
+    """Return the one directory that stands in for the cache as long as this process runs."""
     return Path(tempfile.mkdtemp(prefix="paceline-native-"))

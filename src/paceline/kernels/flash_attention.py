@@ -17,6 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from typing_extensions import override
 
+from paceline.errors import first_line
+
 PROBE_TOLERANCE = 3e-2
 """Largest difference from exact attention that counts as half precision's rounding, relative to the largest number."""
 
@@ -203,7 +205,7 @@ def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key:
                 for got, wanted in zip(computed(kernel, spans), computed(DenseKernel(), spans), strict=True)
             ]
     except (RuntimeError, AttributeError) as error:
-        return f"it fails here: {str(error).splitlines()[0]}"
+        return f"it fails here: {first_line(error)}"
     # NaN is neither within the tolerance nor the largest of numbers
     wrong = [one for one in differences if not one <= PROBE_TOLERANCE]
     return f"it differs from exact attention by {max(wrong):.1g}" if wrong else None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.kernels.cache import cache_directory
 from paceline.kernels.cpu import compiling
 from paceline.kernels.cpu.compiling import library
 
@@ -108,3 +109,4 @@ def test_a_cache_that_others_may_write_to_is_left_alone(fresh):
     (fresh / "cache" / "paceline").chmod(0o777)
     assert library().functions is not None
     assert not list((fresh / "cache" / "paceline").iterdir())
+    assert cache_directory() == cache_directory()  # in its place one directory, not one for each who asks

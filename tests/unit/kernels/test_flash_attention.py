@@ -105,6 +105,11 @@ class NoNumber(DenseKernel):
         return out * torch.nan, normaliser
 
 
+class Speechless(DenseKernel):
+    def forward(self, *args):
+        raise RuntimeError
+
+
 class NoGradient(DenseKernel):
     """Right but for a gradient that is no number."""
 
@@ -121,6 +126,7 @@ class NoGradient(DenseKernel):
         (NoNumber(), "differs"),
         (NoGradient(), "differs"),
         (FlashKernel(), "it fails here"),
+        (Speechless(), "it fails here: RuntimeError"),
     ],
 )
 def test_a_kernel_is_tried_before_it_is_trusted(kernel, problem):

@@ -30,7 +30,7 @@ from paceline.data.extraction.thinking import visible_text
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
 from paceline.environments.builtin.games import behind_prompt, last_number, said
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, first_line
 
 ACTIONS = "actions"
 MOST_NAMED = 30  # Numbers that are told one by one as actions
@@ -183,7 +183,7 @@ def load(name: str, parameters: Parameters) -> Callable[[], Steps]:
     try:
         plain = gymnasium.make(name, disable_env_checker=True, **given)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise ConfigError(f"{str(error).strip().splitlines()[0]}; `gymnasium.pprint_registry()` lists all") from error
+        raise ConfigError(f"{first_line(error)}; `gymnasium.pprint_registry()` lists all") from error
     plain.close()
     kind, action_space = type(plain.unwrapped).__name__, plain.action_space
     shape = type(action_space).__name__
