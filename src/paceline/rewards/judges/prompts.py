@@ -16,6 +16,8 @@ from itertools import count
 from typing import Any, Literal
 
 JudgeMode = Literal["score", "pairwise", "rank"]
+ANSWERED_IN: Mapping[JudgeMode, str] = {"score": "score", "pairwise": "better", "rank": "order"}
+"""Field of a verdict, beside its `reason`, by the mode of the judge."""
 
 RUBRIC = (
     "A good completion answers the question correctly and completely, says nothing that is wrong, and does not ramble. "
@@ -116,15 +118,12 @@ class VerdictRequest:
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the verdict, for services that hold a model to one."""
-        size = len(self.completions)
-        name, values = {
-            "score": ("score", {"type": "integer", "minimum": 0, "maximum": self.scale}),
-            "pairwise": ("better", {"type": "string", "enum": ["1", "2", "tie"]}),
-            "rank": (
-                "order",
-                {"type": "array", "items": {"type": "integer", "enum": list(range(1, size + 1))}, "minItems": size}
-                | {"maxItems": size},
-            ),
+        size, name = len(self.completions), ANSWERED_IN[self.mode]
+        numbers = {"type": "integer", "enum": list(range(1, size + 1))}
+        values = {
+            "score": {"type": "integer", "minimum": 0, "maximum": self.scale},
+            "pairwise": {"type": "string", "enum": ["1", "2", "tie"]},
+            "rank": {"type": "array", "items": numbers, "minItems": size, "maxItems": size},
         }[self.mode]
         return {
             "type": "object",
@@ -139,7 +138,7 @@ class VerdictRequest:
         Raises:
             JudgeFailure: it is anything else.
         """
-        name = {"score": "score", "pairwise": "better", "rank": "order"}[self.mode]
+        name = ANSWERED_IN[self.mode]
         try:
             said = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
         except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ from paceline.config.sections import Config
 from paceline.data.duplicates import training_rows
 from paceline.data.prompts import Tokenizer
 from paceline.data.sources import has_split
-from paceline.data.tasks import build_tasks, no_tools
+from paceline.data.tasks import TaskSet, build_tasks, no_tools
 from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError, ModelError
 from paceline.models.places import check_completion_fits, model_place
@@ -33,6 +33,7 @@ from paceline.models.pretrained import (
 from paceline.models.weight_headers import check_quantised
 from paceline.objective.advantages import GroupAdvantage, check_advantage
 from paceline.objective.own_loss import PolicyLoss, check_policy_loss
+from paceline.rewards.function import RewardFunction
 from paceline.rewards.selecting import check_selections, row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.runtime.devices import choose_device
@@ -59,7 +60,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     overrides = overrides or Overrides()
     if checked is None:
         checked = resolved(config) if overrides.functions is None else Checked(functions=overrides.functions)
-    functions, data, completion = dict(checked.functions), config.data, config.sampling.max_completion_length
+    functions, completion = dict(checked.functions), config.sampling.max_completion_length
     own, loss = own_objective(config, overrides)
     # what needs the model's configuration alone
     check_memory_options(config, choose_device(config.model))
@@ -74,17 +75,9 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     tokenizer = overrides.tokenizer or load_tokenizer(config.model)
     environments = checked.environments if overrides.environments is None else overrides.environments
     conversations = conversations_of(config, tokenizer, environments, described, overrides.model)
-    tasks, check = overrides.tasks, row_check(checked.functions)
+    tasks = overrides.tasks
     if tasks is None:
-        rows, _ = training_rows(data, seed=config.loop.seed, files=checked.files)
-        tasks = build_tasks(
-            rows,
-            cast(Tokenizer, tokenizer),
-            data,
-            system=checked.system,
-            check=check,
-            tools_of=no_tools if conversations is None else conversations.tools_of,
-        )
+        tasks = _training_tasks(config, checked, tokenizer, conversations)
     tasks.hold_to(partial(_check_tasks, config, overrides, conversations, limit))
     if conversations is not None:
         conversations.check_choice(tasks.looked_at)
@@ -106,19 +99,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     functions = with_reward_models(
         functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
     )
-    generations = config.evaluation.eval_generations
-    evaluators = evaluators or tuple(
-        RewardEvaluator(
-            config=config,
-            name=name,
-            tasks=some,
-            functions=functions,
-            generations=generations,
-            conversations=conversations,
-            completer=overrides.completer,
-        )
-        for name, some in (overrides.held_out or {}).items()
-    )
+    evaluators = evaluators or _reward_evaluators(config, overrides, functions, conversations)
     has_adapter = overrides.adapter is not None or hasattr(overrides.model, "peft_config")
     return RunInputs(
         tokenizer=tokenizer,
@@ -135,6 +116,42 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         advantage=own,
         policy_loss=loss,
         needs_reward=overrides.needs_reward,
+    )
+
+
+def _training_tasks(
+    config: Config, checked: Checked, tokenizer: PreTrainedTokenizerBase, conversations: Conversations | None
+) -> TaskSet:
+    """Make the tasks of the rows that are trained on."""
+    rows, _ = training_rows(config.data, seed=config.loop.seed, files=checked.files)
+    return build_tasks(
+        rows,
+        cast(Tokenizer, tokenizer),
+        config.data,
+        system=checked.system,
+        check=row_check(checked.functions),
+        tools_of=no_tools if conversations is None else conversations.tools_of,
+    )
+
+
+def _reward_evaluators(
+    config: Config,
+    overrides: Overrides,
+    functions: Mapping[str, RewardFunction],
+    conversations: Conversations | None,
+) -> tuple[RewardEvaluator, ...]:
+    """Measure the training rewards on the held-out tasks that a program gives."""
+    return tuple(
+        RewardEvaluator(
+            config=config,
+            name=name,
+            tasks=tasks,
+            functions=functions,
+            generations=config.evaluation.eval_generations,
+            conversations=conversations,
+            completer=overrides.completer,
+        )
+        for name, tasks in (overrides.held_out or {}).items()
     )
 
 
