@@ -9,7 +9,7 @@ import struct
 from paceline.sandbox.inside import kernel
 
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
-CREATE_SYMLINK, REFER, TRUNCATE, IOCTL_DEVICE = 1 << 12, 1 << 13, 1 << 14, 1 << 15
+REFER, TRUNCATE, IOCTL_DEVICE = 1 << 13, 1 << 14, 1 << 15
 WRITE_FILE = 1 << 1
 DEVICES_AND_SOCKETS = (1 << 6) | (1 << 9) | (1 << 11)  # Rights to make character devices, sockets and block devices
 ALL_OF_VERSION_1 = (1 << 13) - 1

@@ -156,7 +156,7 @@ class Answers:
         episode.hosted.call(method, *given, then=lambda outcome: self._arrived.put((then, episode, outcome)))
 
     def work_on_all(self) -> None:
-        """OnAnswer on the answers that have arrived."""
+        """Work on the answers that have arrived, without waiting for others."""
         while not self._arrived.empty():
             self.work_on_next()
 
