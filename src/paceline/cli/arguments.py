@@ -34,32 +34,6 @@ class DoorOption:
 CONFIG = DoorOption(
     name="config", metavar="FILE", help="YAML file with options, one `option: value` per line; flags beside it win."
 )
-RESUME = DoorOption(
-    name="resume",
-    metavar="RUN",
-    help="Run directory to go on with, exactly where it stood and as it was configured; options beside it that change "
-    "what is computed have to be named by --override. Or one of its checkpoints, such as RUN/checkpoints/step-000100: "
-    "what the run did afterwards is kept in RUN/aside.",
-)
-OVERRIDE = DoorOption(
-    name="override",
-    metavar="OPTION",
-    several=True,
-    help="With --resume: options that may be otherwise than before from the last checkpoint on, though the run then "
-    "computes something else; dataset, eval_dataset and model stand for their files too.",
-)
-
-
-QUIET = DoorOption(
-    name="quiet",
-    help="Print nothing but an error, on standard error; the exit status and the run's files tell the rest.",
-)
-LOG_FORMAT = DoorOption(
-    name="log_format",
-    metavar="FORMAT",
-    help="text: lines that begin with the time, as into a file, on a terminal too. json: one JSON object per line, "
-    "with time and event.",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

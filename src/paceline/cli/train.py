@@ -3,7 +3,7 @@
 import os
 import time
 
-from paceline.cli.arguments import CONFIG, LOG_FORMAT, OVERRIDE, QUIET, RESUME, Command, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.reading import options
@@ -18,6 +18,30 @@ HEARD_SECONDS = 20.0
 """Seconds that a silent rank waits to be ended: a launcher ends all ranks with the first failure, and the rank that
 prints the error may be slower."""
 
+RESUME = DoorOption(
+    name="resume",
+    metavar="RUN",
+    help="Run directory to go on with, exactly where it stood and as it was configured; options beside it that change "
+    "what is computed have to be named by --override. Or one of its checkpoints, such as RUN/checkpoints/step-000100: "
+    "what the run did afterwards is kept in RUN/aside.",
+)
+OVERRIDE = DoorOption(
+    name="override",
+    metavar="OPTION",
+    several=True,
+    help="With --resume: options that may be otherwise than before from the last checkpoint on, though the run then "
+    "computes something else; dataset, eval_dataset and model stand for their files too.",
+)
+QUIET = DoorOption(
+    name="quiet",
+    help="Print nothing but an error, on standard error; the exit status and the run's files tell the rest.",
+)
+LOG_FORMAT = DoorOption(
+    name="log_format",
+    metavar="FORMAT",
+    help="text: lines that begin with the time, as into a file, on a terminal too. json: one JSON object per line, "
+    "with time and event.",
+)
 COMMAND = Command(
     name="train",
     usage="paceline train [--config FILE] [--option value ...]\n"

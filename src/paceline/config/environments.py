@@ -12,9 +12,10 @@ class EnvironmentConfig:
 
     environment: tuple[str, ...] = ()
     """Tools and environments of a conversation: `calculator`, `python`, `search:FOLDER`, `guess`, `nim`, `mcp:COMMAND`,
-    `reasoning_gym:NAME`, `gymnasium:ID`, `textarena:ID`, `skyrl_gym:ID`, `verifiers:ID`, `openenv:URL`, or
-    `module:NAME` or `file.py:NAME` of a tool function or an environment class. Tools are put together; several
-    environments are chosen by the column `environment`, and `NAME=ADDRESS` names one. Empty: one turn."""
+    `harness:PROGRAM`, `reasoning_gym:NAME`, `gymnasium:ID`, `textarena:ID`, `skyrl_gym:ID`, `verifiers:ID`,
+    `openenv:URL`, or `module:NAME` or `file.py:NAME` of a tool function or an environment class. Tools are put
+    together; several environments are chosen by the column `environment`, and `NAME=ADDRESS` names one. Empty: one
+    turn."""
     max_turns: int | None = None
     """Turns of an episode, at most; None: as many as `max_completion_length`, which all turns share, has room for."""
     max_turn_length: int | None = None

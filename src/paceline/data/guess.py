@@ -22,15 +22,12 @@ SIZES = range(16, 31)
 class GuessingGame:
     """A range and the number in it that is to be guessed."""
 
+    question: str
+    """The rules that the player reads."""
     low: int
     high: int
     answer: str
     """The number, low..high."""
-
-    @property
-    def question(self) -> str:
-        """The rules that the player reads."""
-        return question_of(self.low, self.high)
 
 
 def rows(split: str, size: int) -> list[dict[str, object]]:
@@ -44,7 +41,7 @@ def rows(split: str, size: int) -> list[dict[str, object]]:
     found = games(split)
     if size > len(found):
         raise DataError(f"dataset 'guess' has {len(found)} games in the split {split!r}, got {size}; take fewer")
-    return [{"question": game.question, **asdict(game)} for game in found[:size]]
+    return [asdict(game) for game in found[:size]]
 
 
 def games(split: str) -> Sequence[GuessingGame]:
@@ -56,15 +53,10 @@ def games(split: str) -> Sequence[GuessingGame]:
     check_split("guess", split)
     ranges = [(low, low + size - 1) for size in SIZES for low in range(1, LARGEST_NUMBER - size + 2)]
     found = [
-        GuessingGame(low=low, high=high, answer=str(number))
+        GuessingGame(question=question, low=low, high=high, answer=str(number))
         for low, high in ranges
-        if split_of(question_of(low, high)) == split
+        if split_of(question := f"Guess a number from {low} to {high}.") == split
         for number in range(low, high + 1)
     ]
     Random(f"guess/{split}").shuffle(found)
     return found
-
-
-def question_of(low: int, high: int) -> str:
-    """Return the rules that the player reads."""
-    return f"Guess a number from {low} to {high}."
