@@ -84,6 +84,12 @@ def test_rows_without_a_reward_are_said_beside_those_that_train(tmp_path, caplog
 # --- several runs
 
 
+def test_held_out_rows_that_are_trained_on_too_are_said(tmp_path, capsys):
+    parts = {"eval_dataset": [*QUESTIONS[1:2], {"prompt": "What is it?", "sum": 0}]}
+    trainer(tmp_path, parts=parts, max_steps=1, eval_strategy="steps", eval_steps=1).train()
+    assert "eval_dataset: 1 of 2 prompts are trained on too (" in capsys.readouterr().out
+
+
 def test_a_second_train_goes_on_from_the_weights_and_has_a_schedule_and_a_log_of_its_own(tmp_path):
     made = trainer(tmp_path, max_steps=2)
     made.train()

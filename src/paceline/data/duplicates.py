@@ -8,7 +8,7 @@ from paceline.config.sections import DataConfig
 from paceline.data.formats import screen
 from paceline.data.order import sample_places
 from paceline.data.rows import WHOLE, Row
-from paceline.data.sources import ReadFiles, load_rows
+from paceline.data.sources import ReadFiles, has_split, load_rows
 from paceline.errors import DataError
 from paceline.types import Task
 
@@ -49,8 +49,8 @@ def also_trained_on(held_out: Sequence[Task], training: Sequence[Task]) -> list[
         return []
     first = found[0]
     return [
-        f"{len(found)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[first.prompt]}): its "
-        "accuracy also measures what was memorised"
+        f"{len(found)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[first.prompt]}): "
+        "what is measured on it is also what was memorised"
     ]
 
 
@@ -75,6 +75,18 @@ def training_rows(data: DataConfig, *, seed: int, files: ReadFiles | None) -> tu
     """
     rows = load_rows(data.dataset, split=data.dataset_split, size=data.dataset_size, seed=seed, files=files)
     return (rows, ()) if data.eval_share is None else held_apart(rows, data, seed=seed)
+
+
+def held_out_rows(
+    data: DataConfig, address: str, *, size: int | None, seed: int, files: ReadFiles | None
+) -> tuple[Sequence[Row], str | None]:
+    """Read the first `size` rows (None: all) of a held-out set, and say which split they are; None: it has none.
+
+    Raises:
+        DataError: as `load_rows`.
+    """
+    split = data.eval_split if has_split(address, data.eval_split, files) else None
+    return load_rows(address, split=split or data.dataset_split, size=size, seed=seed, files=files), split
 
 
 def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[list[Row], list[Row]]:

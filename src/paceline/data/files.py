@@ -159,7 +159,7 @@ class ArrowRows(RowsOnDemand):
                         writer.write_table(batch)
             self._table = ipc.open_file(pyarrow.memory_map(name)).read_all()
         except pyarrow.ArrowException as error:
-            raise _no_parquet(path, error) from error
+            raise _unreadable_table(path, error) from error
         finally:
             os.unlink(name)  # the mapping outlives the name
         self._path = path
@@ -220,7 +220,7 @@ def _parquet(path: Path) -> NumberedColumns:
         batches = parquet.ParquetFile(path).iter_batches(batch_size=BATCH)
         yield from enumerate((columns for batch in batches for columns in batch.to_pylist()), start=1)
     except pyarrow.ArrowException as error:
-        raise _no_parquet(path, error) from error
+        raise _unreadable_table(path, error) from error
 
 
 def _parquet_batches(path: Path) -> tuple[Any, Iterator[Any]]:
@@ -299,8 +299,9 @@ def _csv_batches(path: Path, unreadable: dict[int, DataError]) -> tuple[Any, Ite
     return schema, tables()
 
 
-def _no_parquet(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: is not a parquet file that can be read ({error}); write it again")
+def _unreadable_table(path: Path, error: Exception) -> DataError:
+    kind = "CSV" if _is_csv(path) else "parquet"
+    return DataError(f"{path}: is not a {kind} file that can be read ({error}); write it again")
 
 
 def _row(path: Path, number: int, columns: Columns | DataError) -> Row:

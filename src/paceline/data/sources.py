@@ -161,6 +161,11 @@ def is_file(dataset: str, files: ReadFiles | None = None) -> bool:
     return _kind(_counted(dataset)[0], files or {}) == "file"
 
 
+def is_on_disk(dataset: str, files: ReadFiles | None = None) -> bool:
+    """Return True if a dataset is a file, a directory, or a program's rows; raise a DataError if nothing lies there."""
+    return _kind(_counted(dataset)[0], files or {}) in ("file", "directory")
+
+
 def has_split(dataset: str, split: str, files: ReadFiles | None = None) -> bool:
     """Return True if a dataset has this split: a generator always, a file never, others as `datasets` says.
 
@@ -246,10 +251,7 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
     if name not in known:
         nearest = get_close_matches(name, known, n=3, cutoff=0.4) or ["chain_sum", "leg_counting", "gcd"]
         raise DataError(f"--dataset {GYM_PREFIX}{name}: no such task among {len(known)}; nearest: {', '.join(nearest)}")
-    if split not in FIRST_SEEDS:
-        raise DataError(
-            f"--dataset {GYM_PREFIX}{name} has the splits 'train' and 'test', got {split!r}; use one of them"
-        )
+    check_split(f"{GYM_PREFIX}{name}", split)
     fields = dataclasses.fields(gym.factory.DATASETS[name][1])
     settings = _settings(dataset, [one.name for one in fields if one.name not in ("seed", "size")])
     try:

@@ -19,7 +19,7 @@ from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import service_calls
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.training.setup.evaluators import EvalResult
+from paceline.training.setup.evaluators import EvalResult, RewardEvaluator
 from paceline.training.setup.held_out import of_graders, of_rows
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.trainer import Trainer
@@ -102,8 +102,9 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], check
         lines.append(f"gold answers that do not score full: {', '.join(inputs.unverified)}; they cannot be learned")
     sets = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)]
     notes = [(one, note) for one in sets for note in one.notes if note not in lines]
-    notes += [(one, note) for one in sets for note in also_trained_on(one.tasks, seen)]
-    lines += [*(f"{one.name}: {note}" for one, note in notes), *(one.reach for one in sets)]
+    measured = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator | RewardEvaluator)]
+    overlaps = [(one, note) for one in measured for note in also_trained_on(one.tasks, seen)]
+    lines += [*(f"{one.name}: {note}" for one, note in [*notes, *overlaps]), *(one.reach for one in sets)]
     lines += paths
     lines += [] if inputs.conversations is None else inputs.conversations.describe()
     place = model_place(config.model.model)

@@ -6,10 +6,10 @@ from typing import cast
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
-from paceline.data.duplicates import refuse_overlap, training_rows
+from paceline.data.duplicates import held_out_rows, refuse_overlap, training_rows
 from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE
-from paceline.data.sources import has_split, load_rows
+from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks, no_tools
 from paceline.engines import Sampling
 from paceline.errors import ConfigError
@@ -85,10 +85,7 @@ def _evaluator(
     options, data, function = config.evaluation, config.data, checked.measure
     seed, split = config.loop.seed, None
     if data.eval_share is None:
-        split = data.eval_split if has_split(dataset, data.eval_split, checked.files) else None
-        rows = load_rows(
-            dataset, split=split or data.dataset_split, size=options.eval_size, seed=seed, files=checked.files
-        )
+        rows, split = held_out_rows(data, dataset, size=options.eval_size, seed=seed, files=checked.files)
     else:
         rows = training_rows(data, seed=seed, files=checked.files)[1][: options.eval_size]
     check = row_check(function)
