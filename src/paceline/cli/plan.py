@@ -2,13 +2,13 @@
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
+from paceline.cli.calibration import calibrated
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
@@ -16,12 +16,18 @@ from paceline.compat.commands.layouts import in_our_words
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.rules import require
 from paceline.config.sections import Config, EngineConfig
-from paceline.data.duplicates import also_trained_on, refuse_overlap, repeated_prompts, training_rows
+from paceline.data.duplicates import (
+    also_trained_on,
+    held_out_rows,
+    refuse_overlap,
+    repeated_prompts,
+    training_rows,
+)
 from paceline.data.formats import screen
 from paceline.data.lengths import length_histogram
 from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
-from paceline.data.sources import is_file, load_rows
+from paceline.data.sources import has_split, is_on_disk
 from paceline.data.tasks import build_tasks
 from paceline.errors import DONE, ConfigError
 from paceline.models.places import model_place
@@ -38,10 +44,10 @@ from paceline.training.plan.describing import (
     sampler_refusal,
 )
 from paceline.training.plan.fitting import Fitting
-from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, Rates, gpu_of
+from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, gpu_of
 from paceline.training.plan.memory import computed_bytes, sampler_memory, samplers
 from paceline.training.plan.seconds import rows_at_once, step_time
-from paceline.training.plan.shape import ModelShape, read_shape
+from paceline.training.plan.shape import read_shape
 from paceline.training.setup.checks import Checked, check
 from paceline.training.setup.configuration import read_configuration
 from paceline.types import RowCheck, Task
@@ -184,16 +190,19 @@ def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: Ro
     if checked.environments:
         return
     yield from repeated_prompts(tasks)
-    for name, address in config.data.held_out if config.data.eval_dataset is not None else ():
-        if is_file(address, checked.files):  # generators keep their splits apart; what the Hub has is not loaded twice
-            rows = load_rows(
-                address, split=config.data.eval_split, size=config.evaluation.eval_size, files=checked.files
-            )
-            held_out, _ = reader.read(rows, row_check(checked.measure), whole=True)
-            if config.data.allow_overlap:
-                yield from (f"{name or address}: {one}" for one in also_trained_on(held_out, tasks))
-            else:
-                refuse_overlap(name or address, held_out, tasks)
+    data, files = config.data, checked.files
+    for name, address in data.held_out if data.eval_share is None else ():
+        if not is_on_disk(address, files):  # generators keep their splits apart; what the Hub has is not loaded twice
+            continue
+        if data.eval_dataset is None and not has_split(address, data.eval_split, files):
+            continue
+        size, seed = config.evaluation.eval_size, config.loop.seed
+        rows, _ = held_out_rows(data, address, size=size, seed=seed, files=files)
+        held_out, _ = reader.read(rows, row_check(checked.measure), whole=True)
+        if data.allow_overlap:
+            yield from (f"{name or address}: {one}" for one in also_trained_on(held_out, tasks))
+        else:
+            refuse_overlap(name or address, held_out, tasks)
 
 
 def _device(config: Config, door: Mapping[str, str]) -> Device:
@@ -240,8 +249,8 @@ def _print_memory_and_time(
     if sizes.ranks > 1:
         print(f"\n{describe_layouts(fitting.layouts(sizes.ranks), sizes.ranks)}")
     if is_calibrated:
-        rows = rows_at_once(config, sizes)
-        device = calibrated(device, shape, number_bytes, config.model.threads, rows=rows)
+        rows, tokens = rows_at_once(config, sizes), memory.cut.tokens
+        device = calibrated(device, shape, number_bytes, config.model, rows=rows, tokens=tokens)
     if device.rates is None:
         print("\nHow long a step takes is not known: --calibrate measures this machine for two seconds.")
     else:
@@ -250,60 +259,6 @@ def _print_memory_and_time(
     if not fitting.has_room(memory):
         return refusal(fitting, sizes, memory)
     return "" if sampler is None or fitting.has_room(sampler) else sampler_refusal(fitting, sampler)
-
-
-CALIBRATION_SECONDS = 0.5
-"""Duration of each of the measurements."""
-PRODUCT_ROWS = {"cpu": 1024, "cuda": 16_384}
-"""Rows of the measured product: enough to be limited by arithmetic."""
-BYTES_READ = {"cpu": 1 << 28, "cuda": 1 << 31}
-"""Bytes to read, more than any cache holds."""
-
-
-def calibrated(device: Device, shape: ModelShape, number_bytes: int, threads: int, *, rows: int) -> Device:
-    """The device with measured rates: products of this model's width with many rows and with the `rows` of a decoding
-    step, as a run computes them, and a sum larger than the caches."""
-    import torch
-
-    from paceline.kernels.linear import product
-
-    if device.kind == "cpu" and threads:
-        torch.set_num_threads(threads)
-    dtype = torch.bfloat16 if number_bytes < 4 else torch.float32
-    inner = max(shape.width, shape.layer // (4 * shape.width))
-    weight = torch.randn(inner, shape.width, device=device.kind).to(dtype)
-    read = torch.ones(BYTES_READ[device.kind] // 4, device=device.kind)
-
-    def wait() -> None:
-        if device.kind == "cuda":
-            torch.cuda.synchronize()
-
-    def multiplied(count: int) -> float:
-        given = torch.randn(count, shape.width, device=device.kind).to(dtype)
-        return 2 * given.numel() * inner / _seconds_of(lambda: product(given, weight), wait)
-
-    return replace(
-        device,
-        rates=Rates(
-            products=multiplied(PRODUCT_ROWS[device.kind]),
-            reading=read.nbytes / _seconds_of(read.sum, wait),
-            decoding=multiplied(rows),
-        ),
-    )
-
-
-def _seconds_of(work: Callable[[], object], wait: Callable[[], None]) -> float:
-    """Seconds of the fastest repetition: what other programs take of the machine is not the machine's."""
-    work()
-    wait()
-    best, until = math.inf, time.perf_counter() + CALIBRATION_SECONDS
-    while time.perf_counter() < until:
-        begun = time.perf_counter()
-        for _ in range(4):
-            work()
-        wait()
-        best = min(best, (time.perf_counter() - begun) / 4)
-    return best
 
 
 def this_device(*, gpus: bool = True, cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:

@@ -1,14 +1,16 @@
 """`paceline plan`: memory, time and layouts by hand, what fits and the one change that would, and the command."""
 
 import json
+import math
 import re
 import struct
 from dataclasses import replace
 
 import pytest
 
+from paceline.cli.calibration import calibrated
 from paceline.cli.main import main
-from paceline.cli.plan import calibrated, this_device
+from paceline.cli.plan import this_device
 from paceline.config.building import build_config
 from paceline.config.layout import Sizes
 from paceline.engines.local import weights
@@ -18,8 +20,14 @@ from paceline.runtime import devices
 from paceline.training.plan import hardware
 from paceline.training.plan import memory as planner
 from paceline.training.plan.batches import batch_plan
-from paceline.training.plan.describing import describe_layouts, describe_memory, refusal, sampler_refusal
-from paceline.training.plan.fitting import Fitting
+from paceline.training.plan.describing import (
+    describe_layouts,
+    describe_memory,
+    describe_room,
+    refusal,
+    sampler_refusal,
+)
+from paceline.training.plan.fitting import USABLE, Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
 from paceline.training.plan.memory import activations, computed_bytes, memory_plan, sampler_memory
 from paceline.training.plan.seconds import step_time
@@ -45,8 +53,11 @@ def test_memory_by_hand():
     assert memory.peak == max(memory.sampling, memory.update)
     moving = memory_plan(build_config({**REQUIRED, **given, "ref_sync": (5, 0.6)}), shape)
     assert moving.saved == 16_000, "and the reference that moves"
-    waiting = memory_plan(build_config({**REQUIRED, **given, "background_save": False}), shape)
-    assert waiting.saved == 0
+    # no step goes on beside a copy that is waited for, of a run without checkpoints, or of the last step
+    for unsaved in ({"background_save": False}, {"save_steps": 0}, {"save_steps": 5, "max_steps": 5}):
+        waiting = memory_plan(build_config({**REQUIRED, **given, **unsaved}), shape)
+        assert (waiting.saved, memory.lasting - waiting.lasting) == (0, 12_000)
+    assert memory_plan(build_config({**REQUIRED, **given, "save_steps": 4, "max_steps": 5}), shape).saved == 12_000
     assert "copy that is being saved " in describe_memory(memory)
     assert "copy that is being saved" not in describe_memory(waiting)
 
@@ -254,6 +265,25 @@ def test_plan_says_of_rows_what_a_run_would(tmp_path, monkeypatch, capsys):
     assert "held.jsonl: 1 of 2 prompts are trained on too (held.jsonl:1 is rows.jsonl:1)" in out
 
 
+def test_plan_refuses_a_directory_whose_held_out_split_is_trained_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_headers(tmp_path / "model")
+    lines = ['{"question": "1+1?", "answer": "2"}', '{"question": "2+2?", "answer": "4"}']
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("\n".join(lines))
+    (tmp_path / "data" / "test.jsonl").write_text(lines[1])
+    words = ["plan", "--model", "model", "--dataset", "data"]
+    assert main(words) == 2
+    refused = capsys.readouterr().err
+    assert "held-out set data: 1 of 1 prompts are trained on too (data/test:1 is data/train:2)" in refused
+    (tmp_path / "data" / "test.jsonl").write_text('{"question": "3+3?", "answer": "6"}')
+    assert main(words) == 0
+    # the rows of the directory beside another file to train on
+    (tmp_path / "rows.jsonl").write_text('{"question": "3+3?", "answer": "6"}')
+    assert main([*words[:4], "rows.jsonl", "--eval-dataset", "data"]) == 2
+    assert "(data/test:1 is rows.jsonl:1)" in capsys.readouterr().err
+
+
 def test_plan_refuses_the_prompts_that_a_run_refuses_where_the_tokenizer_is_on_this_disk(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lines = [json.dumps({"question": question, "answer": "2"}) for question in ("1+1?", "1 + 1? " * 40, "3 - 1?")]
@@ -320,7 +350,7 @@ def test_what_a_plan_may_not_load_is_as_those_who_do_have_it():
     assert hardware.BFLOAT16_UNITS == linear.BFLOAT16_UNITS
 
 
-def test_micro_batches_of_an_update_leave_pieces_between_them_on_a_cpu():
+def test_micro_batches_of_an_update_and_steps_leave_pieces_between_them_on_a_cpu():
     shape = model_shape({**SHAPE, "vocab_size": 64}, parameters=10_000)
     given = {**REQUIRED, "max_prompt_length": 20, "max_completion_length": 20, "num_generations": 4}
     given |= {"prompts_per_step": 6, "micro_batch_tokens": 100}
@@ -328,7 +358,9 @@ def test_micro_batches_of_an_update_leave_pieces_between_them_on_a_cpu():
     six, one = (memory_plan(build_config({**given, "micro_batch_tokens": tokens}), shape) for tokens in (100, 600))
     assert (six.cut.tokens, one.cut.tokens) == (100, 600)
     assert six.activations == round(1.6 * 100 * of_token)
-    assert one.activations == round(600 * of_token)
+    assert one.activations == round(1.3 * 600 * of_token), "steps whose micro-batches differ in size"
+    two_steps = memory_plan(build_config({**given, "micro_batch_tokens": 600, "max_steps": 2}), shape)
+    assert two_steps.activations == round(600 * of_token)
     again = memory_plan(build_config({**given, "gradient_checkpointing": "true"}), shape)
     assert again.activations == round(100 * (2 * 32 * 4 + of_token / 2)), "inputs of both layers, and one of them whole"
 
@@ -381,24 +413,34 @@ def test_a_step_at_best_by_hand():
     config, rates = build_config(given), Rates(products=1e6, reading=1e9)
     memory = memory_plan(config, shape)
     time = step_time(config, shape, memory, rates, 4, Sizes())
-    # 16 prompt tokens, then 16 steps of 8 rows, 2 operations per weight: reading is far faster here
-    assert time.generate == pytest.approx(2 * 2_320 * (16 + 16 * 8) / 1e6)
-    # 2 x (8 + 4 x 16) tokens, forward and twice that back; each attends to 16 others on average in two layers of 4 x 8
+    # 16 prompt tokens, whose last two give the first tokens by the head of 320; then 15 steps of 8 rows, 2 operations
+    # per weight: reading is far faster here
+    first = 2 * (2_000 * 16 + 320 * 2)
+    assert time.generate == pytest.approx((first + 2 * 2_320 * 15 * 8) / 1e6)
+    # 2 x (8 + 4 x 16) tokens, forward and twice that back; each attends to 16 others on average in two layers of 4 x 8;
+    # of completions the head too, whose logits are computed again on the way back
     moved = 7 * 4 * 2_320 / 1e9
-    assert time.update == pytest.approx(144 * 6 * (2_320 + 2 * 2 * 32 * 16) / 1e6 + moved)
+    operations = 144 * 6 * (2_000 + 2 * 2 * 32 * 16) + 128 * 8 * 320
+    assert time.update == pytest.approx(operations / 1e6 + moved)
     slow = step_time(config, shape, memory, Rates(products=1e12, reading=1e3), 4, Sizes())
     # weights, and of the cache on average half of 8 rows' completions and two prompts
     cache = 2 * 2 * 2 * 8 * (8 * 8 + 2 * 8)
-    assert slow.generate == pytest.approx(16 * 4 * (2_320 + cache) / 1e3)
+    assert slow.generate == pytest.approx(15 * 4 * (2_320 + cache) / 1e3)
     assert time.step == time.generate + time.update
-    # measured with as few rows, products of a decoding step have a rate of their own
-    few = step_time(config, shape, memory, Rates(products=1e6, reading=1e9, decoding=5e5), 4, Sizes())
-    assert few.generate == pytest.approx(2 * 2_320 * (16 / 1e6 + 16 * 8 / 5e5))
-    assert few.update == time.update
+    # measured with as few rows, products of a decoding step have a rate of their own, and so have those of an update
+    measured = Rates(products=1e6, reading=1e9, decoding=5e5, training=2e6)
+    few = step_time(config, shape, memory, measured, 4, Sizes())
+    assert few.generate == pytest.approx(first / 1e6 + 2 * 2_320 * 15 * 8 / 5e5)
+    assert few.update == pytest.approx(operations / 2e6 + moved)
+    # a pass without a gradient before, as another update comes in between, goes at the rate of products
+    two = step_time(
+        replace(config, optim=replace(config.optim, num_minibatches=2)), shape, memory, measured, 4, Sizes()
+    )
+    assert two.update - few.update == pytest.approx(2 * (144 * (2_000 + 2_048) + 128 * 320) / 1e6 + moved)
     # two processes train, and two others sample one prompt each: with 8 prompt tokens, 16 steps of 4 rows
     apart = {**given, "cluster": True, "num_producers": 2, "num_consumers": 2, "max_staleness": 1}
     sampled = step_time(build_config(apart), shape, memory, rates, 4, Sizes(replicate=2))
-    assert sampled.generate == pytest.approx(2 * 2_320 * (8 + 16 * 4) / 1e6)
+    assert sampled.generate == pytest.approx((first / 2 + 2 * 2_320 * 15 * 4) / 1e6)
     alone = step_time(build_config(apart | {"num_producers": 1}), shape, memory, rates, 4, Sizes(replicate=2))
     assert alone.generate == time.generate
     assert sampled.step == max(sampled.generate, sampled.update), "one step is sampled while another is trained"
@@ -412,7 +454,7 @@ def test_weights_below_an_adapter_have_no_gradients_that_take_time():
         for config in (build_config({**REQUIRED, "lora_rank": rank}) for rank in (0, 2))
     )
     # 32 prompts of 512 tokens with 8 completions of 512: two operations per weight and token fewer
-    assert whole - adapter == pytest.approx(2 * 2_320 * 32 * 9 * 512 / 1e6)
+    assert whole - adapter == pytest.approx(2 * 32 * 512 * (9 * 2_000 + 8 * 320) / 1e6)
 
 
 BILLIONS = {
@@ -515,10 +557,29 @@ def test_a_gpu_that_is_not_here_is_planned_for_by_its_name(monkeypatch, capsys):
 
 
 def test_calibrating_gives_rates_that_this_machine_can_have():
-    found = calibrated(CPU, model_shape(SHAPE, parameters=10_000), 4, threads=1, rows=8).rates
-    assert 1e7 < found.products < 1e14
-    assert 1e6 < found.decoding < 1e14
-    assert 1e8 < found.reading < 1e13
+    shape, config = model_shape(SHAPE, parameters=10_000), build_config(REQUIRED).model
+    for number_bytes in (4, 2):
+        found = calibrated(CPU, shape, number_bytes, config, rows=8, tokens=64).rates
+        assert 1e7 < found.products < 1e14
+        assert 1e6 < found.training < 1e14
+        assert 1e6 < found.decoding < 1e14
+        assert 1e8 < found.reading < 1e13
+
+
+def test_the_largest_micro_batch_is_said_in_words_where_none_fits():
+    large = {"prompts_per_step": 512, "num_generations": 16}
+    sizes, fitting = Sizes(), billions(**large)
+    needed = {again: fitting.largest_micro_batch(sizes, recomputing=again) for again in (False, True)}
+    said = f"Largest micro-batch: {needed[False]:,} tokens, and {needed[True]:,} with every layer computed again."
+    assert said in describe_room(fitting, sizes, fitting.plan())
+    config = build_config({**REQUIRED, **large, "gradient_checkpointing": "true", "micro_batch_tokens": 1024})
+    # room for the smallest with every layer computed again and for no more
+    room = math.ceil(replace(fitting, config=config).plan().peak / USABLE)
+    tight = replace(fitting, device=replace(fitting.device, memory=room))
+    said = r"Largest micro-batch: [\d,]+ tokens with every layer computed again; none fits without that\."
+    assert re.search(said, describe_room(tight, sizes, tight.plan()))
+    tiny = replace(fitting, device=replace(fitting.device, memory=GIB))
+    assert "No micro-batch fits, not even one completion" in describe_room(tiny, sizes, tiny.plan())
 
 
 def test_a_shape_is_read_without_weights(tmp_path):

@@ -70,9 +70,13 @@ def describe_room(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
         lines.append(
             f"{memory.cut.layers} of {fitting.shape.num_layers} layers are computed again in the backward pass."
         )
-    found = [fitting.largest_micro_batch(sizes, recomputing=again) for again in (False, True)]
-    sizes_said = ["none" if one is None else f"{one:,} tokens" for one in found]
-    lines.append(f"Largest micro-batch that fits: {sizes_said[0]}, with every layer computed again {sizes_said[1]}.")
+    kept, again = (fitting.largest_micro_batch(sizes, recomputing=again) for again in (False, True))
+    if again is None:
+        lines.append("No micro-batch fits, not even one completion with its prompt and every layer computed again.")
+    elif kept is None:
+        lines.append(f"Largest micro-batch: {again:,} tokens with every layer computed again; none fits without that.")
+    else:
+        lines.append(f"Largest micro-batch: {kept:,} tokens, and {again:,} with every layer computed again.")
     return "\n".join(lines)
 
 
@@ -93,9 +97,14 @@ def describe_time(time: StepTime, rates: Rates, device: Device) -> str:
         ("a step, at best" if rates.decoding is None else "a step", f"{time.step:10.2f} s"),
     ]
     said = f"{rates.products / 1e12:.3g} Tflop/s, {rates.reading / 1e9:,.0f} GB/s"
+    if rates.training is not None:
+        said += f", {rates.training / 1e12:.3g} Tflop/s forward and back"
     if rates.decoding is not None:
         said += f", {rates.decoding / 1e12:.3g} Tflop/s while decoding"
-    return f"{table(rows)}\nFor completions at their longest, by the rates of {device.name}: {said}."
+    return (
+        f"{table(rows)}\nFor completions at their longest and every group trained on, without evaluations, by the "
+        f"rates of {device.name}: {said}."
+    )
 
 
 def refusal(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:

@@ -21,6 +21,8 @@ class Rates:
     """Bytes of memory per second."""
     decoding: float | None = None
     """Operations per second with as few rows as are decoded at a time, where it was measured; None: as `products`."""
+    training: float | None = None
+    """Operations per second of products forward and back, weights cast, where it was measured; None: as `products`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

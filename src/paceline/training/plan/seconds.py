@@ -1,7 +1,8 @@
 """How long a step takes at best, phase by phase: max(operations / rate of products, bytes / rate of reading).
 
-Completions count at their longest. What is left out makes a step longer: rewards, messages between processes, starting
-kernels, rows that end early. `docs/performance.md` holds measured steps against such a floor.
+Completions count at their longest, and every group as trained on. What is left out makes a step longer: what a layer
+computes besides products, rewards, messages between processes, starting kernels. What makes it shorter: rows that end
+early, groups without signal. `docs/performance.md` holds measured steps against such a floor.
 """
 
 import math
@@ -48,26 +49,31 @@ def step_time(
     """The floor of a step on these rates; `memory` says what is computed again."""
     prompt, length = config.data.max_prompt_length, config.sampling.max_completion_length
     generations, optim = config.sampling.num_generations, config.optim
-    # sampling: prompts once per group; then a token of every row at a time, which reads all weights and the cache
+    layers, head = shape.num_layers * shape.layer, shape.matrix
+    # sampling: prompts once per group, whose logits give the first token; then a token of every row at a time, which
+    # reads all weights and the cache
     groups = math.ceil(config.loop.prompts_per_step / samplers(config, sizes))
     rows = rows_at_once(config, sizes)
     waves = math.ceil(groups * generations / rows)
-    first = FORWARD * shape.multiplied * groups * prompt / rates.products
+    first = FORWARD * groups * (layers * prompt + head) / rates.products
     read_cache = rows * length / 2 + rows / generations * prompt  # on average, a group's prompt once
-    operations = rows * FORWARD * shape.multiplied / (rates.products if rates.decoding is None else rates.decoding)
+    operations = rows * FORWARD * shape.multiplied / (rates.decoding or rates.products)
     reading = number_bytes * (shape.multiplied + shape.cached * read_cache) / rates.reading
-    generate = first + waves * length * max(operations, reading)
-    # update: forward and backward over every token, and what AdamW reads and writes
+    generate = first + waves * (length - 1) * max(operations, reading)
+    # update: forward and backward over every token, logits of completions alone, and what AdamW reads and writes
     share = config.loop.prompts_per_step / sizes.shares / sizes.context
-    tokens = share * (prompt + generations * length)
+    completions = share * generations * length
+    tokens = share * prompt + completions
     attended = 2 * shape.num_layers * shape.num_heads * shape.head_dim * (prompt + length / 2)
+    backward = BACKWARD if config.lora.lora_rank else 2 * BACKWARD
+    back_and_forth = layers * (FORWARD + backward) + attended * (FORWARD + 2 * BACKWARD)
+    of_head = head * (FORWARD + backward + FORWARD)  # logits are computed again in the backward pass
     again = FORWARD * memory.cut.layers / shape.num_layers
     before = FORWARD * ((config.loss.beta > 0) + (optim.num_minibatches > 1))  # passes without a gradient
-    of_attention = attended * (optim.num_iterations * (FORWARD + 2 * BACKWARD + again) + before)
-    backward = BACKWARD if config.lora.lora_rank else 2 * BACKWARD
-    of_weights = shape.multiplied * (optim.num_iterations * (FORWARD + backward + again) + before)
-    operations = tokens * (of_weights + of_attention) / (sizes.tensor * sizes.pipeline)
+    with_gradient = optim.num_iterations * (tokens * back_and_forth + completions * of_head)
+    without = tokens * (layers + attended) * (optim.num_iterations * again + before) + completions * head * before
+    seconds = with_gradient / (rates.training or rates.products) + without / rates.products
     updates = optim.num_iterations * optim.num_minibatches
     moved = updates * ADAM_NUMBERS * memory.optimizer / optim.moment_bytes * FLOAT32_BYTES
-    update = operations / rates.products + moved / rates.reading
+    update = seconds / (sizes.tensor * sizes.pipeline) + moved / rates.reading
     return StepTime(generate=generate, update=update, is_ahead=config.cluster.max_staleness > 0)
