@@ -348,6 +348,18 @@ def test_eval_keeps_its_completions_as_a_run_does_and_prints_json(tmp_path, caps
     assert f"--output-dir {measured.path} must be a new or an empty directory" in capsys.readouterr().err
 
 
+def test_a_quiet_measurement_prints_its_accuracy_alone(capsys):
+    assert main(["eval", "--eval-size", "4", "--quiet"]) == 0
+    said = capsys.readouterr()
+    assert re.fullmatch(
+        r"accuracy \d+\.\d % \[.+\], 95 % interval, on arithmetic:test, n = 4\n", " ".join(said.out.split()) + "\n"
+    )
+    assert said.err == ""
+    assert main(["eval", "--eval-size", "4", "--quiet", "--json"]) == 0
+    said = capsys.readouterr()
+    assert (json.loads(said.out)["n"], said.err) == (4, "")
+
+
 @pytest.mark.usefixtures("heeded_signals")
 def test_an_interrupt_ends_the_run_after_its_step_and_resuming_finishes_it(tmp_path, capsys):
     run = tmp_path / "run"

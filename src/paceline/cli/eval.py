@@ -54,6 +54,10 @@ JSON = DoorOption(
     name="json",
     help="Print one JSON object per held-out set on standard output, and everything else on standard error.",
 )
+QUIET = DoorOption(
+    name="quiet",
+    help="Print the accuracy of each held-out set alone: no progress, and nothing of what is measured or how.",
+)
 
 COMMAND = Command(
     name="eval",
@@ -62,7 +66,7 @@ COMMAND = Command(
     summary="Measure the accuracy of a model on held-out tasks: that of --model, or what a run trained, with the run's "
     "own held-out tasks, prompts, lengths and grader unless they are given. Without options: the embedded model and "
     "task.",
-    door_options=(CONFIG, BASELINE, OUTPUT_DIR, JSON),
+    door_options=(CONFIG, BASELINE, OUTPUT_DIR, JSON, QUIET),
     options=tuple(
         option
         for option in options()
@@ -87,8 +91,9 @@ def run(argv: list[str]) -> int:
         print(help_page(COMMAND), end="")
         return DONE
     flags, file = _asked(places, given.options, given.door.get("config"))
-    as_json = "json" in given.door
-    console = Console(stderr=True) if as_json else open_console()
+    as_json, quiet = "json" in given.door, "quiet" in given.door
+    console = Console(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
+    results = open_console() if quiet else console
     configuration = read_configuration(flags, file=file)
     tell(console, configuration.origin)
     config = configuration.config
@@ -102,15 +107,16 @@ def run(argv: list[str]) -> int:
         for evaluation in _measured(baseline, checked, console, place_of_first, is_length_free=is_length_free):
             before.append(evaluation)
             if not as_json:
-                tell(console, f"baseline {describe(evaluation)}")
+                tell(results, f"baseline {describe(evaluation)}")
     found = _measured(config, checked, console, output_dir, is_length_free=is_length_free, is_second=bool(before))
     for number, evaluation in enumerate(found):
         first = before[number] if before else None
         if as_json:
             print(json.dumps(_as_json(config, evaluation, given.door.get("baseline"), first)), flush=True)
         else:
-            for line in (describe(evaluation), evaluation.reasons(), *([compared(first, evaluation)] if first else [])):
-                tell(console, line)
+            why = [] if quiet else [evaluation.reasons()]
+            for line in (describe(evaluation), *why, *([compared(first, evaluation)] if first else [])):
+                tell(results, line)
     return DONE
 
 

@@ -42,7 +42,7 @@ def open_console(*, log_format: str | None = None, quiet: bool = False) -> Conso
         quiet: print nothing.
     """
     if quiet:
-        return Console(quiet=True)
+        return Console(quiet=True, force_terminal=False)  # nothing is drawn, and nobody else's output goes through it
     if log_format is not None:
         return Console(file=JsonLog() if log_format == "json" else None, force_terminal=False)
     console = Console()
