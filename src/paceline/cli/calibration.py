@@ -63,7 +63,7 @@ class _Products:
         self._trained = torch.randn(inner, shape.width, device=kind, requires_grad=True)
         self.weight = self._trained.detach().to(dtype)
         self._operations = 2 * self.weight.numel()
-        """Of a row."""
+        """Floating-point operations for one row."""
 
     def _random(self, rows: int, width: int) -> "torch.Tensor":
         import torch
