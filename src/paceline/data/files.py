@@ -54,7 +54,7 @@ def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
     if kind not in READABLE:
         how = (
             f"save it as CSV from the program that made it, or convert it: "
-            f"python -c 'import pandas; pandas.read_excel({path.name!r}).to_csv({path.stem + '.csv'!r}, index=False)'"
+            f'python -c "import pandas; pandas.read_excel({path.name!r}).to_csv({path.stem + ".csv"!r}, index=False)"'
             if kind in (".xlsx", ".xls", ".ods")
             else "convert it"
         )
