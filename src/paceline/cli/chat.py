@@ -20,7 +20,7 @@ from paceline.serving.loading import load, read_options
 from paceline.types import Message
 
 if TYPE_CHECKING:
-    from paceline.serving.answering import ServedModel
+    from paceline.serving.answering import ServedModel, Told
 
 MOST_SHOWN = 500  # Characters of a tool's answer on the screen
 ENDED = Refusal("the conversation has ended")
@@ -159,11 +159,21 @@ class Chat:
         self._asked += 1
         asked = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
         request = ProgramRequest(kind="chat", asked=asked, model="", stream=True, digest=b"")
-        answer = self._model.begin(request)
-        for _, piece in answer.pieces(lambda: False):
-            if not isinstance(piece, AgentTurn) and "content" in piece:
-                print(piece["content"], end="", flush=True)
-        (turn,) = answer.turns
+        arrived = queue.SimpleQueue[Sequence[Told] | Refusal]()
+        answer = self._model.begin(request, lambda _, told: arrived.put(told))
+        turn: AgentTurn | None = None
+        try:
+            while turn is None:
+                told = arrived.get()
+                if isinstance(told, Refusal):
+                    raise told
+                for _, one in told:
+                    if isinstance(one, AgentTurn):
+                        turn = one
+                    elif "content" in one:
+                        print(one["content"], end="", flush=True)
+        finally:
+            answer.generation.give_up()
         print("" if turn.finish_reason == "stop" else " (cut at --max-completion-length)", flush=True)
         return turn
 

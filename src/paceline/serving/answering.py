@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -43,6 +44,16 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """End of a text whose last character is spread over tokens of which some have not come."""
 IN_TAGS = ("hermes", "xml")
 """Forms of calls before which text can be told: a tag opens each."""
+LOOK_SECONDS = 0.5
+"""Seconds after which whoever waits for an answer looks whether its client is still there."""
+CLIENT_GONE = 499
+"""Status of a request whose client has closed the connection; nobody reads it."""
+
+Told = tuple[int, Mapping[str, Any] | AgentTurn]
+"""Index of a choice, and a piece of its message or, at its end, the turn."""
+Hear = Callable[["RunningAnswer", Sequence[Told] | Refusal], None]
+"""Called with what is new of an answer, or with why there will be no more, in the thread of all answers: it may not
+wait."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,8 +88,11 @@ class ServedModel:
         thread.start()
         return thread
 
-    def begin(self, request: ProgramRequest) -> "RunningAnswer":
-        """Ask the engine for the answer to a request; raises Refusal."""
+    def begin(self, request: ProgramRequest, hear: Hear | None = None) -> "RunningAnswer":
+        """Ask the engine for the answer to a request; raises Refusal.
+
+        `hear` is told of each token where the request is for a stream.
+        """
         asked, settings = request.asked, request.asked.settings
         with self.encoding:
             ids, tokens = self._read(asked)
@@ -95,7 +109,10 @@ class ServedModel:
         if "top_k" in drawn:
             drawn["top_k"] = max(0, int(drawn["top_k"]))
         seed = settings["seed"] if "seed" in settings else secrets.randbits(63)
-        generation = Generation(
+        writing = Writing(self, asked, tokens, stop=stop, num_read=len(ids), has_logprobs=request.logprobs)
+        choices = [Choice(writing, next(self.numbers), ids) for _ in range(request.choices)]
+        answer = RunningAnswer(choices, hear, has_stop=bool(stop))
+        answer.generation = Generation(
             Request(
                 prompt_ids=ids,
                 keys=tuple(sample_key(seed, "serve", "", 0, sample) for sample in range(request.choices)),
@@ -104,11 +121,10 @@ class ServedModel:
             # one limit and no stop strings, so that requests that are drawn alike are equal to the engine
             replace(self.sampling, max_completion_length=self.length, stop=(), **drawn),
             at_once=request.stream or bool(stop),
+            hear=answer.take,
         )
-        writing = Writing(self, asked, tokens, stop=stop, num_read=len(ids), has_logprobs=request.logprobs)
-        choices = [Choice(writing, next(self.numbers), ids) for _ in range(request.choices)]
-        self.generations.add(generation)
-        return RunningAnswer(generation, choices)
+        self.generations.add(answer.generation)
+        return answer
 
     def _read(self, asked: ModelRequest) -> tuple[tuple[int, ...], TurnTokens | None]:
         if asked.text is not None:
@@ -122,7 +138,7 @@ class ServedModel:
             raise Refusal(str(error), "messages") from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Writing:
     """What all choices of an answer are written by."""
 
@@ -134,17 +150,17 @@ class Writing:
     num_read: int = 0
     has_logprobs: bool = False
 
-    @property
+    @cached_property
     def reads_calls(self) -> bool:
         """True if a turn may hold calls."""
         return bool(self.asked.tools) and self.asked.reads_calls
 
-    @property
+    @cached_property
     def tells_pieces(self) -> bool:
         """True if text can be told before the turn has ended: where a call may be in it, only before one in tags."""
         return not self.reads_calls or (self.tokens is not None and self.tokens.call_format in IN_TAGS)
 
-    @property
+    @cached_property
     def marks(self) -> tuple[str, ...]:
         """Texts of which no part is told."""
         tags = () if self.tokens is None else TAGS
@@ -158,39 +174,67 @@ class Writing:
 
 
 class RunningAnswer:
-    """The answer to a request while it is sampled."""
+    """The answer to a request while it is sampled: one thread writes all answers, another one may wait for this one."""
 
-    def __init__(self, generation: Generation, choices: list["Choice"]) -> None:
-        self._generation, self._choices = generation, choices
+    generation: Generation
+    """What the engine samples for it."""
+
+    def __init__(self, choices: Sequence["Choice"], hear: Hear | None, *, has_stop: bool) -> None:
+        """`has_stop`: a text may end a choice, so that each token has to be looked at alone."""
+        self._choices, self._hear, self._by_token = choices, hear, has_stop or hear is not None
         self.number = choices[0].number
         """Number that no other answer has."""
+        self._left, self._ended = set(range(len(choices))), threading.Event()
+        self._refusal: Refusal | None = None
 
     @property
     def turns(self) -> list[AgentTurn]:
-        """The turns of all choices, once they have ended."""
+        """The turns of the choices that have ended."""
         return [choice.turn for choice in self._choices if choice.turn is not None]
 
-    def pieces(self, is_gone: Callable[[], bool]) -> Iterator[tuple[int, Mapping[str, Any] | AgentTurn]]:
-        """Yield pieces of messages as they are sampled, with the index of their choice, and each turn at its end.
+    @property
+    def is_whole(self) -> bool:
+        """True if all choices have ended."""
+        return not self._left
 
-        Whoever leaves early ends the sampling; raises Refusal where the answer cannot be had.
+    def take(self, news: Sequence[Sampled] | Refusal) -> None:
+        """Go on with what was sampled, or end by why there is no more of it."""
+        if self._ended.is_set():
+            return
+        told: Sequence[Told] | Refusal = news if isinstance(news, Refusal) else [*self._told(news)]
+        if self._hear is not None and told:
+            self._hear(self, told)
+        if isinstance(news, Refusal):
+            self._refusal = news
+        if self.is_whole or self._refusal is not None:
+            self._ended.set()
+
+    def _told(self, news: Sequence[Sampled]) -> Iterator[Told]:
+        for one in news if self._by_token else _joined(news):
+            if one.sample not in self._left:
+                continue  # sampled before the engine heard that a stop string had ended it
+            choice = self._choices[one.sample]
+            for piece in choice.add(one):
+                yield one.sample, piece
+            if choice.turn is not None:
+                self._left.discard(one.sample)
+                self.generation.end(one.sample)
+                yield one.sample, choice.turn
+
+    def wait(self, is_gone: Callable[[], bool]) -> list[AgentTurn]:
+        """Wait for the turns of all choices; raises Refusal where the answer cannot be had.
+
+        `is_gone` returns True if the client has left, for whom nothing needs to be sampled.
         """
-        left = set(range(len(self._choices)))
         try:
-            for one in self._generation.read(is_gone):
-                if one.sample not in left:
-                    continue  # sampled before the engine heard that a stop string had ended it
-                choice = self._choices[one.sample]
-                for piece in choice.add(one):
-                    yield one.sample, piece
-                if choice.turn is not None:
-                    left.discard(one.sample)
-                    self._generation.end(one.sample)
-                    yield one.sample, choice.turn
-                if not left:
-                    return
+            while not self._ended.wait(LOOK_SECONDS):
+                if is_gone():
+                    raise Refusal("the client has closed the connection", status=CLIENT_GONE)
         finally:
-            self._generation.give_up()
+            self.generation.give_up()
+        if self._refusal is not None:
+            raise self._refusal
+        return self.turns
 
 
 class Choice:
@@ -296,6 +340,19 @@ class Choice:
 
     def _token(self, token: int) -> str:
         return cast(str, self._by.model.tokenizer.decode([token]))
+
+
+def _joined(news: Sequence[Sampled]) -> Iterator[Sampled]:
+    """Yield what was sampled of each completion as one."""
+    of_sample = dict[int, list[Sampled]]()
+    for one in news:
+        of_sample.setdefault(one.sample, []).append(one)
+    for parts in of_sample.values():
+        yield replace(
+            parts[-1],
+            token_ids=tuple(token for one in parts for token in one.token_ids),
+            logprobs=tuple(logprob for one in parts for logprob in one.logprobs),
+        )
 
 
 def _first(text: str, marks: Sequence[str]) -> int | None:

@@ -1,12 +1,14 @@
 """Requests under way for one engine: they wait in the order of arrival, share its batch, and hear of each token.
 
-The engine has a thread of its own. Whoever answers a request reads what is sampled of it from another one.
+The engine has a thread of its own, and so has the handing on of what it samples: one for all requests, as waking a
+thread for each token of each takes more than a small model does. Neither waits for a client.
 """
 
 import queue
 import threading
+import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 from typing_extensions import override
@@ -17,45 +19,70 @@ from paceline.errors import PacelineError
 
 MOST_WAITING = 1024
 """Requests that wait for a place in the batch, at most."""
-LOOK_SECONDS = 0.25
-"""Seconds after which a reader without news looks whether its client is still there."""
-CLIENT_GONE = 499
-"""Status of a request whose client has closed the connection; nobody reads it."""
+FAULTY = Refusal("the answer could not be written; see the server's terminal", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 class Generation:
-    """One request under way: the engine's thread tells it tokens, another thread reads them."""
+    """One request under way: the engine's thread tells it tokens, another one hands them on."""
 
-    def __init__(self, request: Request, sampling: Sampling, *, at_once: bool) -> None:
-        """`at_once`: the reader hears of each token; else only once all completions have ended."""
-        self.request, self.sampling, self._at_once = request, sampling, at_once
+    def __init__(
+        self,
+        request: Request,
+        sampling: Sampling,
+        *,
+        at_once: bool,
+        hear: Callable[[Sequence[Sampled] | Refusal], None],
+    ) -> None:
+        """`hear` is told what is sampled, or why there will be no more, in the thread that hands on.
+
+        `at_once`: it hears of each token; else only once all completions have ended.
+        """
+        self.request, self.sampling = request, sampling
         self.is_given_up = False
-        """True if nobody reads it any more."""
-        self._told = list[Sampled]()
-        self._news = queue.SimpleQueue[list[Sampled] | Refusal]()
+        """True if nobody wants any more of it."""
+        self._at_once, self._hear = at_once, hear
+        self._untold = deque[Sampled]()
+        self._refusal: Refusal | None = None
         self._sampled, self._unwanted = set(range(len(request.keys))), set[int]()
-        """Completions that the engine samples, and those that the reader wants no more of."""
+        """Completions that the engine samples, and those that are wanted no more."""
 
     @property
     def is_over(self) -> bool:
         """True if the engine samples nothing of it any more."""
         return not self._sampled
 
+    @property
+    def has_news(self) -> bool:
+        """True if there is something to hand on by now."""
+        return self._at_once or self.is_over
+
     def tell(self, one: Sampled) -> bool:
-        """Hand on what was sampled; returns True for a completion that is to end at once. Called by the engine."""
+        """Note what was sampled; returns True for a completion that is to end at once. Called by the engine."""
         is_unwanted = self.is_given_up or one.sample in self._unwanted
         if is_unwanted or one.finish_reason is not None:
             self._sampled.discard(one.sample)
-        self._told.append(one)
-        if self._at_once or self.is_over:
-            self._news.put(self._told)
-            self._told = []
+        self._untold.append(one)
         return is_unwanted
 
+    def hand_on(self) -> None:
+        """Let what is new be heard: all that came since the last time, in one."""
+        news = list[Sampled]()
+        while self._untold:
+            news.append(self._untold.popleft())
+        try:
+            if news:
+                self._hear(news)
+            if self._refusal is not None:
+                self._hear(self._refusal)
+        except Exception as error:  # noqa: BLE001 - a fault in the writing of one answer may not end those of others
+            traceback.print_exception(error)
+            self.give_up()
+            self._hear(FAULTY)
+
     def fail(self, refusal: Refusal) -> None:
-        """Let the reader raise this; the engine ends what it samples."""
-        self.is_given_up = True
-        self._news.put(refusal)
+        """Let this be heard next; the engine ends what it samples."""
+        self._refusal = refusal
+        self.give_up()
 
     def end(self, sample: int) -> None:
         """Want no more of one completion."""
@@ -64,22 +91,6 @@ class Generation:
     def give_up(self) -> None:
         """Want no more of any."""
         self.is_given_up = True
-
-    def read(self, is_gone: Callable[[], bool]) -> Iterator[Sampled]:
-        """Yield what is sampled, for as long as the caller wants some; raises Refusal where there will be no more.
-
-        `is_gone` returns True if the client has left, for whom nothing needs to be sampled.
-        """
-        while True:
-            try:
-                news = self._news.get(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                if is_gone():
-                    raise Refusal("the client has closed the connection", status=CLIENT_GONE) from None
-                continue
-            if isinstance(news, Refusal):
-                raise news
-            yield from news
 
 
 class Generations(RequestStream):
@@ -97,6 +108,8 @@ class Generations(RequestStream):
         self._waiting, self._running = deque[Generation](), dict[int, Generation]()
         """Requests that the engine was not given yet, and the others by its own number."""
         self._arrived = threading.Condition()
+        self._news = queue.SimpleQueue[Sequence[Generation] | None]()
+        """Requests with something to hand on, after each step; None: the end."""
         self._last: Refusal | None = None
         """What further requests are refused with; None: they are taken."""
 
@@ -112,6 +125,8 @@ class Generations(RequestStream):
 
     def run(self, engine: TrainedEngine, *, length: int) -> None:
         """Let the engine sample until `close`, or until it fails; call it in a thread of its own."""
+        handing_on = threading.Thread(target=self._hand_on, name="answers", daemon=True)
+        handing_on.start()
         try:
             engine.stream(self, length=length)
         except PacelineError as error:
@@ -119,7 +134,14 @@ class Generations(RequestStream):
         finally:
             failed = HTTPStatus.INTERNAL_SERVER_ERROR
             self.break_off(Refusal("the engine has failed; see the server's terminal", status=failed))
+            self._news.put(None)
+            handing_on.join()
             self.ended.set()
+
+    def _hand_on(self) -> None:
+        while (told := self._news.get()) is not None:
+            for generation in told:
+                generation.hand_on()
 
     def add(self, generation: Generation) -> None:
         """Let a request wait for its place; raises Refusal where none is taken any more."""
@@ -146,6 +168,7 @@ class Generations(RequestStream):
             self._waiting.clear()
         for generation in broken:
             generation.fail(refusal)
+        self._news.put(broken)
         return len(broken)
 
     @override
@@ -170,14 +193,18 @@ class Generations(RequestStream):
 
     @override
     def tell(self, sampled: Sequence[Sampled]) -> Sequence[bool]:
-        unwanted = list[bool]()
+        unwanted, told = list[bool](), dict[int, Generation]()
         for one in sampled:
             generation = self._running[one.request]
             self.tokens_sampled += len(one.token_ids)
             unwanted.append(generation.tell(one))
+            if generation.has_news:
+                told[one.request] = generation
             if unwanted[-1] or one.finish_reason is not None:
                 with self._arrived:
                     self._rows -= 1
                     if generation.is_over:
                         del self._running[one.request]
+        if told:
+            self._news.put([*told.values()])
         return unwanted

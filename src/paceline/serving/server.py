@@ -4,13 +4,15 @@ import html
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from paceline.environments import AgentTurn
 from paceline.environments.endpoint.answers import (
+    ResponseEvents,
     body_of,
     error_event,
     last_events,
@@ -19,10 +21,9 @@ from paceline.environments.endpoint.answers import (
     turn_events,
 )
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal, read_request
-from paceline.environments.endpoint.serving import Endpoint, Pending
+from paceline.environments.endpoint.serving import Endpoint, LiveEvents, Pending
 from paceline.errors import ConfigError, PacelineError
-from paceline.serving.answering import RunningAnswer, ServedModel
-from paceline.serving.generations import CLIENT_GONE
+from paceline.serving.answering import CLIENT_GONE, RunningAnswer, ServedModel, Told
 
 STOPPING = Refusal("the server is stopping; ask another one", code="stopping", status=HTTPStatus.SERVICE_UNAVAILABLE)
 BROKEN_OFF = Refusal(
@@ -75,7 +76,7 @@ class ModelServer:
         self.endpoint.key = self.endpoint.key if key is None else key
         self.endpoint.read = partial(read_request, is_served=True)
         self.endpoint.models = partial(models, model.name, self._created)
-        self.endpoint.on_refusal = self._refused
+        self.endpoint.on_refusal = self.refused
         self.endpoint.pages = {"/": self._page, "/health": self._health, "/metrics": self._metrics}
         self._lock = threading.Lock()
         self._outcomes, self._seconds, self._pending = Counter[str](), defaultdict[str, float](float), set[Pending]()
@@ -114,41 +115,15 @@ class ModelServer:
             said = f"there is no model {request.model!r:.100}; name {self.model.name!r}, or leave the name out"
             raise Refusal(said, "model", code="model_not_found", status=HTTPStatus.NOT_FOUND)
         request = replace(request, model=self.model.name, created=int(time.time()))
-        answer = self.model.begin(request)
         if request.stream:
-            pending.answer(self._events(request, answer, pending, started))
+            events = LiveEvents()
+            streamed = StreamedAnswer(self, request, events, started)
+            events.on_lost = partial(streamed.lose, self.model.begin(request, streamed.take))
+            pending.answer(events)
             return
-        for _ in answer.pieces(pending.is_gone):
-            pass
-        self._done(started)
-        pending.answer(body_of(request, answer.turns))
-
-    def _events(
-        self, request: ProgramRequest, answer: RunningAnswer, pending: Pending, started: float
-    ) -> Iterator[bytes]:
-        """Yield the events of an answer as its tokens are sampled; raises Refusal before the first one only."""
-        is_begun = is_whole = False
-        try:
-            for index, piece in answer.pieces(pending.is_gone):
-                if not is_begun:
-                    is_begun = True
-                    self._add_seconds("paceline_first_token_seconds", started)
-                if isinstance(piece, AgentTurn):
-                    yield from turn_events(request, answer.number, index, piece, is_told=True)
-                else:
-                    yield piece_event(request, answer.number, index, dict(piece))
-            yield from last_events(request, answer.turns)
-            is_whole = True
-            self._done(started)
-        except Refusal as refusal:
-            is_whole = True
-            if not is_begun:
-                raise
-            self._refused(refusal)
-            yield error_event(refusal)
-        finally:
-            if not is_whole:
-                self._count("gone")
+        turns = self.model.begin(request).wait(pending.is_gone)
+        self.done(started)
+        pending.answer(body_of(request, turns))
 
     def _in_flight(self, pending: Pending | None = None) -> set[Pending]:
         """Return the requests whose answers are not written, with a new one."""
@@ -160,19 +135,23 @@ class ModelServer:
 
     # --- numbers
 
-    def _done(self, started: float) -> None:
-        self._count("done")
-        self._add_seconds("paceline_request_seconds", started)
+    def done(self, started: float) -> None:
+        """Count a request that was answered; `started` by `time.perf_counter`."""
+        self.count("done")
+        self.add_seconds("paceline_request_seconds", started)
 
-    def _refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: Refusal) -> None:
+        """Count one that was not."""
         is_failure = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR and refusal is not STOPPING
-        self._count("gone" if refusal.status == CLIENT_GONE else "failed" if is_failure else "refused")
+        self.count("gone" if refusal.status == CLIENT_GONE else "failed" if is_failure else "refused")
 
-    def _count(self, outcome: str) -> None:
+    def count(self, outcome: str) -> None:
+        """Count a request by how it ended."""
         with self._lock:
             self._outcomes[outcome] += 1
 
-    def _add_seconds(self, name: str, started: float) -> None:
+    def add_seconds(self, name: str, started: float) -> None:
+        """Add the seconds from `started` until now to a number."""
         with self._lock:
             self._seconds[f"{name}_sum"] += time.perf_counter() - started
             self._seconds[f"{name}_count"] += 1
@@ -222,3 +201,51 @@ class ModelServer:
         )
         text = PAGE.format(name=html.escape(self.model.name), url=html.escape(self.endpoint.base_url), rows=rows)
         return HTTPStatus.OK, "text/html; charset=utf-8", text
+
+
+class StreamedAnswer:
+    """Writes an answer as the events of a stream while it is sampled, in the thread of all answers."""
+
+    def __init__(self, server: ModelServer, request: ProgramRequest, events: LiveEvents, started: float) -> None:
+        self._server, self._request, self._events, self._started = server, request, events, started
+        self._response: ResponseEvents | None = None
+        self._is_begun = self._is_lost = False
+
+    def lose(self, answer: RunningAnswer) -> None:
+        """Sample no more, as the client is gone."""
+        answer.generation.give_up()
+        if not answer.is_whole:
+            self._is_lost = True
+            self._server.count("gone")
+
+    def take(self, answer: RunningAnswer, told: Sequence[Told] | Refusal) -> None:
+        """Write what is new of the answer, all of it at once."""
+        if self._is_lost:
+            return
+        if isinstance(told, Refusal):
+            self._refuse(told)
+            return
+        if not self._is_begun:
+            self._is_begun = True
+            self._server.add_seconds("paceline_first_token_seconds", self._started)
+        written = [event for index, one in told for event in self._written(answer, index, one)]
+        if answer.is_whole:
+            written += last_events(self._request, answer.turns)
+            self._server.done(self._started)
+        self._events.tell(b"".join(written), is_last=answer.is_whole)
+
+    def _written(self, answer: RunningAnswer, index: int, one: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
+        if self._request.kind == "responses":
+            self._response = self._response or ResponseEvents(self._request, answer.number)
+            yield from self._response.of(one)
+        elif isinstance(one, AgentTurn):
+            yield from turn_events(self._request, answer.number, index, one, is_told=True)
+        else:
+            yield piece_event(self._request, answer.number, index, dict(one))
+
+    def _refuse(self, refusal: Refusal) -> None:
+        if self._is_begun:
+            self._server.refused(refusal)
+            self._events.tell(error_event(refusal), is_last=True)
+        else:
+            self._events.refuse(refusal)

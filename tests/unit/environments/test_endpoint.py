@@ -147,7 +147,6 @@ def test_what_cannot_be_taken_is_refused_in_one_sentence(body, param, message):
             "previous_response_id is not taken: nothing is",
         ),
         ("responses", {"input": [{"type": "web_search_call"}]}, "input[0] must be a message or a function's call"),
-        ("responses", {"input": "Hi.", "stream": True}, "stream must be false with /v1/responses"),
     ],
 )
 def test_other_interfaces_refuse_what_they_cannot_take(kind, body, message):

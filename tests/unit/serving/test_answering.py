@@ -44,7 +44,10 @@ def told(pieces: Sequence[dict], key: str = "content") -> str:
 
 @pytest.mark.parametrize(
     "text",
-    ["Hello there.", "  naïve 😀 — ok \n", "", " ", "a < b <thin", "x\n\ny  z", "I <think>maybe</think> know.", "\n😀"],
+    [
+        *("Hello there.", "  naïve 😀 — ok \n", "", " ", "a < b <thin", "x\n\ny  z", "I <think>maybe</think> know."),
+        *("\n😀", "a naïve 😀 <b> " * 9),
+    ],
 )
 def test_pieces_add_up_to_the_content(text):
     pieces, turn = written(text, chat())

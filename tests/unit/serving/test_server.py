@@ -10,16 +10,23 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from paceline.engines import Request, Sampling, sample_key
+from paceline.engines import Request, Sampled, Sampling, sample_key
+from paceline.environments.endpoint.requests import Refusal
+from paceline.environments.endpoint.serving import LiveEvents
 from paceline.errors import ConfigError, TrainingError
-from paceline.serving.generations import Generation, Generations
-from paceline.serving.server import ModelServer
+from paceline.serving.generations import FAULTY, Generation, Generations
+from paceline.serving.server import STOPPING, ModelServer
 from tests.endpoint_client import Client, tool, user
 from tests.served import END, KEY, ScriptedEngine, served, server, texts_of, tiny_engine
 from tests.tiny import tiny_tokenizer
 
 LOOK = tool("look", key="string")
 HELLO = {"messages": [user("Hello.")]}
+
+
+def generation(hear=lambda news: None, *, count: int = 1, at_once: bool = True) -> Generation:
+    request = Request(prompt_ids=(1,), keys=tuple(range(count)), limits=(5,) * count)
+    return Generation(request, Sampling(max_completion_length=5), at_once=at_once, hear=hear)
 
 
 def client_of(one: ModelServer, key: str = KEY) -> Client:
@@ -85,13 +92,19 @@ def test_a_stream_adds_up_to_the_answer_by_every_interface():
         text = client.completions.create(model="tiny", prompt="1 + 2 = ").choices[0]
         pieces = list(client.completions.create(model="tiny", prompt="1 + 2 = ", stream=True))
         response = client.responses.create(model="tiny", input="Hi.")
+        events = list(client.responses.create(model="tiny", input="Hi.", stream=True))
         names = [model.id for model in client.models.list()]
     assert texts_of(chunks) == whole.message.content == response.output_text == "It is naïve. 😀"
     assert texts_of(pieces) == text.text == "  It is naïve. 😀 \n"
     assert len(chunks) > 10
     assert [chunk.choices[0].finish_reason for chunk in chunks[-2:-1]] == [whole.finish_reason] == ["stop"]
     assert chunks[-1].usage.completion_tokens == len("  It is naïve. 😀 \n".encode()) + 1
-    assert response.status == "completed"
+    assert response.status == events[-1].response.status == "completed"
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == events[-1].response.output_text == response.output_text
+    assert len(deltas) > 10
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+    assert [event.sequence_number for event in events] == list(range(len(events)))
     assert names == ["tiny"]
 
 
@@ -143,8 +156,7 @@ def test_a_batch_that_is_full_takes_the_next_in_the_order_of_arrival():
     generations = Generations(3)
 
     def add(count: int) -> Generation:
-        request = Request(prompt_ids=(1,), keys=tuple(range(count)), limits=(5,) * count)
-        one = Generation(request, Sampling(max_completion_length=5), at_once=False)
+        one = generation(count=count, at_once=False)
         generations.add(one)
         return one
 
@@ -171,6 +183,12 @@ def test_a_call_a_thought_and_a_choice_of_tools():
         assert [(one.index, one.function.name) for one in calls] == [(0, "look")]
         assert texts_of(chunks) == "So:"
         assert chunks[-1].choices[0].finish_reason == "tool_calls"
+        flat = {"type": "function", **LOOK["function"]}
+        with client.responses.stream(model="tiny", input="Find tea.", tools=[flat], max_output_tokens=150) as events:
+            kinds = [event.type for event in events]
+            said, asked = events.get_final_response().output
+        assert (said.content[0].text, json.loads(asked.arguments)) == ("So:", {"key": "tea"})
+        assert kinds.count("response.output_item.added") == kinds.count("response.output_item.done") == 2
         (text,) = client.chat.completions.create(**given, tool_choice="none").choices
         assert (text.finish_reason, text.message.content) == ("stop", f"So: {call}")
         # the result goes back
@@ -207,6 +225,54 @@ def test_options_are_the_sampling_of_requests_that_do_not_say_otherwise():
     assert (first.temperature, first.top_k, first.top_p) == (0.5, 4, 1.0)
     assert (second.temperature, second.top_k, second.top_p) == (0, 0, 0.5)
     assert long["usage"]["total_tokens"] == min(200, read + 101)
+
+
+def test_tokens_that_are_there_at_the_same_time_are_heard_at_once():
+    heard = []
+    one = generation(lambda news: heard.append([sampled.token_ids for sampled in news]))
+    for token in range(3):
+        one.tell(Sampled(request=0, sample=0, token_ids=(token,), logprobs=(-1.0,), finish_reason=None))
+        if token == 1:
+            one.hand_on()
+    one.hand_on()
+    one.hand_on()  # nothing is new
+    assert heard == [[(0,), (1,)], [(2,)]]
+
+
+def test_who_makes_a_stream_does_not_wait_for_its_client():
+    ours, theirs = socket.socketpair()
+    ours.settimeout(30)
+    theirs.settimeout(30)
+    events, parts = LiveEvents(), [bytes([number]) * 100_000 for number in range(40)]
+    with ours, theirs, ThreadPoolExecutor(1) as pool:
+        written = pool.submit(events.write, ours, lambda: False)
+        for part in parts:  # 4 MB, which no socket takes before somebody reads
+            events.tell(part)
+        events.tell(b"", is_last=True)
+        assert not written.done()
+        got = b""
+        while len(got) < 4_000_000:
+            got += theirs.recv(1 << 20)
+        written.result(30)
+    assert got == b"".join(parts)
+
+
+def test_a_fault_in_the_writing_of_one_answer_ends_that_one_alone(capsys):
+    heard: tuple[list, list] = [], []
+
+    def faulty(news):
+        if not isinstance(news, Refusal):
+            raise ValueError("no such piece")
+        heard[0].append(news)
+
+    generations = Generations(4)
+    generations.add(generation(faulty))
+    generations.add(generation(heard[1].extend))
+    generations.close(STOPPING)
+    generations.run(ScriptedEngine("abc", "xyz"), length=100)
+    assert heard[0][0] is FAULTY
+    assert tiny_tokenizer().decode([sampled.token_ids[0] for sampled in heard[1][:3]]) == "xyz"
+    assert "no such piece" in capsys.readouterr().err
 
 
 # --- refusals
@@ -350,7 +416,7 @@ def test_a_stop_breaks_off_what_has_not_ended_in_time():
             503,
             "the server stopped before the answer had ended; ask another one",
         )
-        assert b'"code": "stopping"' in events.read()
+        assert b'"code":"stopping"' in events.read()
         steps.release(1000)
         assert stopped.result(30) == 2
 

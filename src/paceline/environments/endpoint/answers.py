@@ -1,9 +1,11 @@
 """Answers of the endpoint: finished turns as bodies by OpenAI's interface, or as the events of a stream, and errors."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
+
+import orjson
 
 from paceline.environments import AgentTurn
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal
@@ -37,7 +39,7 @@ def body_of(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Body:
     """Return the whole answer to a request, of as many turns as it has choices."""
     first = turns[0]
     if request.kind == "responses":
-        return _response(request, first)
+        return _response(request, first.number, first)
     body: Body = {
         **_head(request, first.number, is_whole=True),
         "choices": [_choice(request, index, turn) for index, turn in enumerate(turns)],
@@ -115,35 +117,29 @@ def _calls(turn: AgentTurn) -> list[Body]:
     ]
 
 
-def _response(request: ProgramRequest, turn: AgentTurn) -> Body:
-    name, is_cut, output = f"{turn.number}", turn.finish_reason == "length", list[Body]()
-    if turn.content or not turn.calls:
-        text = {"type": "output_text", "text": turn.content, "annotations": []}
-        head = {"type": "message", "id": f"msg_{name}", "role": "assistant", "status": "completed"}
-        output.append({**head, "content": [text]})
-    for call in _calls(turn):
-        output.append(
-            {"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"], "status": "completed"}
-            | call["function"]
-        )
-    usage = usage_of([turn])
+def _response(request: ProgramRequest, number: int, turn: AgentTurn | None) -> Body:
+    """Return the answer of `/v1/responses`; None: the turn has not ended."""
+    status = "in_progress" if turn is None else "incomplete" if turn.finish_reason == "length" else "completed"
+    usage = None if turn is None else usage_of([turn])
     return {
-        "id": f"resp_{name}",
+        "id": f"resp_{number}",
         "object": "response",
         "created_at": request.created,
         "model": request.model,
-        "status": "incomplete" if is_cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "status": status,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
         "error": None,
         "instructions": None,
         "metadata": {},
-        "output": output,
+        "output": [] if turn is None else _items(turn),
         "parallel_tool_calls": True,
         "temperature": None,
         "top_p": None,
         "tool_choice": "auto",
         "tools": [],
-        "usage": {
+        "usage": None
+        if usage is None
+        else {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens": usage["completion_tokens"],
@@ -153,8 +149,30 @@ def _response(request: ProgramRequest, turn: AgentTurn) -> Body:
     }
 
 
+def _items(turn: AgentTurn) -> list[Body]:
+    """Return what a turn has put out, as `/v1/responses` names it: a message and calls."""
+    items = [_message_item(turn.number, [_text_part(turn.content)])] if turn.content or not turn.calls else []
+    return items + [
+        {"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"], "status": "completed"}
+        | call["function"]
+        for call in _calls(turn)
+    ]
+
+
+def _message_item(number: int, content: list[Body]) -> Body:
+    status = "completed" if content else "in_progress"
+    return {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": status, "content": content}
+
+
+def _text_part(text: str) -> Body:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
 def events_of(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
     """Yield the answer to a request as the events of a stream; the last one says that it is done."""
+    if request.kind == "responses":
+        yield from ResponseEvents(request, turns[0].number).of(turns[0])
+        return
     for index, turn in enumerate(turns):
         yield from turn_events(request, turns[0].number, index, turn)
     yield from last_events(request, turns)
@@ -188,10 +206,64 @@ def turn_events(
 
 def last_events(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
     """Yield what follows the events of all turns."""
+    if request.kind == "responses":  # whose last event says that it is
+        return
     if request.with_usage:
         head = _head(request, turns[0].number, is_whole=False)
         yield _event({**head, "choices": [], "usage": usage_of(turns)})
     yield DONE
+
+
+class ResponseEvents:
+    """The events of a stream of `/v1/responses`, which are numbered and name each thing that begins and ends."""
+
+    def __init__(self, request: ProgramRequest, number: int) -> None:
+        """`number` is that of the turn."""
+        self._request, self._number, self._count, self._told = request, number, 0, ""
+
+    def of(self, one: Mapping[str, str] | AgentTurn) -> Iterator[bytes]:
+        """Yield the events of a piece of the message, or of the turn that has ended; thoughts are not told here."""
+        if not self._count:
+            yield self._event("created", response=_response(self._request, self._number, None))
+        if isinstance(one, AgentTurn):
+            yield from self._ended(one)
+        elif "content" in one:
+            yield from self._text(one["content"])
+
+    def _text(self, text: str) -> Iterator[bytes]:
+        if not self._told:
+            yield self._event("output_item.added", output_index=0, item=_message_item(self._number, []))
+            yield self._event("content_part.added", part=_text_part(""), **self._place)
+        self._told += text
+        yield self._event("output_text.delta", delta=text, logprobs=[], **self._place)
+
+    def _ended(self, turn: AgentTurn) -> Iterator[bytes]:
+        body = _response(self._request, self._number, turn)
+        for index, item in enumerate(body["output"]):
+            if item["type"] == "message":
+                (part,) = item["content"]
+                if not self._told:
+                    yield from self._text(part["text"])
+                yield self._event("output_text.done", text=part["text"], logprobs=[], **self._place)
+                yield self._event("content_part.done", part=part, **self._place)
+            else:
+                empty = {**item, "arguments": "", "status": "in_progress"}
+                place = {"item_id": item["id"], "output_index": index}
+                yield self._event("output_item.added", output_index=index, item=empty)
+                yield self._event("function_call_arguments.delta", delta=item["arguments"], **place)
+                done = {"name": item["name"], "arguments": item["arguments"], **place}
+                yield self._event("function_call_arguments.done", **done)
+            yield self._event("output_item.done", output_index=index, item=item)
+        yield self._event(body["status"], response=body)
+
+    @property
+    def _place(self) -> Body:
+        return {"item_id": f"msg_{self._number}", "output_index": 0, "content_index": 0}
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        body = {"type": f"response.{kind}", "sequence_number": self._count, **fields}
+        self._count += 1
+        return f"event: response.{kind}\n".encode() + _event(body)
 
 
 def error_event(refusal: Refusal) -> bytes:
@@ -200,7 +272,7 @@ def error_event(refusal: Refusal) -> bytes:
 
 
 def _event(body: Body) -> bytes:
-    return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
+    return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
 def error_of(refusal: Refusal) -> Body:

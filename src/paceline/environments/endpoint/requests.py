@@ -135,8 +135,6 @@ def read_request(kind: Interface, data: bytes, *, is_served: bool = False) -> Pr
     logprobs = is_served and _wants_logprobs(kind, body)
     _refuse_what_cannot_be(body)
     stream = _of_type(body, "stream", bool, "true or false") or False
-    if stream and kind == "responses":
-        raise Refusal("stream must be false with /v1/responses; stream from /v1/chat/completions", "stream")
     options = _of_type(body, "stream_options", dict, "an object") or {}
     asked = _MODEL_REQUESTS[kind](body)
     if is_served:

@@ -8,12 +8,13 @@ a limit, and whatever is wrong with it is one sentence in OpenAI's form of an er
 import contextlib
 import hmac
 import json
+import os
 import secrets
 import select
 import socket
 import socketserver
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,12 +34,78 @@ MOST_BODY = 1 << 20
 MOST_DRAINED = 1 << 26
 """Bytes of a longer one that are read, so that its client sees the refusal."""
 IDLE_SECONDS = 600.0  # Seconds that a connection may be silent
+LOOK_SECONDS = 0.5  # Seconds after which a stream without news looks whether its client is still there
 POLL_SECONDS = 0.02  # Seconds in which the server sees that it is to end
 
-EndpointReply = dict[str, Any] | Iterable[bytes] | Refusal
-"""What a request gets: a body, the events of a stream, or an error."""
 Page = Callable[[], tuple[HTTPStatus, str, str]]
 """Gives the status, the content type and the text of something to look at."""
+
+
+class LiveEvents:
+    """Events of a stream whose answer is still being made. Who makes it never waits for the client.
+
+    What the client takes at once is written in the maker's thread, the rest in that of the connection.
+    """
+
+    def __init__(self) -> None:
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called where the client is gone before the end."""
+        self._lock, self._news = threading.Lock(), threading.Event()
+        self._descriptor: int | None = None
+        """Where the maker may write; None: the head is not written yet, or the connection is over."""
+        self._rest, self._has_ended = bytearray(), False
+        """What the connection's thread is to write, and True if nothing comes behind it."""
+        self._refusal: Refusal | None = None
+
+    def tell(self, events: bytes, *, is_last: bool = False) -> None:
+        """Write further events, or leave to the connection's thread what the client does not take at once."""
+        with self._lock:
+            if self._descriptor is not None and not self._rest:
+                # that thread meets the error too where the client is gone
+                with contextlib.suppress(OSError):
+                    events = events[os.write(self._descriptor, events) :]
+            self._rest += events
+            self._has_ended = is_last
+            if self._rest or is_last:
+                self._news.set()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer with an error; only before the first event."""
+        self._refusal = refusal
+        self._news.set()
+
+    def wait(self, is_gone: Callable[[], bool]) -> None:
+        """Wait for the first events; raises Refusal where there will be none, OSError where the client is gone."""
+        while not self._news.wait(LOOK_SECONDS):
+            if is_gone():
+                raise ConnectionAbortedError
+        if self._refusal is not None:
+            raise self._refusal
+
+    def write(self, connection: socket.socket, is_gone: Callable[[], bool]) -> None:
+        """Write what there is and what comes, to the end; raises OSError where the client is gone."""
+        try:
+            while True:
+                with self._lock:
+                    events, has_ended = bytes(self._rest), self._has_ended
+                    self._news.clear()
+                    # a socket with a timeout does not block: the maker gets an error where the client takes nothing
+                    self._descriptor = connection.fileno()
+                if events:
+                    connection.sendall(events)
+                    with self._lock:
+                        del self._rest[: len(events)]
+                elif has_ended:
+                    return
+                elif not self._news.wait(LOOK_SECONDS) and is_gone():
+                    raise ConnectionAbortedError
+        finally:
+            with self._lock:
+                self._descriptor = None
+
+
+EndpointReply = dict[str, Any] | Iterable[bytes] | LiveEvents | Refusal
+"""What a request gets: a body, the events of a stream, or an error."""
 
 
 class Pending:
@@ -231,8 +298,11 @@ class _Requests(BaseHTTPRequestHandler):
             self._write(reply.status, "application/json", _encoded(error_of(reply)))
         elif isinstance(reply, dict):
             self._write(HTTPStatus.OK, "application/json", _encoded(reply))
+        elif isinstance(reply, LiveEvents):
+            self._send_live(reply)
         else:
-            self._send_stream(reply)
+            self._send_head_of_events()
+            self.wfile.write(b"".join(reply))
 
     def _write(self, status: int, kind: str, data: bytes) -> None:
         self.send_response(status)
@@ -243,22 +313,22 @@ class _Requests(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _send_stream(self, events: Iterable[bytes]) -> None:
-        left = iter(events)
+    def _send_head_of_events(self) -> None:
+        self.close_connection = True  # its end is the stream's: events have no length
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Connection", "close")
+        self.end_headers()
+
+    def _send_live(self, events: LiveEvents) -> None:
         try:
-            first = next(left, b"")  # before the head: until there is something to tell, it may be a refusal
-            self.close_connection = True  # its end is the stream's: events have no length
-            self.send_response(HTTPStatus.OK)
-            self.send_header("Content-Type", "text/event-stream")
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("Connection", "close")
-            self.end_headers()
-            self.wfile.write(first)
-            for event in left:
-                self.wfile.write(event)
-        finally:
-            if isinstance(left, Generator):  # it may wait for tokens that nobody is to read
-                left.close()
+            events.wait(self._is_gone)  # before the head: until there is something to tell, it may be a refusal
+            self._send_head_of_events()
+            events.write(self.connection, self._is_gone)
+        except OSError:
+            events.on_lost()
+            raise
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
