@@ -432,6 +432,17 @@ def test_processes_are_bounded_and_the_others_wait_outside_their_deadline(tempor
         assert hosts.alive == 2
 
 
+def test_more_episodes_begin_at_once_than_their_orders_fit_into_a_socket(fresh):
+    spec, before = spec_of(scripted.Silent, "own process"), descendants()
+    begun(fresh, spec)
+    (zygote,) = (one for one in descendants() - before if len(descendants(one)) == 1)
+    os.kill(zygote, signal.SIGSTOP)
+    asked = [Asked(fresh.open(spec), "begin", {}, 0) for _ in range(350)]  # Linux holds 278 by default
+    begun(fresh, spec_of(scripted.Silent))  # behind them: what has room is sent
+    os.kill(zygote, signal.SIGCONT)
+    assert {one.outcome().failure for one in asked} == {None}
+
+
 def test_the_wait_for_a_process_is_bounded(temporary):
     spec = spec_of(scripted.Counter, "own process")
     with Hosts(step_seconds=5, most_processes=1, wait_seconds=0.2) as hosts:

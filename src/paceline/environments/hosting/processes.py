@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -64,6 +65,8 @@ class EnvironmentZygote:
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._children = dict[int, asyncio.Future[str]]()
         self._count = 0
+        self._unsent = deque[tuple[bytes, socket.socket | None]]()
+        """Orders that the socket has no room for, as the zygote has not read those before: it forks one by one."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         name, address, arguments = json.loads(identity)
@@ -109,8 +112,7 @@ class EnvironmentZygote:
         self._count += 1
         number, ours, theirs = self._count, *socket.socketpair()
         ended = self._children[number] = self._loop.create_future()
-        with theirs:
-            self._order({"fork": number}, [theirs.fileno()])
+        self._order({"fork": number}, theirs)
         ours.setblocking(False)
         try:
             reader, writer = await asyncio.open_connection(sock=ours)
@@ -125,11 +127,27 @@ class EnvironmentZygote:
         if number in self._children:
             self._order({"kill": number})
 
-    def _order(self, order: dict[str, int], descriptors: list[int] | None = None) -> None:
-        try:
-            socket.send_fds(self._control, [json.dumps(order).encode()], descriptors or [])
-        except OSError:  # it does not read, or is gone
-            self.end()
+    def _order(self, order: dict[str, int], channel: socket.socket | None = None) -> None:
+        """Send an order, with a socket that is the zygote's from then on, as soon as there is room for it."""
+        self._unsent.append((json.dumps(order).encode(), channel))
+        if len(self._unsent) == 1:
+            self._send()
+
+    def _send(self) -> None:
+        while self._unsent:
+            data, channel = self._unsent[0]
+            try:
+                socket.send_fds(self._control, [data], [] if channel is None else [channel.fileno()])
+            except BlockingIOError:
+                self._loop.add_writer(self._control.fileno(), self._send)
+                return
+            except OSError:  # it is gone
+                self.end()
+                return
+            self._unsent.popleft()
+            if channel is not None:
+                channel.close()
+        self._loop.remove_writer(self._control.fileno())
 
     def _read(self) -> None:
         try:
@@ -160,10 +178,15 @@ class EnvironmentZygote:
 
     def end(self) -> None:
         """End it with all its processes, which takes some time; see `wait`."""
+        for _, channel in self._unsent:
+            if channel is not None:
+                channel.close()
+        self._unsent.clear()
         if self.is_lost:
             return
         self.is_lost = True
         self._loop.remove_reader(self._control.fileno())
+        self._loop.remove_writer(self._control.fileno())
         self._control.close()
         self._process.terminate()
         self._fail_start("the process that was to load it has ended")
