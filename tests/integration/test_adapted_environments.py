@@ -1,4 +1,4 @@
-"""One step of training on environments of other packages, each in processes of its own, without a network."""
+"""One step of training on environments of five other packages, each in processes of its own, without a network."""
 
 import pytest
 
@@ -25,6 +25,10 @@ def model(tmp_path_factory):
         ("reasoning_gym:countdown", "Answer as <answer>...</answer>. You have 3 attempts."),
         ("gymnasium:FrozenLake-v1", "<red>S</red>FFF\nFHFH\nFFFH\nHFFG\nActions: left, down, right, up."),
         ("gymnasium:Blackjack-v1", "Actions: stick, hit."),
+        (
+            "gymnasium:gym_simplegrid:SimpleGrid-4x4-v0(actions=up/down/left/right)",
+            "implementation of the SimpleGrid environment.",
+        ),
         ("textarena:GuessTheNumber-v0", "You are playing Guess The Number."),
         ("skyrl_gym:gsm8k_multi_turn(max_turns=2)", "How many"),
         ("textarena:TowerOfHanoi-v0", "A: [3, 2, 1]\nB: []\nC: []"),
@@ -41,7 +45,7 @@ def test_an_environment_of_another_package_trains(tmp_path, model, address, said
     if address.startswith("skyrl_gym"):  # it plays rows, and makes none
         given += ["--dataset", "arithmetic"]
     assert main(["train", *given, *options.split()]) == 0
-    (step,), name = RunDir(run).metrics(), address.partition(":")[2].partition("(")[0]
+    (step,), name = RunDir(run).metrics(), address.partition("(")[0].rpartition(":")[2]
     assert step["rewards"][name]["count"] == 4
     rollouts = list(RunDir(run).rollouts(1))
     assert len({(rollout["task_id"], rollout["prompt"]) for rollout in rollouts}) == 2  # siblings begin alike
