@@ -64,7 +64,7 @@ real: $(VENV)/installed-dev $(SMOLLM2) ## Train a real language model, SmolLM2-1
 	$(PACELINE) train --config examples/smollm2.yaml --seed 1 --output-dir $(REAL)/seed-1
 	$(PACELINE) train --config examples/smollm2.yaml --seed 2 --output-dir $(REAL)/seed-2
 	$(PACELINE) train --config examples/smollm2.yaml --learning-rate 0 --max-steps 10 --output-dir $(REAL)/learning-rate-0
-	# Adam moves weights by the learning rate, whatever the reward is worth: at the recipe's rate, and at 5e-6, it drifts.
+	# Adam moves weights by the learning rate, whatever the reward is worth; at the recipe's rate no answer is right after ten steps.
 	$(PACELINE) train --config examples/smollm2.yaml --reward-funcs random --learning-rate 2e-6 --max-steps 20 \
 	  --output-dir $(REAL)/random-reward
 	$(PACELINE) report $(REAL_RUNS)
