@@ -73,6 +73,9 @@ FIGURES = {
     "reward-curve": demo("demo", "random reward, 5e-6"),
     "agent-curve": demo("demo-agent", "random reward"),
     "real-curve": demo("real", "random reward"),
+    "guesser-curve": Figure(
+        lines=(Line(run="guesser", label="guesser.py", colour="#0072b2"),), axis="step", place=steps
+    ),
     "adapter-curve": Figure(
         lines=(*seeds("full", "all weights, 1e-4", BLUES), *seeds("lora", "adapter of rank 1, 1e-3", ORANGES, "--")),
         axis="step",

@@ -94,3 +94,33 @@ def test_an_agent_that_knows_openais_interface_is_trained_as_it_is(tmp_path, mon
     found = RunDir(tmp_path / "run").rollouts(1)
     assert [one["episode"]["failure"] for one in found] == [None] * 8
     assert all(one["rewards"]["play"] in (0.0, 1.0) for one in found)
+
+
+def test_a_game_is_played_as_an_environment_of_skyrl_gym(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    options = "--model embedded-agent --environment skyrl_gym:guess_steps:guess-steps --eval-reward-func guess-steps"
+    short = "--max-steps 1 --prompts-per-step 2 --num-generations 4 --eval-size 2 --max-completion-length 96"
+    assert main(["train", *options.split(), *short.split(), "--output-dir", str(tmp_path / "run")]) == 0
+    found = list(RunDir(tmp_path / "run").rollouts(1))
+    assert all(one["reward"] == 1 for one in found if len(one["episode"]["turns"]) < 5)  # over before its fifth guess
+    assert {one["episode"]["failure"] for one in found} == {None}
+
+
+def test_an_agent_of_a_library_is_trained_as_it_is(tmp_path, monkeypatch):
+    pytest.importorskip("smolagents")
+    monkeypatch.chdir(ROOT)
+    model = tiny_model()
+    model.config.max_position_embeddings = 8192  # the agent's words are read byte by byte, those on its mistakes too
+    model.save_pretrained(tmp_path / "policy")
+    tiny_tokenizer().save_pretrained(tmp_path / "policy")
+    agent = "--environment harness:examples/smolagents_agent.py:play --dataset seeds --eval-reward-func play"
+    short = (
+        "--max-steps 1 --prompts-per-step 2 --num-generations 2 --eval-size 1 --max-turns 6 --max-turn-length 8 "
+        "--max-prompt-length 4096 --max-completion-length 2048"
+    )
+    given = ["--model", str(tmp_path / "policy"), *agent.split(), *short.split()]
+    assert main(["train", *given, "--output-dir", str(tmp_path / "run")]) == 0
+    found = list(RunDir(tmp_path / "run").rollouts(1))
+    # four turns that are no call, which the library answers with what is wrong, and the answer that it asks for then
+    assert [len(one["episode"]["turns"]) for one in found] == [5] * 4
+    assert [(one["episode"]["failure"], one["reward"]) for one in found] == [(None, 0.0)] * 4
