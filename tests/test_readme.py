@@ -71,7 +71,8 @@ def named_file(path: str) -> str:
 
 
 def code_of(text: str) -> list[str]:
-    """Lines of blocks, those that end in a backslash joined, and inline spans."""
+    """Lines of blocks, those that end in a backslash joined, and inline spans; not the texts that commands printed."""
+    text = re.sub(r"^```text$.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     joined = "".join(block.text.replace("\\\n", "") for block in blocks("", text))
     return joined.splitlines() + re.findall(r"`([^`\n]+)`", text)
 
@@ -201,6 +202,17 @@ def test_every_file_that_is_named_is_there():
         named = [ROOT / target for target in place.findall(text)]
         gone += [f"{document.name}: {path}" for path in linked + named if not path.exists()]
     assert gone == []
+
+
+def test_the_page_of_journeys_has_a_row_for_each_friction_with_tests_that_are_there():
+    rows = re.findall(r"^\| (\d+) \| .+ \| (.+?) \|$", TEXTS["journeys.md"], re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 20))
+    for number, tests in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", tests)
+        assert named, number
+        for file, names in named:
+            source = (ROOT / file).read_text()
+            assert [name for name in re.findall(r"\w+", names) if f"def {name}(" not in source] == [], number
 
 
 def test_no_figure_is_left_to_fill_in():
