@@ -1,5 +1,6 @@
 """`paceline export`: a run's checkpoint to a directory that transformers or peft loads, or llama.cpp."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint, run_and_checkpoint
@@ -64,10 +65,12 @@ def run(argv: list[str]) -> int:
         _check_gguf(config, checkpoint, kind)
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():
+        from paceline.models.pretrained import load_tokenizer
         from paceline.training.card import card_facts, write_card
-        from paceline.training.trainer import export_checkpoint
+        from paceline.training.trainer import export_saved
 
-    export_checkpoint(config, checkpoint, out)
+    tokenizer = load_tokenizer(replace(config.model, model=str(checkpoint.model)))
+    export_saved(config, checkpoint.model, tokenizer, out)
     if kind is not None:
         write_gguf(out, out / "model.gguf", kind)
     step = checkpoint.state.step

@@ -6,7 +6,6 @@ peft is imported where an adapter is used: it may be missing, and takes seconds.
 
 import contextlib
 import copy
-import importlib.util
 import json
 import stat
 from collections.abc import Iterator, Mapping
@@ -94,12 +93,6 @@ def import_peft() -> ModuleType:
     except ImportError as error:
         raise ModelError(NEEDS_PEFT) from error
     return peft
-
-
-def check_peft() -> None:
-    """Raise a ModelError if peft is not installed, without the seconds that loading it takes."""
-    if importlib.util.find_spec("peft") is None:
-        raise ModelError(NEEDS_PEFT)
 
 
 def read_adapter_config(directory: Path) -> "PeftConfig":

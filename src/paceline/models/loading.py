@@ -4,6 +4,7 @@ Files may be in any layout. Of a model that lies on several ranks each reads its
 """
 
 import contextlib
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.linear import speed_up_linear_layers
 from paceline.models.activations import is_recomputing, recompute
-from paceline.models.loaded import PIECES, Loaded, check_peft, fill_adapter, import_peft, read_adapter_config
+from paceline.models.loaded import NEEDS_PEFT, PIECES, Loaded, fill_adapter, import_peft, read_adapter_config
 from paceline.models.lora import add_adapter, adopt_adapter, load_adapter
 from paceline.models.parallel.pieces import files_of, open_stored, saved_tensors
 from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
@@ -143,7 +144,8 @@ def _asked_adapter(lora: "LoraConfig | PeftConfig | None") -> "LoraConfig | Peft
         return lora
     if lora.lora_rank == 0:
         return None
-    check_peft()
+    if importlib.util.find_spec("peft") is None:  # known without the seconds that loading it takes
+        raise ModelError(NEEDS_PEFT)
     return lora
 
 

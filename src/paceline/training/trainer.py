@@ -28,7 +28,6 @@ from paceline.models.parallel.pieces import piece_of, saved_tensors, written_her
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.policy_and_reference import frozen_copy, load_policy, load_reference, measure_by_twin
-from paceline.models.pretrained import load_tokenizer
 from paceline.objective.schedule import learning_rate
 from paceline.runtime.devices import free_memory
 from paceline.training.assembly import fix_lengths
@@ -329,18 +328,14 @@ def _models(
     return policy, forward, reference, measure
 
 
-def export_checkpoint(config: Config, checkpoint: Checkpoint, folder: Path) -> None:
-    """Write what transformers or peft loads, as the end of the run would; the weights fit in main memory.
+def export_saved(config: Config, saved: Path, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write what transformers or peft loads, from a model's weights, whole or in pieces, or an adapter's.
+
+    The weights fit in main memory.
 
     Raises:
         ModelError: the weights cannot be read, or are an adapter that cannot be merged.
     """
-    tokenizer = load_tokenizer(replace(config.model, model=str(checkpoint.model)))
-    export_saved(config, checkpoint.model, tokenizer, folder)
-
-
-def export_saved(config: Config, saved: Path, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """As `export_checkpoint`, from a directory with weights: a model's, whole or in pieces, or an adapter's."""
     loaded = load_model(replace(config.model, device="cpu"), config.lora, checkpoint=saved, seed=config.loop.seed)
     export_model(loaded, tokenizer, folder, merge=config.lora.merge_lora, dtype=final_dtype(config))
 
