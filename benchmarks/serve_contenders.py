@@ -31,8 +31,8 @@ READY_SECONDS = 600.0
 ANSWER_SECONDS = 600.0
 """Seconds in which nothing at all comes, at most."""
 CACHE_BLOCK, BATCH_TOKENS = 256, 128
-"""Of continuous batching in transformers, as `bench_generate.py` has them. Without them its cache on a CPU is laid out for
-60 % of the machine's memory, with an attention mask over all of it."""
+"""Of continuous batching in transformers, as `bench_generate.py` has them. Without them its cache on a CPU is laid out
+for 60 % of the machine's memory, with an attention mask over all of it."""
 
 
 def main(kind: str, path: str, python: str, dtype: str, mode: str) -> None:
