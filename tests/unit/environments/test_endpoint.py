@@ -101,6 +101,16 @@ HELLO = {"messages": [user("Hello.")]}
             "messages[0].tool_calls[0].function.arguments",
             "messages[0].tool_calls[0].function.arguments must be a JSON object in a text",
         ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": {}, "function": {"name": "f"}}]}, user("Hi.")]},
+            "messages[0].tool_calls[0].id",
+            "messages[0].tool_calls[0].id must be a text, got {}",
+        ),
+        (
+            {"messages": [{"role": "tool", "tool_call_id": ["a"], "content": ""}]},
+            "messages[0].tool_call_id",
+            'messages[0].tool_call_id must be a text, got ["a"]',
+        ),
         ({**HELLO, "tools": {}}, "tools", "tools must be a list, got {}"),
         ({**HELLO, "tools": [{"type": "web_search"}]}, "tools[0]", "tools[0] must be of type function and have a name"),
         ({**HELLO, "tools": [LOOK, LOOK]}, "tools[1]", "tools[1] must have a name of its own, and 'look' is"),
@@ -229,11 +239,12 @@ def test_a_body_is_read_within_a_limit():
     def program(client):
         statuses.append(client.ask("/chat/completions", b" " * (MOST_BODY + 1))[0])
         statuses.append(client.ask("/chat/completions", HELLO, {"Content-Length": "many"})[0])
+        statuses.append(client.ask("/chat/completions", HELLO, {"Content-Length": "9" * 5000})[0])
         statuses.append(client.ask("/chat/completions", {"messages": [user("x" * (MOST_BODY // 2))]})[0])
 
     statuses = list[int]()
     played(program)
-    assert statuses == [413, 413, 200]
+    assert statuses == [413, 413, 413, 200]
 
 
 def test_garbage_on_the_line_harms_nobody():

@@ -124,7 +124,7 @@ def test_a_model_without_a_chat_template_continues_text_alone():
         ),
         ({"temperature": -1}, "temperature must lie in [0, 100], got -1"),
         ({"top_p": 0}, "top_p must lie in (0, 1], got 0"),
-        ({"top_k": 2.5}, "top_k must be a whole number from 1 on, or 0 for none, got 2.5"),
+        ({"top_k": 2.5}, "top_k must be a whole number from 1 on, or 0 or -1 for none, got 2.5"),
         ({"min_p": 1}, "min_p must lie in [0, 1), got 1"),
         ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
         ({"stop": [""]}, "stop must hold at most 16 texts, none of them empty"),

@@ -72,7 +72,7 @@ RANGES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "temperature": ("lie in [0, 100]", lambda value: 0 <= value <= 100),
     "top_p": ("lie in (0, 1]", lambda value: 0 < value <= 1),
     "top_k": (
-        "be a whole number from 1 on, or 0 for none",
+        "be a whole number from 1 on, or 0 or -1 for none",
         lambda value: isinstance(value, int) and -1 <= value < 1 << 31,
     ),
     "min_p": ("lie in [0, 1)", lambda value: 0 <= value < 1),
@@ -218,7 +218,7 @@ def messages_of(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
 
     Content is text, arguments are objects, an id is made of a call's place in its turn, what says nothing is left out.
     """
-    messages, places = list[dict[str, Any]](), dict[Any, int]()
+    messages, places = list[dict[str, Any]](), dict[str | None, int]()
     results = 0
     for index, one in enumerate(given):
         where = f"messages[{index}]"
@@ -228,7 +228,7 @@ def messages_of(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         content = _content(one.get("content"), where, may_be_none=role == "assistant")
         message: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content}
         if role == "tool":
-            place = places.get(one.get("tool_call_id"), results)
+            place = places.get(_id(one.get("tool_call_id"), f"{where}.tool_call_id"), results)
             message["tool_call_id"], results = call_id(None, place), results + 1
             if isinstance(one.get("name"), str):
                 message["name"] = one["name"]
@@ -238,7 +238,10 @@ def messages_of(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
             if isinstance(thought := one.get("reasoning_content"), str) and thought:
                 message["reasoning_content"] = thought
             calls = [_call(call, place, f"{where}.tool_calls") for place, call in enumerate(_calls(one, where))]
-            places = {call.get("id"): place for place, call in enumerate(_calls(one, where))}
+            ids = [
+                _id(call.get("id"), f"{where}.tool_calls[{place}].id") for place, call in enumerate(_calls(one, where))
+            ]
+            places = {name: place for place, name in enumerate(ids)}
             if calls:
                 message["tool_calls"] = calls
         messages.append(message)
@@ -264,6 +267,12 @@ def _calls(message: Mapping[str, Any], where: str) -> list[Any]:
     if not isinstance(calls, list) or not all(isinstance(one, Mapping) for one in calls):
         raise Refusal(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", f"{where}.tool_calls")
     return calls
+
+
+def _id(given: Any, where: str) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise Refusal(f"{where} must be a text, got {_shown(given)}", where)
+    return given
 
 
 def _call(call: Mapping[str, Any], place: int, where: str) -> dict[str, Any]:

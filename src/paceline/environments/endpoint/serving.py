@@ -230,7 +230,8 @@ class _Requests(BaseHTTPRequestHandler):
     def _body(self) -> bytes | None:
         """Read the body; None: it is too long, or its length is not told."""
         length = self.headers.get("Content-Length", "0" if "Transfer-Encoding" not in self.headers else "")
-        size = int(length) if length.isascii() and length.isdigit() else -1
+        # beyond so many digits int() itself refuses
+        size = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else -1
         if 0 <= size <= MOST_BODY:
             return self.rfile.read(size)
         self.close_connection = True
