@@ -12,7 +12,6 @@ import pytest
 
 from paceline.cli.chat import ENDED, Chat, ChatTools
 from paceline.cli.main import main
-from paceline.config.building import build_config
 from paceline.engines import Sampling
 from paceline.environments.hosting import Hosts
 from paceline.environments.resolving import specs
@@ -95,20 +94,19 @@ def test_a_game_is_no_tool(capsys):
     )
 
 
-def chat_on(engine: ScriptedEngine, **given) -> tuple[Chat, object]:
-    config = build_config({"model": "embedded", "dataset": "arithmetic"})
+def chat_on(engine: ScriptedEngine, make_tools=None) -> tuple[Chat, object]:
     model = served(engine, sampling=Sampling(max_completion_length=200))
     model.start()
-    return Chat(model, system="Be brief.", config=config, seed=3, **given), model
+    return Chat(model, make_tools, system="Be brief.", most_turns=None, seed=3), model
 
 
 def test_a_model_calls_tools_and_goes_on_with_what_they_say(capsys):
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "17 * 24"}}</tool_call>'
     engine = ScriptedEngine(f"So: {call}", "It is 408.")
-    chat, model = chat_on(engine)
     (spec,) = specs(["calculator"]).values()
     with Hosts(step_seconds=30) as hosts:
-        chat.say("What is 17 * 24?", ChatTools(hosts, spec))
+        chat, model = chat_on(engine, lambda: ChatTools(hosts, spec))
+        chat.say("What is 17 * 24?")
     model.generations.break_off(ENDED)
     assert capsys.readouterr().out.splitlines() == [
         "So:",
@@ -136,10 +134,10 @@ def test_an_interrupt_stops_an_answer_and_nothing_of_it_is_kept(capsys):
     engine.fails = interrupt
     steps.release(5)
     with pytest.raises(KeyboardInterrupt):
-        chat.say("Say x.", None)
+        chat.say("Say x.")
     steps.release(1000)
     assert engine.was_cut.wait(30)
-    chat.say("Hi.", None)
+    chat.say("Hi.")
     model.generations.break_off(ENDED)
     assert capsys.readouterr().out.splitlines()[-1].endswith("Hello.")
     prompt = model.tokenizer.decode(engine.taken[1][0])

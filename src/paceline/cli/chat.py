@@ -4,6 +4,7 @@ import itertools
 import queue
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from paceline.cli.arguments import CONFIG, Command, help_page, parse
@@ -54,8 +55,9 @@ def run(argv: list[str]) -> int:
     thread, step_seconds = model.start(), config.environment.environment_timeout[0]
     with Hosts(step_seconds=step_seconds) as hosts:
         try:
-            chat = Chat(model, system=system, config=config, seed=config.loop.seed if "seed" in given.options else None)
-            _converse(chat, lambda: None if spec is None else ChatTools(hosts, spec))
+            seed = config.loop.seed if "seed" in given.options else None
+            make_tools = None if spec is None else partial(ChatTools, hosts, spec)
+            _converse(Chat(model, make_tools, system=system, most_turns=config.environment.max_turns, seed=seed))
         finally:
             model.generations.break_off(ENDED)
             thread.join(10.0)
@@ -80,16 +82,12 @@ def _tools(config: Config) -> EnvironmentSpec | None:
     return spec
 
 
-def _converse(chat: "Chat", make_tools: Callable[[], "ChatTools | None"]) -> None:
-    tools = make_tools()
+def _converse(chat: "Chat") -> None:
     for line in _lines():
         if line == "/exit":
             break
         if line == "/reset":
             chat.reset()
-            if tools is not None:
-                tools.close()
-            tools = make_tools()
             print("(a new conversation)", flush=True)
         elif line.startswith("/"):
             print(
@@ -97,7 +95,7 @@ def _converse(chat: "Chat", make_tools: Callable[[], "ChatTools | None"]) -> Non
             )
         elif line.strip():
             try:
-                chat.say(line.strip(), tools)
+                chat.say(line.strip())
             except KeyboardInterrupt:
                 print("\n(stopped)", flush=True)
             except Refusal as refusal:
@@ -121,26 +119,42 @@ def _lines() -> Iterator[str]:
 
 
 class Chat:
-    """One conversation at a time: the messages of both sides."""
+    """One conversation at a time: the messages of both sides, and the tools that the model may call."""
 
-    def __init__(self, model: "ServedModel", *, system: str, config: Config, seed: int | None) -> None:
-        self._model, self._most_turns, self._seed = model, config.environment.max_turns, seed
+    def __init__(
+        self,
+        model: "ServedModel",
+        make_tools: Callable[[], "ChatTools"] | None,
+        *,
+        system: str,
+        most_turns: int | None,
+        seed: int | None,
+    ) -> None:
+        self._model, self._most_turns, self._seed = model, most_turns, seed
+        self._make_tools = make_tools
+        self._tools = None if make_tools is None else make_tools()
         self._start: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
         self._messages: tuple[Message, ...] = self._start
         self._asked = 0
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Begin anew, with new tools."""
         self._messages = self._start
+        if self._tools is not None and self._make_tools is not None:
+            self._tools.close()
+            self._tools = self._make_tools()
 
-    def say(self, text: str, tools: "ChatTools | None") -> None:
+    def say(self, text: str) -> None:
         """Send a message and print the answer, with the calls of tools on the way; nothing of a stopped one is kept.
+
+        Tools of which a call was stopped are made anew: they are in the middle of it.
 
         Raises:
             Refusal: the answer cannot be had.
             EnvironmentFailure: a tool has failed.
         """
-        before, self._messages = self._messages, (*self._messages, {"role": "user", "content": text})
+        before, tools = self._messages, self._tools
+        self._messages = (*before, {"role": "user", "content": text})
         try:
             for number in itertools.count(1):
                 turn = self._answer(() if tools is None else tools.schemas)
@@ -150,6 +164,8 @@ class Chat:
                     return
                 self._messages = (*self._messages, *answers)
         except (KeyboardInterrupt, Refusal):
+            if tools is not None and tools.was_stopped:
+                self.reset()
             self._messages = before
             raise
 
@@ -159,7 +175,7 @@ class Chat:
         self._asked += 1
         asked = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
         request = ProgramRequest(kind="chat", asked=asked, model="", stream=True, digest=b"")
-        arrived = queue.SimpleQueue[Sequence[Told] | Refusal]()
+        arrived: queue.SimpleQueue[Sequence[Told] | Refusal] = queue.SimpleQueue()
         answer = self._model.begin(request, lambda _, told: arrived.put(told))
         turn: AgentTurn | None = None
         try:
@@ -183,6 +199,8 @@ class ChatTools:
 
     def __init__(self, hosts: Hosts, spec: EnvironmentSpec) -> None:
         self._spec, self._hosted = spec, hosts.open(spec)
+        self.was_stopped = False
+        """True once Ctrl-C has left a call."""
         self.schemas = spec.tools
         self._call("begin", {"prompt": "", "messages": [], "answer": None}, 0)
 
@@ -205,7 +223,11 @@ class ChatTools:
     def _call(self, method: Any, *given: object) -> object:
         arrived = queue.SimpleQueue[Outcome]()
         self._hosted.call(method, *given, then=arrived.put)
-        outcome = arrived.get()
+        try:
+            outcome = arrived.get()
+        except KeyboardInterrupt:
+            self.was_stopped = True
+            raise
         if outcome.failure is not None:
             raise EnvironmentFailure(f"--environment {self._spec.name} failed: {outcome.failure}")
         return outcome.value

@@ -2,12 +2,15 @@
 
 import logging
 import re
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from paceline.cli.arguments import help_page, parse
+from paceline.cli.chat import Chat, ChatTools
 from paceline.cli.eval import COMMAND as EVAL
 from paceline.cli.main import COMMANDS, exit_status, main
 from paceline.cli.replay import other_objective
@@ -15,6 +18,8 @@ from paceline.cli.train import COMMAND as TRAIN
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
+from paceline.environments import AgentTurn, EnvironmentSpec, Observation, ToolCall
+from paceline.environments.hosting import Hosts
 from paceline.errors import ConfigError, TrainingError
 from paceline.training.plan.batches import batch_plan, describe, total_steps
 from paceline.training.setup.configuration import read_configuration, read_run_configuration
@@ -377,3 +382,42 @@ def test_an_export_that_cannot_be_made_is_refused_before_weights_are_read(tmp_pa
     assert "has no checkpoint yet" in capsys.readouterr().err
     assert main(["export", str(run), "--merge-lora"]) == 2
     assert "--merge-lora is no option of `paceline export`" in capsys.readouterr().err
+
+
+class Stopped:
+    """A tool of a terminal's conversation whose first call is stopped by Ctrl-C, and goes on until the test ends."""
+
+    made, over = 0, threading.Event()
+
+    def __init__(self):
+        type(self).made += 1
+        self.number = self.made
+
+    def begin(self, task, seed):
+        return None
+
+    def answer(self, turn):
+        if self.number == 1:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+            self.over.wait()
+        return Observation(messages=({"role": "tool", "content": f"tools {self.number}"},))
+
+    def close(self):
+        return None
+
+
+def test_tools_of_a_stopped_call_are_made_anew(capsys):
+    turns = [AgentTurn(number=0, text="", content="", calls=(ToolCall(name="f", arguments={}),), is_last=False,
+                       finish_reason="stop"),
+             AgentTurn(number=1, text="", content="done", is_last=False, finish_reason="stop")]  # fmt: skip
+    spec = EnvironmentSpec(name="stopped", make=Stopped)
+    with Hosts(step_seconds=60.0) as hosts:
+        chat = Chat(None, lambda: ChatTools(hosts, spec), system="", most_turns=None, seed=None)
+        said = iter([turns[0], *turns])
+        chat._answer = lambda schemas: next(said)
+        with pytest.raises(KeyboardInterrupt):
+            chat.say("first")
+        chat.say("again")
+        Stopped.over.set()
+    assert "[-> tools 2]" in capsys.readouterr().out
+    assert Stopped.made == 2
