@@ -49,9 +49,9 @@ LOOK_SECONDS = 0.5
 CLIENT_GONE = 499
 """Status of a request whose client has closed the connection; nobody reads it."""
 
-Told = tuple[int, Mapping[str, Any] | AgentTurn]
+AnswerPart = tuple[int, Mapping[str, Any] | AgentTurn]
 """Index of a choice, and a piece of its message or, at its end, the turn."""
-Hear = Callable[["RunningAnswer", Sequence[Told] | Refusal], None]
+Hear = Callable[["RunningAnswer", Sequence[AnswerPart] | Refusal], None]
 """Called with what is new of an answer, or with why there will be no more, in the thread of all answers: it may not
 wait."""
 
@@ -201,7 +201,7 @@ class RunningAnswer:
         """Go on with what was sampled, or end by why there is no more of it."""
         if self._ended.is_set():
             return
-        told: Sequence[Told] | Refusal = news if isinstance(news, Refusal) else [*self._told(news)]
+        told: Sequence[AnswerPart] | Refusal = news if isinstance(news, Refusal) else [*self._told(news)]
         if self._hear is not None and told:
             self._hear(self, told)
         if isinstance(news, Refusal):
@@ -209,7 +209,7 @@ class RunningAnswer:
         if self.is_whole or self._refusal is not None:
             self._ended.set()
 
-    def _told(self, news: Sequence[Sampled]) -> Iterator[Told]:
+    def _told(self, news: Sequence[Sampled]) -> Iterator[AnswerPart]:
         for one in news if self._by_token else _joined(news):
             if one.sample not in self._left:
                 continue  # sampled before the engine heard that a stop string had ended it

@@ -23,7 +23,7 @@ from paceline.environments.endpoint.answers import (
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal, read_request
 from paceline.environments.endpoint.serving import Endpoint, LiveEvents, Pending
 from paceline.errors import ConfigError, PacelineError
-from paceline.serving.answering import CLIENT_GONE, RunningAnswer, ServedModel, Told
+from paceline.serving.answering import CLIENT_GONE, AnswerPart, RunningAnswer, ServedModel
 
 STOPPING = Refusal("the server is stopping; ask another one", code="stopping", status=HTTPStatus.SERVICE_UNAVAILABLE)
 BROKEN_OFF = Refusal(
@@ -218,7 +218,7 @@ class StreamedAnswer:
             self._is_lost = True
             self._server.count("gone")
 
-    def take(self, answer: RunningAnswer, told: Sequence[Told] | Refusal) -> None:
+    def take(self, answer: RunningAnswer, told: Sequence[AnswerPart] | Refusal) -> None:
         """Write what is new of the answer, all of it at once."""
         if self._is_lost:
             return
