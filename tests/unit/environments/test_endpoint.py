@@ -103,8 +103,8 @@ HELLO = {"messages": [user("Hello.")]}
         ),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"id": {}, "function": {"name": "f"}}]}, user("Hi.")]},
-            "messages[0].tool_calls[0].id",
-            "messages[0].tool_calls[0].id must be a text, got {}",
+            "messages[0].tool_calls",
+            "messages[0].tool_calls must be a list of objects, an id of which is a text, got [{",
         ),
         (
             {"messages": [{"role": "tool", "tool_call_id": ["a"], "content": ""}]},

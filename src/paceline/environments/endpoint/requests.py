@@ -228,8 +228,9 @@ def messages_of(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         content = _content(one.get("content"), where, may_be_none=role == "assistant")
         message: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content}
         if role == "tool":
-            place = places.get(_id(one.get("tool_call_id"), f"{where}.tool_call_id"), results)
-            message["tool_call_id"], results = call_id(None, place), results + 1
+            if not isinstance(answered := one.get("tool_call_id"), str | None):
+                raise Refusal(f"{where}.tool_call_id must be a text, got {_shown(answered)}", f"{where}.tool_call_id")
+            message["tool_call_id"], results = call_id(None, places.get(answered, results)), results + 1
             if isinstance(one.get("name"), str):
                 message["name"] = one["name"]
         else:
@@ -238,10 +239,7 @@ def messages_of(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
             if isinstance(thought := one.get("reasoning_content"), str) and thought:
                 message["reasoning_content"] = thought
             calls = [_call(call, place, f"{where}.tool_calls") for place, call in enumerate(_calls(one, where))]
-            ids = [
-                _id(call.get("id"), f"{where}.tool_calls[{place}].id") for place, call in enumerate(_calls(one, where))
-            ]
-            places = {name: place for place, name in enumerate(ids)}
+            places = {call.get("id"): place for place, call in enumerate(_calls(one, where))}
             if calls:
                 message["tool_calls"] = calls
         messages.append(message)
@@ -264,15 +262,11 @@ def _content(value: Any, where: str, *, may_be_none: bool) -> str:
 
 def _calls(message: Mapping[str, Any], where: str) -> list[Any]:
     calls = message.get("tool_calls") or []
-    if not isinstance(calls, list) or not all(isinstance(one, Mapping) for one in calls):
-        raise Refusal(f"{where}.tool_calls must be a list of objects, got {_shown(calls)}", f"{where}.tool_calls")
+    are_objects = isinstance(calls, list) and all(isinstance(one, Mapping) for one in calls)
+    if not are_objects or not all(isinstance(one.get("id"), str | None) for one in calls):
+        said = f"{where}.tool_calls must be a list of objects, an id of which is a text, got {_shown(calls)}"
+        raise Refusal(said, f"{where}.tool_calls")
     return calls
-
-
-def _id(given: Any, where: str) -> str | None:
-    if given is not None and not isinstance(given, str):
-        raise Refusal(f"{where} must be a text, got {_shown(given)}", where)
-    return given
 
 
 def _call(call: Mapping[str, Any], place: int, where: str) -> dict[str, Any]:
