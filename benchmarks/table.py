@@ -186,8 +186,8 @@ def _machines(results: Sequence[dict]) -> list[str]:
     measured: dict[tuple[str, str], list[str]] = {}
     for result in results:
         what = {"generate": "Generation", "step": "Step"}[result["benchmark"]]
-        measured.setdefault((what, _machine(result)), []).append(f"`{result['size']}`")
-    return [f"{what} of {', '.join(sizes)}. {machine}\n" for (what, machine), sizes in measured.items()]
+        measured.setdefault((what, _machine(result)), []).extend(f"`{name}`" for name in result["workloads"])
+    return [f"{what} of {', '.join(names)}. {machine}\n" for (what, machine), names in measured.items()]
 
 
 def _machine(result: dict) -> str:
