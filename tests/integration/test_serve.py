@@ -40,7 +40,7 @@ def test_the_command_answers_until_a_signal(number):
             assert said[-1], said
         url = re.search(r"http://127\.0\.0\.1:\d+/v1", "".join(said))[0]
         client = Client(url, said[-1].removeprefix("key: ").strip())
-        answer = client.chat([user(QUESTION)], max_tokens=20)
+        answer = client.chat([user(QUESTION)], max_tokens=20, temperature=0)
         assert answer["model"] == "embedded"
         assert answer["choices"][0]["message"]["content"]
         assert Client(url, "another").ask("/models", b"", method="GET")[0] == 401
