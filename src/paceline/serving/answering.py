@@ -30,6 +30,7 @@ from paceline.engines import Request, Sampled, Sampling, TrainedEngine, sample_k
 from paceline.engines.requests import texts_of
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal
+from paceline.environments.endpoint.serving import LOOK_SECONDS
 from paceline.environments.harmless import ChatTokenizer
 from paceline.environments.tokens import TurnTokens, plain_prompt
 from paceline.errors import ConfigError, ModelError
@@ -44,8 +45,6 @@ UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """End of a text whose last character is spread over tokens of which some have not come."""
 IN_TAGS = ("hermes", "xml")
 """Forms of calls before which text can be told: a tag opens each."""
-LOOK_SECONDS = 0.5
-"""Seconds after which whoever waits for an answer looks whether its client is still there."""
 CLIENT_GONE = 499
 """Status of a request whose client has closed the connection; nobody reads it."""
 

@@ -4,21 +4,18 @@ import html
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 
-from paceline.environments import AgentTurn
 from paceline.environments.endpoint.answers import (
+    ChoiceEvents,
     ResponseEvents,
     body_of,
     error_event,
-    last_events,
     models,
-    piece_event,
-    turn_events,
+    stream_events,
 )
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal, read_request
 from paceline.environments.endpoint.serving import Endpoint, LiveEvents, Pending
@@ -208,8 +205,9 @@ class StreamedAnswer:
 
     def __init__(self, server: ModelServer, request: ProgramRequest, events: LiveEvents, started: float) -> None:
         self._server, self._request, self._events, self._started = server, request, events, started
-        self._response: ResponseEvents | None = None
-        self._is_begun = self._is_lost = False
+        self._writer: ChoiceEvents | ResponseEvents | None = None
+        """Writes the events; None: there was no token yet."""
+        self._is_lost = False
 
     def lose(self, answer: RunningAnswer) -> None:
         """Sample no more, as the client is gone."""
@@ -225,26 +223,17 @@ class StreamedAnswer:
         if isinstance(told, Refusal):
             self._refuse(told)
             return
-        if not self._is_begun:
-            self._is_begun = True
+        if self._writer is None:
+            self._writer = stream_events(self._request, answer.number, is_told=True)
             self._server.add_seconds("paceline_first_token_seconds", self._started)
-        written = [event for index, one in told for event in self._written(answer, index, one)]
+        written = [event for index, one in told for event in self._writer.of(index, one)]
         if answer.is_whole:
-            written += last_events(self._request, answer.turns)
+            written += self._writer.last(answer.turns)
             self._server.done(self._started)
         self._events.tell(b"".join(written), is_last=answer.is_whole)
 
-    def _written(self, answer: RunningAnswer, index: int, one: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
-        if self._request.kind == "responses":
-            self._response = self._response or ResponseEvents(self._request, answer.number)
-            yield from self._response.of(one)
-        elif isinstance(one, AgentTurn):
-            yield from turn_events(self._request, answer.number, index, one, is_told=True)
-        else:
-            yield piece_event(self._request, answer.number, index, dict(one))
-
     def _refuse(self, refusal: Refusal) -> None:
-        if self._is_begun:
+        if self._writer is not None:
             self._server.refused(refusal)
             self._events.tell(error_event(refusal), is_last=True)
         else:

@@ -170,48 +170,64 @@ def _text_part(text: str) -> Body:
 
 def events_of(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
     """Yield the answer to a request as the events of a stream; the last one says that it is done."""
-    if request.kind == "responses":
-        yield from ResponseEvents(request, turns[0].number).of(turns[0])
-        return
+    events = stream_events(request, turns[0].number, is_told=False)
     for index, turn in enumerate(turns):
-        yield from turn_events(request, turns[0].number, index, turn)
-    yield from last_events(request, turns)
+        yield from events.of(index, turn)
+    yield from events.last(turns)
 
 
-def piece_event(request: ProgramRequest, number: int, index: int, piece: Body) -> bytes:
-    """Return the event of a piece of a choice: of chat the parts of its message, else its `text`."""
-    said = {"text": piece["text"], "logprobs": None} if request.kind == "text" else {"delta": piece}
-    choice = {"index": index, **said, "finish_reason": None}
-    return _event({**_head(request, number, is_whole=False), "choices": [choice]})
+def stream_events(request: ProgramRequest, number: int, *, is_told: bool) -> "ChoiceEvents | ResponseEvents":
+    """Return what writes the events of a stream by the request's interface.
+
+    `number` is that of the first turn. `is_told`: pieces have told the text of a turn once it ends.
+    """
+    if request.kind == "responses":
+        return ResponseEvents(request, number)
+    return ChoiceEvents(request, number, is_told=is_told)
 
 
-def turn_events(
-    request: ProgramRequest, number: int, index: int, turn: AgentTurn, *, is_told: bool = False
-) -> Iterator[bytes]:
-    """Yield the events of a turn that has ended: its message, whose text pieces may have told, and how it ended."""
-    choice, head = _choice(request, index, turn), _head(request, number, is_whole=False)
-    end = {key: one for key, one in choice.items() if key not in ("message", "text")}
-    if request.kind == "text":
-        yield _event({**head, "choices": [{**end, "text": "" if is_told else choice["text"]}]})
-        return
-    delta = choice["message"]
-    if "tool_calls" in delta:
-        delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(delta["tool_calls"])]
-    if is_told:
-        delta = {key: one for key, one in delta.items() if key == "tool_calls"}
-    if delta:
-        yield piece_event(request, number, index, delta)
-    yield _event({**head, "choices": [{**end, "delta": {}}]})
+class ChoiceEvents:
+    """The events of a stream of chat or of text: pieces of choices, how each ends, and that all have."""
 
+    def __init__(self, request: ProgramRequest, number: int, *, is_told: bool) -> None:
+        self._request, self._number, self._is_told = request, number, is_told
 
-def last_events(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
-    """Yield what follows the events of all turns."""
-    if request.kind == "responses":  # whose last event says that it is
-        return
-    if request.with_usage:
-        head = _head(request, turns[0].number, is_whole=False)
-        yield _event({**head, "choices": [], "usage": usage_of(turns)})
-    yield DONE
+    def of(self, index: int, one: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
+        """Yield the events of a piece of a choice, or of its turn that has ended."""
+        if isinstance(one, AgentTurn):
+            yield from self._ended(index, one)
+        else:
+            yield self._piece(index, one)
+
+    def _piece(self, index: int, piece: Mapping[str, Any]) -> bytes:
+        """Return the event of a piece: of chat the parts of a message, else its `text`."""
+        is_text = self._request.kind == "text"
+        said = {"text": piece["text"], "logprobs": None} if is_text else {"delta": dict(piece)}
+        return self._chunk([{"index": index, **said, "finish_reason": None}])
+
+    def _ended(self, index: int, turn: AgentTurn) -> Iterator[bytes]:
+        choice = _choice(self._request, index, turn)
+        end = {key: one for key, one in choice.items() if key not in ("message", "text")}
+        if self._request.kind == "text":
+            yield self._chunk([{**end, "text": "" if self._is_told else choice["text"]}])
+            return
+        delta = choice["message"]
+        if "tool_calls" in delta:
+            delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(delta["tool_calls"])]
+        if self._is_told:
+            delta = {key: one for key, one in delta.items() if key == "tool_calls"}
+        if delta:
+            yield self._piece(index, delta)
+        yield self._chunk([{**end, "delta": {}}])
+
+    def last(self, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
+        """Yield what follows the events of all turns."""
+        if self._request.with_usage:
+            yield self._chunk([], usage=usage_of(turns))
+        yield DONE
+
+    def _chunk(self, choices: list[Body], **fields: Any) -> bytes:
+        return _event({**_head(self._request, self._number, is_whole=False), "choices": choices, **fields})
 
 
 class ResponseEvents:
@@ -221,8 +237,11 @@ class ResponseEvents:
         """`number` is that of the turn."""
         self._request, self._number, self._count, self._told = request, number, 0, ""
 
-    def of(self, one: Mapping[str, str] | AgentTurn) -> Iterator[bytes]:
-        """Yield the events of a piece of the message, or of the turn that has ended; thoughts are not told here."""
+    def of(self, index: int, one: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
+        """Yield the events of a piece of the message, or of the turn that has ended; thoughts are not told here.
+
+        `index` is 0, as there is one choice.
+        """
         if not self._count:
             yield self._event("created", response=_response(self._request, self._number, None))
         if isinstance(one, AgentTurn):
@@ -255,6 +274,10 @@ class ResponseEvents:
                 yield self._event("function_call_arguments.done", **done)
             yield self._event("output_item.done", output_index=index, item=item)
         yield self._event(body["status"], response=body)
+
+    def last(self, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
+        """Yield nothing: the event of the turn's end says that all is told."""
+        return iter(())
 
     @property
     def _place(self) -> Body:

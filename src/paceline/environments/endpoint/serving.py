@@ -34,7 +34,7 @@ MOST_BODY = 1 << 20
 MOST_DRAINED = 1 << 26
 """Bytes of a longer one that are read, so that its client sees the refusal."""
 IDLE_SECONDS = 600.0  # Seconds that a connection may be silent
-LOOK_SECONDS = 0.5  # Seconds after which a stream without news looks whether its client is still there
+LOOK_SECONDS = 0.5  # Seconds after which whoever waits for news looks whether the client is still there
 POLL_SECONDS = 0.02  # Seconds in which the server sees that it is to end
 
 Page = Callable[[], tuple[HTTPStatus, str, str]]
