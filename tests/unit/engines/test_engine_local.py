@@ -372,10 +372,40 @@ def test_what_all_prompts_begin_with_is_computed_once_and_changes_no_logits(kind
         decoder.begin(3, 80)
         got = torch.stack([decoder.admit(prompts, [[0], [1], [2]]), decoder.step(fed)], dim=1)
         torch.testing.assert_close(got, torch.stack(wanted), atol=1e-4, rtol=1e-4)
-    for given, computed in ((prompts, 40 + 3 * 24), ([prompts[0][1:], *prompts[1:]], 3 * 64)):
+    for given, computed in (([ids[1:] for ids in prompts], 40 + 3 * 24), ([prompts[0][1:], *prompts[1:]], 3 * 64)):
         with CountingTokens() as counter:
             decoder.admit(given, [[0], [1], [2]])
         assert counter.tokens == computed, "whole tiles; a prompt that begins otherwise has all computed apart"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_earlier_prompts_have_begun_with_is_not_computed_again_and_changes_no_logits(kind):
+    model, begins = tiny_model(kind), prompt(41)
+    first, second, third = (begins + prompt(length) for length in (3, 20, 9))
+    for native in (decoding_kernels(), None):
+        decoder = FusedDecoder(model, torch.float32, native)
+        decoder.begin(2, 80)
+        admissions = [
+            ([first], 48),
+            ([second], 64),  # what it begins with as the first did is kept from now on
+            ([third], 56 - 40),
+            ([first, second], 2 * (64 - 40)),
+            ([third[1:]], 56),  # begins otherwise, so nothing is kept
+            ([third], 56),
+            ([first], 48),
+            ([second], 64 - 40),
+        ]
+        for given, computed in admissions:
+            with CountingTokens() as counter:
+                logits = decoder.admit(given, [[row] for row in range(len(given))])
+            assert counter.tokens == computed
+            wanted = [model(torch.tensor([ids])).logits[0, -1] for ids in given]
+            torch.testing.assert_close(logits, torch.stack(wanted), atol=1e-4, rtol=1e-4)
+            decoder.release([0, 1])
+        decoder.reread()
+        with CountingTokens() as counter:
+            decoder.admit([third], [[0]])
+        assert counter.tokens == 56, "other weights make other keys of the same tokens"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -96,6 +96,20 @@ def test_the_first_tokens_of_a_request_do_not_wait_for_others_to_end():
     assert order[0] == (1, 0)
 
 
+def test_requests_that_differ_by_their_limits_alone_are_drawn_together(monkeypatch):
+    """Drawing apart takes as long for a row as for all of them."""
+    kinds = list[int]()
+
+    def counted(logits, uniform, samplings):
+        kinds.append(len(set(samplings)))
+        return draw_each(logits, uniform, samplings)
+
+    monkeypatch.setattr("paceline.engines.local.scheduling.draw_each", counted)
+    given = [(request(n, limit=4 + n), replace(WARM, max_completion_length=4 + n, stop=(str(n),))) for n in range(4)]
+    engine(ends=False).stream(Listener(*given), length=LENGTH)
+    assert kinds == [1] * 4, "the first tokens of each request, and no others"
+
+
 def test_a_stream_that_ends_before_its_first_request_is_no_fault():
     listener = Listener()
     engine().stream(listener, length=LENGTH)

@@ -1,6 +1,7 @@
 """The embedded engine: samples in the learner's process, on the learner's own weights."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal, cast
 
 import numpy as np
@@ -172,7 +173,11 @@ class LocalEngine(TrainedEngine):
             jobs = list[SamplingJob]()
             for request, sampling in more:
                 check_requests([request], sampling)
-                jobs += jobs_of(request, sampling, numbered, self._capacity)
+                # rows of one distribution are drawn together, whatever their limits
+                drawn_by = replace(sampling, max_completion_length=length, stop=())
+                jobs += [
+                    replace(job, sampling=drawn_by) for job in jobs_of(request, sampling, numbered, self._capacity)
+                ]
                 places.update((numbered + sample, (taken, sample)) for sample in range(len(request.keys)))
                 taken, numbered = taken + 1, numbered + len(request.keys)
             return jobs

@@ -23,6 +23,8 @@ from paceline.kernels.cpu.decoding import CpuDecodingKernels
 
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
+KEPT_BYTES = 64 * 2**20
+"""Of what the layers make of the tokens that prompts begin with, kept for the prompts that are admitted next."""
 
 
 class FusedDecoder(Decoder):
@@ -48,6 +50,7 @@ class FusedDecoder(Decoder):
     def begin(self, num_rows: int, max_length: int) -> None:
         kernels = self._kernels
         self._weights = prepared_weights(self._model, kernels)
+        self._forget()
         like = torch.empty(0, dtype=kernels.residual_dtype, device=self._model.device)
         rotation = rotation_of(self._model, whole_tiles(max_length), like)
         given = (num_rows, len(self._weights.layers), self._heads, rotation)
@@ -63,10 +66,17 @@ class FusedDecoder(Decoder):
     def reread(self) -> None:
         del self._weights  # first: no two copies at a time
         self._weights = prepared_weights(self._model, self._kernels)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._latest: Sequence[int] = ()
+        """The prompt of the last admission that the next one is compared with."""
+        self._kept = [torch.zeros(0) for _ in self._weights.layers]
+        """Of each layer, queries, keys and values of the first tokens of that prompt, as many as others began with."""
 
     @override
     def end(self) -> None:
-        del self._weights, self._attention
+        del self._weights, self._attention, self._kept
 
     @override
     def release(self, rows: Sequence[int]) -> None:
@@ -103,19 +113,32 @@ class FusedDecoder(Decoder):
         ids = torch.zeros(count, length, dtype=torch.int64)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(prompt)
-        # What all begin with, such as a system message, is computed once; attention alone sees it in each prompt.
-        shared = shared_tokens(prompts)
+        # What all begin with, such as a system message, is computed once, and what earlier prompts have begun with is
+        # known; attention alone sees it in each prompt.
+        shared = shared_tokens(prompts if len(prompts) > 1 else [*prompts, self._latest])
+        known = min(shared, shared_tokens([prompts[0], self._latest]), len(self._kept[0]))
+        self._latest = prompts[0]
         own = length - shared
-        last = torch.tensor([shared + row * own + len(prompt) - shared - 1 for row, prompt in enumerate(prompts)])
-        residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1).to(slots.device))
+        last = torch.tensor([row * own + len(prompt) - 1 for row, prompt in enumerate(prompts)]) - known
+        residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1)[known:].to(slots.device))
         for index, layer in enumerate(self._weights.layers):
-            qkv = in_each(self._kernels.linear(normed, layer.qkv), shared, count)
-            mixed = self._attention.of_prompts(qkv, index, layer.qk_norm, slots)
-            mixed = once(mixed.view(count, length, -1), shared)
+            qkv = self._with_known(index, self._kernels.linear(normed, layer.qkv), known, shared)
+            mixed = self._attention.of_prompts(in_each(qkv, shared, count), index, layer.qk_norm, slots)
+            mixed = once(mixed.view(count, length, -1), shared)[known:]
             if index == len(self._weights.layers) - 1:
                 residual, mixed = (part.index_select(0, last.to(slots.device)) for part in (residual, mixed))
             normed = self._after_attention(residual, mixed, layer)
         return normed
+
+    def _with_known(
+        self, layer: int, qkv: Float[Tensor, "T (H+2K)*D"], known: int, shared: int
+    ) -> Float[Tensor, "T+known (H+2K)*D"]:
+        """Put a layer's known first tokens before those that were computed, and keep those that are shared."""
+        if known:
+            qkv = torch.cat((self._kept[layer][:known], qkv))
+        most = KEPT_BYTES // (len(self._kept) * qkv[0].nbytes) // TILE * TILE
+        self._kept[layer] = qkv[: min(shared, most)].clone()
+        return qkv
 
     @override
     @torch.inference_mode()
@@ -146,11 +169,11 @@ class FusedDecoder(Decoder):
 def shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
     """Return how many first tokens to compute once: whole tiles that all prompts begin with, and never a whole prompt.
 
-    >>> shared_tokens([list(range(20)), [*range(17), 30]]), shared_tokens([list(range(17))]), shared_tokens([[1], [1]])
+    >>> shared_tokens([list(range(20)), [*range(17), 30]]), shared_tokens([[1], [1]]), shared_tokens([[1], []])
     (16, 0, 0)
     """
     first, final = min(map(tuple, prompts)), max(map(tuple, prompts))  # of all pairs these two part first
-    most = min(len(prompt) for prompt in prompts) - 1 if len(prompts) > 1 else 0
+    most = max(0, min(len(prompt) for prompt in prompts) - 1)
     alike = next((place for place in range(most) if first[place] != final[place]), most)
     return alike // TILE * TILE
 
