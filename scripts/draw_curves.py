@@ -1,7 +1,7 @@
 """Draw the curves of the documents: held-out accuracy over steps, tokens or seconds, of runs and of a benchmark.
 
 pip install 'paceline[docs]'
-make demo demo-agent real studies
+make demo demo-agent real studies real-studies
 python scripts/draw_curves.py
 """
 
@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import mean
 
 import matplotlib.pyplot as plt
+
+from real_studies import RUNS, SEEDS, STUDIES, directory
 
 from paceline.checkpoints.run_directory import RunDir
 
@@ -145,6 +147,28 @@ def draw_learning(result: Mapping) -> None:
     canvas.savefig(ROOT / "docs" / "learning-curve.svg", metadata={"Date": None})
 
 
+def draw_studies() -> None:
+    """The arms of the studies on the real model, one below the other: each seed's accuracy and interval, and the mean."""
+    rows = [(study, arm, options) for study, arms in STUDIES.items() for arm, options in arms.items()]
+    canvas, axes = plt.subplots(figsize=(8, 0.36 * len(rows) + 0.8), layout="constrained")
+    for row, (study, arm, options) in enumerate(rows):
+        lasts = [RunDir(directory(options, seed)).evals()[-1] for seed in SEEDS]
+        for seed, last in zip(SEEDS, lasts, strict=True):
+            place, colour = row + 0.2 * (seed - 1), BLUES[seed]
+            axes.plot([100 * last["ci_low"], 100 * last["ci_high"]], [place, place], color=colour, linewidth=1.2)
+            axes.plot(100 * last["accuracy"], place, "o", color=colour, markersize=4, label=f"seed {seed}" * (not row))
+        middle = 100 * mean(last["accuracy"] for last in lasts)
+        axes.plot([middle, middle], [row - 0.36, row + 0.36], color="black", linewidth=1.6, label="mean" * (not row))
+        if row and study != rows[row - 1][0]:
+            axes.axhline(row - 0.5, color="#c9c4ba", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [f"{study}: {arm}" for study, arm, _ in rows])
+    axes.set(xlabel="held-out accuracy after training, %", xlim=(0, 100), ylim=(len(rows) - 0.5, -0.5))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="x", color="#e6e3dd", linewidth=0.8)
+    axes.legend(frameon=False, loc="lower right")
+    canvas.savefig(ROOT / "docs" / "real-studies.svg", metadata={"Date": None})
+
+
 def main() -> None:
     plt.rcParams["svg.hashsalt"] = "paceline"  # with no date either, the same runs give the same file
     for name, figure in FIGURES.items():
@@ -153,6 +177,8 @@ def main() -> None:
         else:
             print(f"{name}: its runs are not all there")
     draw_learning(json.loads(LEARNING.read_text()))
+    if RUNS.is_dir():
+        draw_studies()
 
 
 if __name__ == "__main__":

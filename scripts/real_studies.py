@@ -4,8 +4,8 @@
     python scripts/real_studies.py [STUDY ...]
 
 Every run is a short form of `examples/smollm2.yaml`: SmolLM2-135M-Instruct, word problems of one step, 20 steps of 32
-completions. Two runs are made at a time, with a thread each. They lie in `runs/real-studies`; those that are there are
-not made again, and one that was stopped goes on.
+completions. Two runs are made at a time, with a thread each, but those of `staleness` one after the other, since their
+seconds count. They lie in `runs/real-studies`; those that are there are not made again, and one that was stopped goes on.
 """
 
 import subprocess
@@ -20,7 +20,6 @@ from paceline.checkpoints.run_directory import RunDir
 ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "runs" / "real-studies"
 SEEDS = (0, 1, 2)
-AT_ONCE = 2
 BASE: Mapping[str, object] = {
     "prompts_per_step": 4,
     "num_generations": 8,
@@ -34,8 +33,17 @@ ADAPTER: Mapping[str, object] = {"learning_rate": 4e-4}
 """Ten times the rate of all weights, as is advised for adapters."""
 FOUR_UPDATES: Mapping[str, object] = {"num_minibatches": 4, "learning_rate": 2e-5}
 """Of the same completions: with one update ratios are 1, and no objective clips anything."""
+AHEAD: Mapping[str, object] = {"cluster": "true", "eval_steps": 10}
+"""A process samples while another trains, each with one of two threads; sampling in turn with training has both."""
 
 STUDIES: Mapping[str, Mapping[str, Mapping[str, object]]] = {
+    "staleness": {
+        "0": {"threads": 2, "eval_steps": 10},
+        "1": {**AHEAD, "max_staleness": 1},
+        "1, not corrected": {**AHEAD, "max_staleness": 1, "rollout_correction": "none"},
+        "2": {**AHEAD, "max_staleness": 2},
+        "2, not corrected": {**AHEAD, "max_staleness": 2, "rollout_correction": "none"},
+    },
     "adapters": {
         "all weights": {},
         "rank 64": {**ADAPTER, "lora_rank": 64},
@@ -88,22 +96,24 @@ def train(options: Mapping[str, object], seed: int) -> None:
 
 
 def row(arm: str, runs: Sequence[RunDir]) -> str:
-    """The accuracy of each seed after training with its interval, their mean, and the sampled tokens of a run."""
+    """The accuracy of each seed after training with its interval, their mean, and a run's sampled tokens and seconds."""
     lasts = [run.evals()[-1] for run in runs]
     cells = [f"{100 * one['accuracy']:.1f} ({100 * one['ci_low']:.1f} to {100 * one['ci_high']:.1f})" for one in lasts]
     tokens = mean(sum(step["tokens_generated"] for step in run.metrics()) for run in runs)
-    return f"| {arm} | {', '.join(cells)} | {100 * mean(one['accuracy'] for one in lasts):.1f} | {tokens:,.0f} |"
+    seconds = mean(sum(step["clock"]["total"] for step in run.metrics()) for run in runs)
+    accuracy = 100 * mean(one["accuracy"] for one in lasts)
+    return f"| {arm} | {', '.join(cells)} | {accuracy:.1f} | {tokens:,.0f} | {seconds:,.0f} |"
 
 
 def tables(names: Sequence[str]) -> Iterator[str]:
     """A table for each study, its runs made where they are missing."""
     for name in names:
         arms = STUDIES[name]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(1 if name == "staleness" else 2) as pool:
             made = [pool.submit(train, options, seed) for seed in SEEDS for options in arms.values()]
         for one in made:
             one.result()
-        yield f"\n{name}\n\n| arm | right after, seeds 0, 1, 2 (95 % interval) | mean | tokens |\n|---|---|--:|--:|"
+        yield f"\n{name}\n\n| arm | right after, seeds 0, 1, 2 (95 % interval) | mean | tokens | seconds |\n|---|---|--:|--:|--:|"
         for arm, options in arms.items():
             yield row(arm, [RunDir(directory(options, seed)) for seed in SEEDS])
 
