@@ -19,6 +19,7 @@ from paceline.config.rules import require
 from paceline.config.sections import Config
 from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.models.places import FINAL
+from paceline.rewards.judges.own_service import end_services
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check, check_held_out, resolved
 from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
@@ -358,7 +359,8 @@ def evaluate(
     """
     from paceline.reports.console import MeasurementDisplay, open_console
 
-    with _said_in_keywords():
+    with ExitStack() as after, _said_in_keywords():
+        after.callback(end_services)
         objects = objects_apart(options)
         configuration = read_configuration(objects.flags, file=config)
         refuse_foreign_code(configuration.config, configuration.ground, objects.flags)

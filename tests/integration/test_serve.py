@@ -21,13 +21,15 @@ from tests.served import ScriptedEngine, served
 QUESTION = "Tom has 3 coins and gets 4 more. How many coins does he have?"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_answers_until_a_signal(number):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, None])
+def test_the_command_answers_until_a_signal_or_the_end_of_its_input(number):
     pytest.importorskip("openai")
     words = [sys.executable, "-m", "paceline", "serve", "--model", "embedded", "--port", "0", "--temperature", "1"]
+    words += [] if number else ["--end-with-input"]
     environment = {name: value for name, value in os.environ.items() if name != "PACELINE_API_KEY"}
     process = subprocess.Popen(
         words,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
@@ -44,7 +46,10 @@ def test_the_command_answers_until_a_signal(number):
         assert answer["model"] == "embedded"
         assert answer["choices"][0]["message"]["content"]
         assert Client(url, "another").ask("/models", b"", method="GET")[0] == 401
-        process.send_signal(number)
+        if number:
+            process.send_signal(number)
+        else:
+            process.stdin.close()
         assert process.wait(60) == 0
         assert process.stdout.read().endswith("ended\n")
     finally:

@@ -13,8 +13,6 @@ from paceline.types import Task
 FileDigest = dict[str, str | int]
 """Size in bytes and SHA-256 of a file."""
 
-SAMPLES, SAMPLE_BYTES = 64, 65536
-"""Number and size of the evenly spread samples of a weight file: other weights differ nearly everywhere."""
 BLOCKS = 256
 """Largest number of hashes for a dataset: 5 kB of 16 hex digits each, which locate a changed row to within a block."""
 
@@ -46,21 +44,6 @@ def file_digest(path: Path) -> FileDigest:
 def content_digest(content: bytes) -> dict[str, object]:
     """Return what a journal's line records of a file of rollouts."""
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-
-def sampled_digest(file: Path) -> str:
-    """Hash a file's size and evenly spread samples of it; a small file is hashed whole."""
-    size = file.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    if size <= SAMPLES * SAMPLE_BYTES:
-        starts: Iterable[int] = range(0, size, SAMPLE_BYTES)
-    else:
-        starts = [(size - SAMPLE_BYTES) * n // (SAMPLES - 1) for n in range(SAMPLES)]
-    with file.open("rb") as stream:
-        for start in starts:
-            stream.seek(start)
-            digest.update(stream.read(SAMPLE_BYTES))
-    return digest.hexdigest()[:16]
 
 
 def prompts_digest(tasks: Iterable[Task]) -> str:

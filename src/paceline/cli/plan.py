@@ -14,6 +14,7 @@ from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.layout import Sizes, layout, training_ranks
+from paceline.config.reading import served_judges
 from paceline.config.rules import require
 from paceline.config.sections import Config, EngineConfig
 from paceline.data.duplicates import (
@@ -29,8 +30,9 @@ from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk
 from paceline.data.tasks import build_tasks
-from paceline.errors import DONE, ConfigError
+from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
+from paceline.rewards.judges.judge import judge_settings
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import unmet_needs
 from paceline.training.plan.batches import batch_plan, describe, service_calls
@@ -45,7 +47,7 @@ from paceline.training.plan.describing import (
 )
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, gpu_of
-from paceline.training.plan.memory import computed_bytes, sampler_memory, samplers
+from paceline.training.plan.memory import computed_bytes, judge_memory, sampler_memory, samplers
 from paceline.training.plan.seconds import rows_at_once, step_time
 from paceline.training.plan.shape import read_shape
 from paceline.training.setup.checks import Checked, check
@@ -107,7 +109,7 @@ def run(argv: list[str]) -> int:
     print(f"\n{describe(batch_plan(config, num_tasks), service_calls(config, checked.functions))}\n")
     for sentence in (*lines, *_of_rows(config, checked, tasks, reader)):
         print(f"{sentence}\n")
-    prompts = reader.prompt_tokens
+    prompts, device = reader.prompt_tokens, _beside_judges(config, device)
     if too_large := _print_memory_and_time(config, sizes, device, prompts, is_calibrated="calibrate" in given.door):
         raise ConfigError(too_large)
     return DONE
@@ -222,6 +224,28 @@ def _device(config: Config, door: Mapping[str, str]) -> Device:
     if config.model.device == "cpu":
         raise ConfigError("--gpu cannot be given with --device cpu; leave one of them out")
     return GPUS[door["gpu"]]
+
+
+def _beside_judges(config: Config, device: Device) -> Device:
+    """Print what the judges take that the run serves itself; returns the device with what they leave of its memory."""
+    taken, served = 0, {}
+    for name in served_judges(config):
+        one = judge_settings(name)
+        served[one.model, one.concurrency, one.prompt_tokens, one.answer_tokens] = one  # judges alike share a process
+    for one in served.values():
+        try:
+            shape = read_shape(one.model)
+        except ModelError as error:
+            raise ConfigError(f"--reward-funcs judge:{one.model} cannot be served: {error}") from error
+        if shape is None:
+            print(f"Memory of the judge {one.model} is not known, and is not counted.\n")
+            continue
+        memory = judge_memory(config, shape, one, on=device)
+        print(f"Of the process that serves the judge {one.model}:\n{describe_sampler(memory)}\n")
+        taken += memory.peak
+    if not taken or device.memory is None:
+        return device
+    return replace(device, name=f"{device.name} beside the judge", memory=max(0, device.memory - taken))
 
 
 def _print_memory_and_time(

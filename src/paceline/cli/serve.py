@@ -1,6 +1,9 @@
 """`paceline serve`: a model by OpenAI's interface, for any number of clients at once."""
 
 import os
+import signal
+import threading
+from contextlib import suppress
 
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse, port_of
 from paceline.cli.libraries import loading_libraries
@@ -31,6 +34,11 @@ STOP_GRACE = DoorOption(
     metavar="SECONDS",
     help="How long answers in hand may take once a signal to stop has come; new requests are refused. (default: 25)",
 )
+END_WITH_INPUT = DoorOption(
+    name="end_with_input",
+    help="Stop as at a signal once standard input has ended, also while the model is loaded: for a program that starts "
+    "this one and keeps the other end open, so that nothing is left behind however the program ends.",
+)
 SECTIONS = ("model", "engine", "sampling")
 OF_TRAINING = ("gradient_checkpointing", "deterministic", "num_generations")
 OF_PROMPTS = ("enable_thinking", "chat_template_kwargs", "max_prompt_length")
@@ -47,7 +55,7 @@ COMMAND = Command(
     "directory, or one that ships with the package. Requests at the same time share the engine's batch, and tokens are "
     "told as they are sampled. A request that does not say how it is sampled takes the options. The first signal to "
     "stop (Ctrl-C) lets answers in hand end, a second one does not.",
-    door_options=(CONFIG, HOST, PORT, API_KEY, STOP_GRACE),
+    door_options=(CONFIG, HOST, PORT, API_KEY, STOP_GRACE, END_WITH_INPUT),
     options=OPTIONS,
 )
 
@@ -58,6 +66,8 @@ def run(argv: list[str]) -> int:
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
+    if "end_with_input" in given.door:
+        threading.Thread(target=_stop_at_end_of_input, name="input", daemon=True).start()
     host, port = given.door.get("host", "127.0.0.1"), port_of(given.door.get("port", "8000"))
     grace = _seconds(given.door.get("stop_grace", "25"))
     key = given.door.get("api_key", os.environ.get(KEY))
@@ -81,6 +91,13 @@ def run(argv: list[str]) -> int:
         raise server.failure or EngineError("the engine has ended, by the error above; start the server again")
     print("ended" if not broken else f"ended; answers that were broken off: {broken}")
     return INTERRUPTED if broken else DONE
+
+
+def _stop_at_end_of_input() -> None:
+    with suppress(OSError):  # there is none
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _seconds(text: str) -> float:

@@ -16,6 +16,8 @@ from paceline.config.reading import (
     parameter_texts,
     parse_value,
     section_classes,
+    served_judges,
+    served_model,
     values_of,
 )
 from paceline.config.rules import require
@@ -158,6 +160,7 @@ def _check_processes(config: Config) -> None:
         layout(config.parallel, config.cluster.num_consumers)
         apart = config.parallel.sampling_ranks
         require(apart == 0, "sampling_ranks", apart, "be 0 with --cluster", "there --num-producers sample")
+        refuse_served_judges(config, "with --cluster")
     elif config.parallel.sampling_ranks == 0:
         ahead, rule = config.cluster.max_staleness, "be 0 without --cluster or --sampling-ranks"
         require(ahead == 0, "max_staleness", ahead, rule, "those who sample also train, and take turns")
@@ -176,6 +179,15 @@ def _check_processes(config: Config) -> None:
         require(engine == "local", "engine", engine, "be local with --deterministic", "vLLM promises no such thing")
         rule, why = "be adamw with --deterministic", "bitsandbytes promises no such thing"
         require(kind == "adamw", "optimizer", kind, rule, why)
+
+
+def refuse_served_judges(config: Config, where: str) -> None:
+    """Refuse judges that every process which grades would serve for itself (ConfigError); `where` there are several."""
+    for name in served_judges(config):
+        option = "reward_funcs" if name in config.rewards.functions else "eval_reward_func"
+        rule, model = f"give the address of a judge {where}", served_model(name)
+        remedy = f"serve it once, by `paceline serve --model {model}`, as judge:http://HOST:PORT/v1(model={model})"
+        require(False, option, name, rule, f"every process that grades would load it; {remedy}")
 
 
 def _check_texts(config: Config) -> None:

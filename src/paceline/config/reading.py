@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from paceline.config.former import FORMER
 from paceline.config.rules import refusal
-from paceline.config.sections import Config
+from paceline.config.sections import JUDGE, Config
 from paceline.errors import ConfigError, PacelineError
 
 NULL_WORDS = ("none", "null")
@@ -180,6 +180,23 @@ def base_name(name: str) -> str:
     'cosine'
     """
     return name.partition("(")[0].strip()
+
+
+def served_model(name: str) -> str | None:
+    """Return the model of a judge that the run serves itself; None: a judge at an address, or another reward.
+
+    >>> served_model("judge:runs/judge(mode=rank)"), served_model("judge:http://h/v1(model=m)"), served_model("code")
+    ('runs/judge', None, None)
+    """
+    base = base_name(name)
+    model = base.removeprefix(JUDGE)
+    return model if base.startswith(JUDGE) and model and ":" not in model else None
+
+
+def served_judges(config: Config) -> tuple[str, ...]:
+    """Names of the judges whose models a run serves itself, in training and on held-out tasks."""
+    names = dict.fromkeys((*config.rewards.functions, config.evaluation.eval_reward_func))
+    return tuple(name for name in names if served_model(name) is not None)
 
 
 def parameter_texts(name: str, *, label: str, error: type[PacelineError]) -> dict[str, str]:

@@ -185,8 +185,8 @@ class RewardConfig:
 
     reward_funcs: tuple[str, ...] | None = None
     """Names, `module:function`, `file.py:function`, `model:NAME` of a sequence-classification model (a directory or Hub
-    name), or `judge:http://HOST:PORT/v1(model=NAME)` of a language model that grades, summed with `reward_weights`;
-    None: accuracy, or with an `environment` its own reward alone."""
+    name), `judge:http://HOST:PORT/v1(model=NAME)` of a language model that grades, or `judge:MODEL` of one that the run
+    serves itself, summed with `reward_weights`; None: accuracy, or with an `environment` its own reward alone."""
     reward_weights: tuple[float, ...] | None = None
     """One weight per reward function; None: all 1."""
     max_reward_failure_rate: float = 0.05

@@ -1,11 +1,17 @@
-"""What can be said of a reward model by its files, before torch is imported."""
+"""What can be said of a reward model or a judge's model by its files, before torch is imported."""
 
+import hashlib
 import json
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
 from paceline.errors import RewardError
+
+SAMPLES, SAMPLE_BYTES = 64, 65536
+"""Number and size of the evenly spread samples of a weight file: other weights differ nearly everywhere."""
 
 
 def check_reward_model(name: str) -> None:
@@ -42,6 +48,43 @@ def reward_model_files(name: str) -> list[Path]:
     """Weights, configuration and tokenizer of a reward model in a directory; none of one on the Hub."""
     patterns = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
     return sorted(file for pattern in patterns for file in Path(name).expanduser().glob(pattern))
+
+
+def language_model_files(name: str) -> list[Path]:
+    """Weights, configuration and tokenizer of a judge's model, those of an adapter's base too, as `--model` finds it: a
+    directory, a run's directory, a GGUF file, or a Hub name whose files are in its cache. None of any other."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        return [path]
+    if (path / "config.yaml").is_file() and not (path / "config.json").is_file():
+        path /= "final"
+    if not path.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        with suppress(ValueError):  # no name that the Hub can have
+            cached = try_to_load_from_cache(name, "config.json")
+            return reward_model_files(str(Path(cached).parent)) if isinstance(cached, str) else []
+        return []
+    found = reward_model_files(str(path))
+    with suppress(OSError, ValueError, KeyError, TypeError):  # no adapter, or one that is refused when it is loaded
+        base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
+        found += language_model_files(str(base))
+    return found
+
+
+def sampled_digest(file: Path) -> str:
+    """Hash a file's size and evenly spread samples of it; a small file is hashed whole."""
+    size = file.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    if size <= SAMPLES * SAMPLE_BYTES:
+        starts: Iterable[int] = range(0, size, SAMPLE_BYTES)
+    else:
+        starts = [(size - SAMPLE_BYTES) * n // (SAMPLES - 1) for n in range(SAMPLES)]
+    with file.open("rb") as stream:
+        for start in starts:
+            stream.seek(start)
+            digest.update(stream.read(SAMPLE_BYTES))
+    return digest.hexdigest()[:16]
 
 
 def _check_config(name: str, path: Path) -> None:

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import cast
 
-from paceline.config.reading import base_name, is_code
+from paceline.config.reading import base_name, is_code, served_model
 from paceline.config.sections import JUDGE, RewardConfig, SamplingConfig
 from paceline.errors import RewardError
 from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answer_format, think_answer_tags
@@ -15,6 +15,7 @@ from paceline.rewards.builtin.length import cosine, repetition, soft_overlong
 from paceline.rewards.builtin.tools import react_format, tool_call
 from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, right_of
 from paceline.rewards.judges.judge import judge, rubric_file
+from paceline.rewards.model_files import language_model_files
 from paceline.rewards.parameters import parameters_of
 from paceline.runtime.own_code import file_of_code, nearest, own_function
 from paceline.sandbox.levels import Level, open_sandbox
@@ -105,9 +106,9 @@ NO_CONTEXT = RewardContext()  # Context of a function that is resolved outside a
 def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
     """The reward function that `--reward-funcs` calls `name`, made for a run.
 
-    A built-in name may carry parameters: `cosine(max_length=512)`. `judge:` and an address is a language model that
-    grades. Another name with a colon is code of the user's own: `package.module:function` is imported,
-    `path/to/file.py:function` is run once per content of the file.
+    A built-in name may carry parameters: `cosine(max_length=512)`. `judge:` and an address, or a model that the run
+    serves itself, is a language model that grades. Another name with a colon is code of the user's own:
+    `package.module:function` is imported, `path/to/file.py:function` is run once per content of the file.
 
     Raises:
         RewardError: no such built-in name, file, module or function, one that cannot be loaded, or a parameter that
@@ -131,12 +132,15 @@ def has_home(name: str) -> bool:
     return base_name(name) in BUILT_IN or ":" in name
 
 
-def source_file(name: str) -> Path | None:
-    """The file that the function `name` was loaded from, of a judge its rubric's; None: it is built in, or its module
-    has no file."""
+def source_files(name: str) -> list[Path]:
+    """The file that the function `name` was loaded from; of a judge its rubric's, and those of a model that the run
+    serves itself. None of one that is built in, or whose module has no file."""
     if name.startswith(JUDGE):
-        return rubric_file(name)
-    return None if base_name(name) in BUILT_IN else file_of_code(name)
+        model, file = served_model(name), rubric_file(name)
+        files = [] if model is None else language_model_files(model)
+    else:
+        files, file = [], None if base_name(name) in BUILT_IN else file_of_code(name)
+    return [*files, *([] if file is None or not file.is_file() else [file])]
 
 
 def right_from(name: str) -> float:

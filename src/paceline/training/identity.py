@@ -14,17 +14,17 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from paceline.checkpoints.digests import TasksDigest, sampled_digest, tasks_difference, tasks_digest
+from paceline.checkpoints.digests import TasksDigest, tasks_difference, tasks_digest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.changing import Difference, changes_what_is_computed, differences, plain_options, refuse_changes
 from paceline.config.flat_yaml import to_yaml
-from paceline.config.reading import options
+from paceline.config.reading import options, served_model
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.metrics.definitions import Record
 from paceline.models.places import model_place
-from paceline.rewards.model_files import reward_model_files
-from paceline.rewards.resolving import source_file
+from paceline.rewards.model_files import reward_model_files, sampled_digest
+from paceline.rewards.resolving import source_files
 from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.run_inputs import RunInputs
@@ -59,18 +59,19 @@ class RunChange:
 
 
 def graders(config: Config) -> dict[str, dict[str, str]]:
-    """By option and name, a hash of the file of every function that is not built in, and of each reward model's
-    files. What such a file imports, and a model on the Hub, is not looked at."""
+    """By option and name, a hash of the file of every function that is not built in, and of the files of each reward
+    model and each judge's model that the run serves. What such a file imports, and a reward model on the Hub, is not
+    looked at."""
     rewards = config.rewards
     held_out = {config.evaluation.eval_reward_func} - {*rewards.functions}
     files = {
         "reward_funcs": {
-            **{name: _source_files(name) for name in rewards.functions},
+            **{name: source_files(name) for name in rewards.functions},
             **{name: reward_model_files(name) for name in rewards.reward_models},
         },
-        "eval_reward_func": {name: _source_files(name) for name in held_out},
-        "advantage": {name: _source_files(name) for name in (config.advantage.advantage,)},
-        "bound": {name: _source_files(name) for name in (config.loss.bound,)},
+        "eval_reward_func": {name: source_files(name) for name in held_out},
+        "advantage": {name: source_files(name) for name in (config.advantage.advantage,)},
+        "bound": {name: source_files(name) for name in (config.loss.bound,)},
     }
     return {
         option: {name: " ".join(map(sampled_digest, found)) for name, found in named.items() if found}
@@ -130,11 +131,6 @@ def environment_digests(conversations: Conversations | None) -> dict[str, dict[s
 
 def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def _source_files(name: str) -> list[Path]:
-    file = source_file(name)
-    return [] if file is None or not file.is_file() else [file]
 
 
 def find_change(before: Record, config: Config, inputs: RunInputs, *, override: Collection[str]) -> RunChange | None:
@@ -211,7 +207,7 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
         )
         others = [name for name in named if name in old and old[name] != named[name]]
         if others:
-            is_model = others[0] in config.rewards.reward_models
+            is_model = others[0] in config.rewards.reward_models or served_model(others[0]) is not None
             how = "has other files than it had" if is_model else "is of a file with other content than it had"
             changed[option] = f"{others[0]} {how}" + _more(len(others) - 1)
     changed_options = {one.option for one in differences(before["options"], plain_options(config))}

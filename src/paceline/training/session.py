@@ -31,6 +31,7 @@ from paceline.metrics.definitions import Record
 from paceline.models.places import FINAL
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
 from paceline.reports.trackers.opening import open_trackers
+from paceline.rewards.judges.own_service import end_services
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import GraceOver, StopRequest
 from paceline.runtime.watchdog import Watchdog
@@ -134,6 +135,7 @@ class RunSession:
         config, checkpoint, closing = self.config, self.checkpoint, self._closing
         ACTIVITY.spans = [] if config.loop.profile else None
         inputs = self.inputs
+        closing.callback(end_services)
         if inputs.conversations is not None:
             closing.enter_context(inputs.conversations.hosts)
         backend = closing.enter_context(make_backend(config, inputs, checkpoint))

@@ -15,7 +15,7 @@ from paceline.rewards.judges.cache import VerdictCache
 from paceline.rewards.judges.client import JudgeClient
 from paceline.rewards.judges.prompts import VerdictRequest
 from paceline.rewards.judges.settings import JudgeSettings, spending_metrics
-from paceline.rewards.resolving import resolve, source_file
+from paceline.rewards.resolving import resolve, source_files
 from paceline.training.identity import graders
 from tests.scripted_judge import ScriptedJudge, said, score, texts
 
@@ -382,12 +382,32 @@ def test_a_rubric_may_be_a_file_which_is_part_of_the_run(tmp_path):
         "Judge them by this rubric alone:\n\nBe brief, and (always) right.\n"
         in service.bodies[0]["messages"][0]["content"]
     )
-    assert source_file(name) == rubric
+    assert source_files(name) == [rubric]
     config = build_config({"model": "embedded", "dataset": "arithmetic", "reward_funcs": [name]})
     before = graders(config)["reward_funcs"][name]
     rubric.write_text("Be long.")
     assert graders(config)["reward_funcs"][name] != before
-    assert source_file("judge:http://h:1/v1(model=tiny, rubric=be brief)") is None
+    assert source_files("judge:http://h:1/v1(model=tiny, rubric=be brief)") == []
+
+
+def test_the_identity_of_a_model_that_the_run_serves_is_its_files(tmp_path):
+    run, base = tmp_path / "run", tmp_path / "base"
+    for folder in (run / "final", base):
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"weights")
+    (run / "config.yaml").touch()
+    (base / "config.json").write_text("{}")
+    name = f"judge:{run}(rubric=be brief)"
+    config = build_config({"model": "embedded", "dataset": "arithmetic", "reward_funcs": [name]})
+    before = graders(config)["reward_funcs"][name]
+    (run / "final" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    assert {one.name for one in source_files(name)} == {"model.safetensors", "adapter_config.json", "config.json"}
+    adapted = graders(config)["reward_funcs"][name]
+    (base / "model.safetensors").write_bytes(b"others")
+    assert len({before, adapted, graders(config)["reward_funcs"][name]}) == 3
+    file = tmp_path / "judge.gguf"
+    file.touch()
+    assert (source_files(f"judge:{file}"), source_files("judge:embedded")) == ([file], [])
 
 
 def test_a_service_is_looked_at_before_the_run(monkeypatch):
@@ -410,7 +430,14 @@ def test_a_service_is_looked_at_before_the_run(monkeypatch):
     ("name", "message"),
     [
         ("judge:http://h/v1", "model must name the model at the service; add model=NAME, got ''"),
-        ("judge:models/qwen(model=x)", "a model in a directory is served first, for example by `vllm serve"),
+        ("judge:localhost:8000/v1(model=x)", "or by a directory or Hub name of a model that the run serves itself"),
+        (
+            "judge:models/qwen(model=x)",
+            "judge:models/qwen: model is of a judge at an address, and this model is served",
+        ),
+        ("judge:models/qwen(key_env=KEY)", "key_env is of a judge at an address"),
+        ("judge:models/qwen(prompt_tokens=0)", "prompt_tokens must be at least 1, got 0"),
+        ("judge:http://h/v1(model=x, prompt_tokens=9)", "prompt_tokens is of a model that the run serves itself"),
         ("judge:http://h:99999/v1(model=x)", "must be followed by the address of a service"),
         ("judge:http://[h/v1(model=x)", "must be followed by the address of a service"),
         ("judge:(model=x)", "must be followed by the address of a service"),

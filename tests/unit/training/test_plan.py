@@ -16,6 +16,7 @@ from paceline.config.layout import Sizes
 from paceline.engines.local import weights
 from paceline.errors import ModelError
 from paceline.kernels import linear, logprobs
+from paceline.rewards.judges.settings import JudgeSettings
 from paceline.runtime import devices
 from paceline.training.plan import hardware
 from paceline.training.plan import memory as planner
@@ -29,7 +30,7 @@ from paceline.training.plan.describing import (
 )
 from paceline.training.plan.fitting import USABLE, Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
-from paceline.training.plan.memory import activations, computed_bytes, memory_plan, sampler_memory
+from paceline.training.plan.memory import activations, computed_bytes, judge_memory, memory_plan, sampler_memory
 from paceline.training.plan.seconds import step_time
 from paceline.training.plan.shape import model_shape, read_shape
 
@@ -244,6 +245,32 @@ def test_plan_says_how_many_calls_of_a_judge_a_step_makes_without_asking_it(caps
     assert main(["plan", *words, "--reward-funcs", judge]) == 0
     # 4 prompts, 3 * 2 ordered pairs of each, 2 verdicts on each
     assert re.search(r"judge's calls per step +at most 48 without retries: judge:http", capsys.readouterr().out)
+
+
+def test_memory_of_a_judge_that_the_run_serves_by_hand():
+    shape = model_shape({**SHAPE, "vocab_size": 10}, parameters=1_000)
+    judge = JudgeSettings(model="m", concurrency=3, prompt_tokens=20, answer_tokens=10)
+    # whatever the run itself samples
+    memory = judge_memory(build_config({**REQUIRED, "num_generations": 8, "lora_rank": 4}), shape, judge)
+    # each of 3 requests has a prompt and an answer: 2 layers of keys and values, 2 heads of 8 numbers, in 4 bytes
+    assert memory.kv_cache == 3 * (20 + 10) * 2 * 2 * 2 * 8 * 4
+    assert (memory.weights, memory.drawn) == (4_000, 3 * 10 * 4)
+
+
+def test_plan_counts_a_judge_that_the_run_serves_beside_the_trainer(capsys):
+    words = ["plan", "--model", "embedded", "--dataset", "arithmetic", "--gpu", "h100", "--reward-funcs", "accuracy"]
+    assert main(words) == 0
+    alone = capsys.readouterr().out
+    assert main([*words, "judge:embedded(mode=rank)", "--eval-reward-func", "judge:embedded(mode=score)"]) == 0
+    beside = capsys.readouterr().out
+    assert beside.count("Of the process that serves the judge embedded:\n") == 1  # both judges are of one process
+    room = r"Peak (\S+) GiB of the (\S+) GiB of (.+)\."
+    (peak, whole, name), (same, left, less) = (re.search(room, said).groups() for said in (alone, beside))
+    taken = float(re.search(r"serves the judge(?:.*\n)+?in all +(\S+)  GiB", beside)[1])
+    assert (same, less) == (peak, f"{name} beside the judge")
+    assert float(left) == pytest.approx(float(whole) - taken, abs=0.011)
+    assert main([*words, "judge:./nowhere"]) == 2
+    assert "--reward-funcs judge:./nowhere cannot be served: --model ./nowhere is not a" in capsys.readouterr().err
 
 
 def test_plan_says_of_rows_what_a_run_would(tmp_path, monkeypatch, capsys):

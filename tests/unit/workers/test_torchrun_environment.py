@@ -140,6 +140,18 @@ def test_what_starts_processes_of_its_own_is_refused_on_ranks(options):
         check_launched(config, launched(TORCHRUN))
 
 
+@pytest.mark.parametrize("option", ["reward_funcs", "eval_reward_func"])
+def test_a_judge_that_each_process_would_serve_is_refused_where_there_are_several(option):
+    given = {"model": "embedded", "dataset": "arithmetic", option: "judge:runs/judge(mode=score)"}
+    remedy = r"serve it once, by `paceline serve --model runs/judge`, as judge:http://HOST:PORT/v1\(model=runs/judge\)"
+    with pytest.raises(ConfigError, match=f"must give the address of a judge in 8 processes .*{remedy}"):
+        check_launched(build_config(given), launched(TORCHRUN))
+    with pytest.raises(ConfigError, match=f"must give the address of a judge with --cluster, got .*{remedy}"):
+        build_config({**given, "cluster": True})
+    there = "judge:http://127.0.0.1:8000/v1(model=runs/judge)"
+    build_config({**given, option: there, "cluster": True})
+
+
 def test_an_evaluation_on_ranks_is_refused_by_one_of_each_machine():
     said = []
     for number in ("0", "1"):

@@ -18,11 +18,11 @@ from hashlib import blake2b
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import SplitResult, urlsplit
 from urllib.request import Request as HttpRequest
 
 from paceline.errors import RewardError
 from paceline.rewards.judges.cache import VerdictCache
+from paceline.rewards.judges.own_service import OwnService
 from paceline.rewards.judges.prompts import JudgeFailure, JudgeVerdict, VerdictRequest, short
 from paceline.rewards.judges.settings import JudgeSettings, Spending
 from paceline.runtime.activity import ACTIVITY
@@ -40,6 +40,8 @@ TRY_AGAIN = ("connection", "malformed", "server", "timeout")
 PASSING_STATUSES = (408, 425, 429)  # besides 5xx: the request was right, and may succeed later
 KEY_STATUSES = (401, 403)  # whose message may quote the key
 UNKNOWN_FIELD_STATUSES = (400, 422)
+TRIAL = json.dumps({"messages": [{"role": "user", "content": "1"}], "max_tokens": 1}).encode()
+"""What a service of the run's own is asked before the run."""
 
 # How services differ on the same request: fields that are left out, and renamed. The first form that a service takes
 # is kept. OpenAI's reasoning models want the second, older services the third.
@@ -48,6 +50,8 @@ FORMS: Sequence[tuple[frozenset[str], Mapping[str, str]]] = (
     (frozenset({"temperature", "seed"}), {"max_tokens": "max_completion_tokens"}),
     (frozenset({"response_format"}), {}),
 )
+OWN_FORM = 2
+"""The form that `paceline serve` takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,46 +71,48 @@ class VerdictBatch:
 class JudgeClient:
     """Asks a service for verdicts, each once for what was never asked before."""
 
-    def __init__(self, url: str, settings: JudgeSettings, cache: VerdictCache) -> None:
-        """`url`: the address before `/chat/completions`.
-
-        Raises:
-            RewardError: it is no address, or it holds a password or a query, which would be recorded with the run.
-        """
-        parts = SplitResult("", "", "", "", "")
-        with suppress(ValueError):  # brackets or a port that are none
-            given = urlsplit(url)
-            parts = parts if given.port == 0 else given
-        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii():
-            raise RewardError(
-                "--reward-funcs judge: must be followed by the address of a service, such as "
-                "judge:http://127.0.0.1:8000/v1(model=NAME); a model in a directory is served first, for example by "
-                "`vllm serve DIRECTORY`"
-            )
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise RewardError(
-                f"--reward-funcs judge:{parts.scheme}://{parts.hostname}: the address must have no password and no "
-                "query, which would be recorded with the run; name an environment variable with the key as key_env=NAME"
-            )
-        self.url, self.settings, self.cache = url.rstrip("/"), settings, cache
+    def __init__(
+        self, url: str, settings: JudgeSettings, cache: VerdictCache, service: OwnService | None = None
+    ) -> None:
+        """`url`: the address before `/chat/completions`, or the model of a `service` of the run's own."""
+        self.url, self.settings, self.cache, self.service = url.rstrip("/"), settings, cache, service
         self.spending = Spending(calls=settings.call_budget, tokens=settings.token_budget)
-        self._opener = opener(url)
+        self._opener = opener(url if service is None else "http://127.0.0.1")
         self._places = threading.BoundedSemaphore(settings.concurrency)  # also of calls that a batch has given up
-        self._form: int | None = None  # of FORMS, the first that the service has taken
+        # of FORMS, the first that the service has taken
+        self._form: int | None = None if service is None else OWN_FORM
+
+    @property
+    def place(self) -> str:
+        """Where the judge is, behind its name."""
+        return f"at {self.url}" if self.service is None else "served by this run"
+
+    @property
+    def _base(self) -> str:
+        return self.url if self.service is None else self.service.url
 
     def probe(self) -> str:
-        """Ask the service for its models, which costs nothing; return a remark, or "".
+        """Ask the service for its models, which costs nothing; return a remark, or "". One of the run's own is started
+        and asked for a token.
 
         Raises:
-            RewardError: it cannot be reached or does not take the key.
+            RewardError: it cannot be reached, does not take the key, or holds no conversations.
         """
         remedy = "check that the service runs there and, with a key, that key_env names its variable"
-        request = HttpRequest(f"{self.url}/models", headers=self._headers())
+        seconds, path, asked = PROBE_SECONDS, "/models", None
+        if self.service is not None:
+            self.service.start()
+            seconds, path, asked = self.settings.timeout, "/chat/completions", TRIAL
+            remedy = "name a model that `paceline serve` answers from"
+        request = HttpRequest(f"{self._base}{path}", data=asked, headers=self._headers())
         try:
-            with self._opener.open(request, timeout=PROBE_SECONDS) as response:
-                body = read_body(response, until=time.monotonic() + PROBE_SECONDS, limit=LARGEST_ANSWER)
+            with self._opener.open(request, timeout=seconds) as response:
+                body = read_body(response, until=time.monotonic() + seconds, limit=LARGEST_ANSWER)
         except HTTPError as error:
             with error:
+                if self.service is not None:
+                    said = str(self._of_status(error))
+                    raise RewardError(f"--reward-funcs judge:{self.url} does not answer: {said}; {remedy}") from None
                 if error.code not in KEY_STATUSES:
                     return ""  # a service without this list
                 raise RewardError(f"--reward-funcs judge:{self.url} answers {error.code}; {remedy}") from None
@@ -128,6 +134,8 @@ class JudgeClient:
 
         Equal requests are asked once. What has not ended after `seconds` has failed.
         """
+        if self.service is not None:
+            self.service.start()
         keys = [self.key(one) for one in requests]
         batch = VerdictBatch(until=time.monotonic() + seconds)
         self._sort(dict(zip(keys, requests, strict=True)), batch)
@@ -178,9 +186,11 @@ class JudgeClient:
                     batch.changed.notify_all()
 
     def key(self, request: VerdictRequest) -> str:
-        """Hash of all that decides a verdict: address, model, texts, and the number of the repetition."""
+        """Hash of all that decides a verdict: address and model, or the files of a model of the run's own, texts, and
+        the number of the repetition."""
         one = self.settings
-        asked = (VERSION, self.url, one.model, one.temperature, one.answer_tokens, request.repeat)
+        model = (self.url, one.model) if self.service is None else ("own", *self.service.identity)
+        asked = (VERSION, *model, one.temperature, one.answer_tokens, request.repeat)
         return blake2b(json.dumps([*asked, request.messages, request.schema]).encode(), digest_size=20).hexdigest()
 
     def _verdict(self, key: str, request: VerdictRequest, batch: VerdictBatch) -> JudgeVerdict | JudgeFailure:
@@ -249,11 +259,13 @@ class JudgeClient:
             self._places.release()
 
     def _send(self, body: Mapping[str, Any], most: int, seconds: float) -> str:
+        if self.service is not None and (why := self.service.why_ended):
+            raise JudgeFailure("connection", why)
         headers, data = self._headers(), json.dumps(body).encode()
         self.spending.take(most)
         spent, started, ends = most, time.perf_counter(), time.monotonic() + seconds
         try:
-            request = HttpRequest(f"{self.url}/chat/completions", data=data, headers=headers, method="POST")
+            request = HttpRequest(f"{self._base}/chat/completions", data=data, headers=headers, method="POST")
             with self._opener.open(request, timeout=seconds) as response:
                 received = read_body(response, until=ends, limit=LARGEST_ANSWER)
             if received is None:
@@ -296,13 +308,15 @@ class JudgeClient:
         )
 
     def _headers(self) -> dict[str, str]:
-        headers, name = {"Content-Type": "application/json", "Accept": "application/json"}, self.settings.key_env
-        if name:
-            headers["Authorization"] = f"Bearer {self._key()}"
+        headers, key = {"Content-Type": "application/json", "Accept": "application/json"}, self._key()
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         return headers
 
     def _key(self) -> str:
         name = self.settings.key_env
+        if self.service is not None:
+            return self.service.key
         if not name:
             return ""
         key = os.environ.get(name, "").strip()

@@ -11,18 +11,21 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
-from paceline.config.reading import base_name, parameter_texts
+from paceline.config.reading import base_name, parameter_texts, served_model
 from paceline.config.sections import JUDGE
 from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, Grade, RewardContext
 from paceline.rewards.judges.cache import VerdictCache
 from paceline.rewards.judges.client import JudgeClient
+from paceline.rewards.judges.own_service import own_service
 from paceline.rewards.judges.prompts import JudgeFailure, JudgeVerdict, VerdictRequest, short
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.rewards.parameters import parameters_of
@@ -30,21 +33,29 @@ from paceline.rewards.parameters import parameters_of
 RUBRIC_FILES = (".txt", ".md")
 SECRETS = ("key", "token", "secret", "password", "authorization")
 """Words in a parameter's name by which somebody may mean the service's key."""
+OF_ADDRESSES, OF_SERVED = ("model", "key_env"), ("prompt_tokens",)
+"""Parameters of a judge at an address alone, and of one that the run serves itself."""
 
 Answered = JudgeVerdict | JudgeFailure
 
 
 def judge(name: str, context: RewardContext) -> BuiltIn:
-    """The judge that `--reward-funcs` calls `name`, such as `judge:http://127.0.0.1:8000/v1(model=qwen)`.
+    """The judge that `--reward-funcs` calls `name`, such as `judge:http://127.0.0.1:8000/v1(model=qwen)` at an address,
+    or `judge:runs/judge` of a model that the run serves itself once it is asked.
 
     Raises:
         RewardError: no address, a parameter that is none or has a wrong value, a rubric that cannot be read.
     """
-    settings = JudgeSettings(**_parameters(name))  # type: ignore[arg-type]
+    settings = judge_settings(name)
     file = rubric_file(name)
     if file is not None:
         settings = replace(settings, rubric=_rubric(file))
-    client = JudgeClient(base_name(name).removeprefix(JUDGE), settings, VerdictCache())
+    url, service = base_name(name).removeprefix(JUDGE), None
+    if served_model(name) is None:
+        _check_address(url)
+    else:
+        service = own_service(settings)
+    client = JudgeClient(url, settings, VerdictCache(), service)
     one = Judge(client, seed=context.seed, call_seconds=context.call_seconds)
     return BuiltIn(
         name="judge",
@@ -55,6 +66,42 @@ def judge(name: str, context: RewardContext) -> BuiltIn:
         calls=one.calls,
         counts=client.spending.drained,
     )
+
+
+def judge_settings(name: str) -> JudgeSettings:
+    """The parameters in a judge's name, of which a rubric may still be a file; raises as `judge` does."""
+    given, model = _parameters(name), served_model(name)
+    for parameter in given:
+        if model is not None and parameter in OF_ADDRESSES:
+            raise RewardError(
+                f"--reward-funcs {JUDGE}{model}: {parameter} is of a judge at an address, and this model is served by "
+                "the run itself; leave it out"
+            )
+        if model is None and parameter in OF_SERVED:
+            raise RewardError(
+                f"--reward-funcs judge: {parameter} is of a model that the run serves itself; leave it out, the "
+                "service at the address has a limit of its own"
+            )
+    return JudgeSettings(**({"model": model} if model is not None else {}), **given)  # type: ignore[arg-type]
+
+
+def _check_address(url: str) -> None:
+    """Refuse what is no address, or holds a password or a query, which would be recorded with the run."""
+    parts = SplitResult("", "", "", "", "")
+    with suppress(ValueError):  # brackets or a port that are none
+        given = urlsplit(url)
+        parts = parts if given.port == 0 else given
+    if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii():
+        raise RewardError(
+            "--reward-funcs judge: must be followed by the address of a service, such as "
+            "judge:http://127.0.0.1:8000/v1(model=NAME), or by a directory or Hub name of a model that the run serves "
+            "itself"
+        )
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise RewardError(
+            f"--reward-funcs judge:{parts.scheme}://{parts.hostname}: the address must have no password and no "
+            "query, which would be recorded with the run; name an environment variable with the key as key_env=NAME"
+        )
 
 
 def rubric_file(name: str) -> Path | None:
@@ -161,7 +208,7 @@ class Judge:
         open_key = " the key goes over it unencrypted;" if one.key_env and self.client.url.startswith("http:") else ""
         remark = f" {self._remark};" if self._remark else ""
         return (
-            f"judge {one.model} at {self.client.url}, mode {one.mode}:{remark}{open_key} "
+            f"judge {one.model} {self.client.place}, mode {one.mode}:{remark}{open_key} "
             f"{' and '.join(limits) or 'no limit to its calls and tokens'} in each process that grades; "
             f"verdicts are kept in {self.client.cache.directory}"
         )
@@ -275,7 +322,7 @@ class Judge:
 
     def _failure(self, verdicts: Sequence[Answered]) -> RewardError:
         failure = next(one for one in verdicts if isinstance(one, JudgeFailure))
-        return RewardError(f"judge {self.settings.model} at {self.client.url}: {failure.kind}: {failure}")
+        return RewardError(f"judge {self.settings.model} {self.client.place}: {failure.kind}: {failure}")
 
 
 def _question(prompt: str, messages: Sequence[Mapping[str, object]] | None) -> str:

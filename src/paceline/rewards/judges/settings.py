@@ -11,10 +11,10 @@ from paceline.rewards.judges.prompts import RUBRIC, JudgeFailure, JudgeMode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeSettings:
-    """Parameters of a judge: `judge:http://HOST:PORT/v1(model=NAME, mode=pairwise)`."""
+    """Parameters of a judge: `judge:http://HOST:PORT/v1(model=NAME, mode=pairwise)`, `judge:MODEL(mode=pairwise)`."""
 
     model: str = ""
-    """Name of the model at the service; it has to be given."""
+    """Name of the model at the service; it has to be given with an address."""
     rubric: str = RUBRIC
     """What is good: a file that ends in .txt or .md, or text without commas and brackets."""
     mode: JudgeMode = "score"
@@ -25,6 +25,8 @@ class JudgeSettings:
     temperature: float = 0.0
     answer_tokens: int = 512
     """Tokens of an answer, at most."""
+    prompt_tokens: int = 3584
+    """Tokens of a request, at most, to a model that the run serves itself."""
     timeout: float = 60.0
     """Seconds of one call, at most."""
     retries: int = 3
@@ -51,6 +53,7 @@ class JudgeSettings:
             ),
             ("temperature", self.temperature, self.temperature >= 0, "be at least 0"),
             ("answer_tokens", self.answer_tokens, self.answer_tokens >= 1, "be at least 1"),
+            ("prompt_tokens", self.prompt_tokens, self.prompt_tokens >= 1, "be at least 1"),
             ("timeout", self.timeout, self.timeout > 0, "be above 0"),
             ("retries", self.retries, self.retries >= 0, "be at least 0"),
             ("concurrency", self.concurrency, 1 <= self.concurrency <= 1024, "lie in [1, 1024]"),

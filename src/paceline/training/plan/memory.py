@@ -10,9 +10,10 @@ in a run that goes on after one.
 import math
 from dataclasses import dataclass, replace
 
-from paceline.config.layout import Sizes
-from paceline.config.sections import Config
+from paceline.config.layout import ClusterConfig, ParallelConfig, Sizes
+from paceline.config.sections import Config, EngineConfig, LoraConfig, ModelConfig, SamplingConfig
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, RecomputedLayers, choose_cut
+from paceline.rewards.judges.settings import JudgeSettings
 from paceline.training.plan.batches import considered_micro_batches, even_tokens, forwarded_tokens
 from paceline.training.plan.hardware import CPU, Device
 from paceline.training.plan.shape import ModelShape
@@ -276,6 +277,29 @@ def sampler_memory(config: Config, shape: ModelShape, sizes: Sizes, *, on: Devic
     return SamplerMemory(
         libraries=LIBRARIES[on.kind],
         weights=(shape.parameters + adapter) * FLOAT32_BYTES,
+        engine=engine,
+        kv_cache=kv_cache,
+        drawn=drawn,
+    )
+
+
+def judge_memory(config: Config, shape: ModelShape, judge: JudgeSettings, *, on: Device = CPU) -> SamplerMemory:
+    """Memory of the process that serves a judge's model for a run: `concurrency` requests at their longest."""
+    served = replace(
+        config,
+        model=ModelConfig(model=judge.model),
+        lora=LoraConfig(),
+        engine=EngineConfig(concurrent_sequences=judge.concurrency),
+        sampling=SamplingConfig(num_generations=1, max_completion_length=judge.answer_tokens),
+        data=replace(config.data, max_prompt_length=judge.prompt_tokens),
+        loop=replace(config.loop, prompts_per_step=judge.concurrency),
+        cluster=ClusterConfig(),
+        parallel=ParallelConfig(),
+    )
+    engine, kv_cache, drawn = _engine(served, shape, ONE, on)
+    return SamplerMemory(
+        libraries=LIBRARIES[on.kind],
+        weights=shape.parameters * FLOAT32_BYTES,
         engine=engine,
         kv_cache=kv_cache,
         drawn=drawn,

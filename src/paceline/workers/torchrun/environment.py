@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paceline.config.building import refuse_served_judges
 from paceline.config.layout import layout, training_ranks
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
@@ -94,6 +95,7 @@ def check_launched(config: Config, place: Launched) -> None:
             "samples has a vLLM in its process; the samplers of --cluster may spread theirs"
         )
     layout(config.parallel, training_ranks(config.parallel, place.size))
+    refuse_served_judges(config, f"in {place.size} processes that a launcher starts")
     if place.secret is None and not place.is_one_machine:
         raise ConfigError(
             f"{SECRET} must be set where ranks are on several machines: by it they know each other; give every rank "
