@@ -107,6 +107,7 @@ def tiny_engine(*, slots: int = 64) -> LocalEngine:
 def server(engine: TrainedEngine, **given) -> Iterator[ModelServer]:
     """A server on a free port, stopped at the end."""
     one = ModelServer(served(engine, **given), host="127.0.0.1", port=0, key=KEY)
+    one.model.start()
     try:
         yield one
     finally:

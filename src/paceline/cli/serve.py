@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse, port_of
@@ -79,14 +80,20 @@ def run(argv: list[str]) -> int:
     from paceline.serving.server import ModelServer
 
     server = ModelServer(model, host=host, port=port, key=key)
-    with StopRequest() as stop:
-        print(f"{model.name} answers at {server.endpoint.base_url}, until Ctrl-C")
-        print(f"key: {server.endpoint.key if key is None else 'as it was given'}", flush=True)
+
+    def stop_when_asked() -> int:
         while stop.received is None and not server.wait(LOOK_SECONDS):
             pass
         if stop.received is not None:
             print(f"{stop.received}: answers in hand have {grace:g} seconds", flush=True)
-        broken = server.stop(grace)
+        return server.stop(grace)
+
+    with StopRequest() as stop, ThreadPoolExecutor(1, thread_name_prefix="stop") as other_thread:
+        print(f"{model.name} answers at {server.endpoint.base_url}, until Ctrl-C")
+        print(f"key: {server.endpoint.key if key is None else 'as it was given'}", flush=True)
+        stopped = other_thread.submit(stop_when_asked)
+        model.run()
+        broken = stopped.result()
     if stop.received is None:
         raise server.failure or EngineError("the engine has ended, by the error above; start the server again")
     print("ended" if not broken else f"ended; answers that were broken off: {broken}")

@@ -1,7 +1,7 @@
 """Requests under way for one engine: they wait in the order of arrival, share its batch, and hear of each token.
 
-The engine has a thread of its own, and so has the handing on of what it samples: one for all requests, as waking a
-thread for each token of each takes more than a small model does. Neither waits for a client.
+Handing on what the engine samples has a thread of its own: one for all requests, as waking a thread for each token of
+each takes more than a small model does. Neither it nor the engine waits for a client.
 """
 
 import queue
@@ -124,7 +124,7 @@ class Generations(RequestStream):
         return len(self._running)
 
     def run(self, engine: TrainedEngine, *, length: int) -> None:
-        """Let the engine sample until `close`, or until it fails; call it in a thread of its own."""
+        """Let the engine sample until `close`, or until it fails."""
         handing_on = threading.Thread(target=self._hand_on, name="answers", daemon=True)
         handing_on.start()
         try:

@@ -55,7 +55,7 @@ pre{{overflow:auto;padding:1em;border:1px solid #8886}}td{{padding:.2em 1em .2em
 
 
 class ModelServer:
-    """Answers the requests of any number of clients from one model, until it is stopped."""
+    """Answers the requests of any number of clients from one model, whose engine runs, until it is stopped."""
 
     def __init__(self, model: ServedModel, *, host: str, port: int, key: str | None) -> None:
         """Listen; `port` 0: on any that is free, `key` None: a new one.
@@ -77,7 +77,6 @@ class ModelServer:
         self.endpoint.pages = {"/": self._page, "/health": self._health, "/metrics": self._metrics}
         self._lock = threading.Lock()
         self._outcomes, self._seconds, self._pending = Counter[str](), defaultdict[str, float](float), set[Pending]()
-        self._engine = model.start()
         self.endpoint.start()
 
     @property
@@ -93,10 +92,9 @@ class ModelServer:
         """Refuse further requests, and answer those in flight within `grace` seconds; returns how many were cut."""
         self.endpoint.ended = STOPPING
         self.model.generations.close(STOPPING)
-        self._engine.join(grace)
-        broken = self.model.generations.break_off(BROKEN_OFF) if self._engine.is_alive() else 0
+        broken = 0 if self.wait(grace) else self.model.generations.break_off(BROKEN_OFF)
         until = time.monotonic() + LAST_SECONDS
-        self._engine.join(LAST_SECONDS)
+        self.wait(LAST_SECONDS)
         for pending in self._in_flight():
             pending.is_written.wait(max(0.0, until - time.monotonic()))
         self.endpoint.close()
