@@ -543,6 +543,7 @@ def test_methods_that_a_subclass_overrides_are_called_while_training(tmp_path):
         ("compute_loss", "choose the objective by loss_type"),
         ("create_optimizer", r"give optimizers=\(optimizer, scheduler\)"),
         ("_calculate_rewards", "grade completions with reward_funcs"),
+        ("_generate", "the built-in engine samples"),
     ],
 )
 def test_a_subclass_whose_method_would_never_be_called_is_refused(tmp_path, hook, remedy):

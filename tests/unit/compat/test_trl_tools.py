@@ -394,6 +394,10 @@ def test_the_column_chooses_the_environment(trained):
         args={"per_device_train_batch_size": 6, "num_generations": 2, "shuffle_dataset": False},
     )
     assert trainer.reward_func_names == ["recorder", "Counter"]  # one for both of its names
+    functions = {name: [one.__name__ for one in tools] for name, tools in trainer._env_tools.items()}
+    assert functions == {"counter": ["increment"], "again": ["increment"], "echo": ["shout"]}
+    kinds = {name: [type(one) for one in pool] for name, pool in trainer._environment_pool.items()}
+    assert kinds == {"counter": [Counter], "again": [Counter], "echo": [Echo]}  # the object that was looked at
     trainer.train()
     shown = [re.findall(r'"name": "(\w+)"', prompt.split("<|end|>")[0]) for prompt in trainer.engine.prompts[:6]]
     assert sorted(shown) == [["increment"]] * 4 + [["shout"]] * 2  # in the order in which they have begun
@@ -661,3 +665,86 @@ def test_an_error_of_a_rollout_func_ends_the_run(trained):
     trainer = trained(trls_script, rows=[question()], reward_funcs=Recorder(), rollout_func=broken)
     with pytest.raises(TrainingError, match="no room"):
         trainer.train()
+
+
+def test_a_rollout_func_may_be_replaced_but_not_taken_away(trained):
+    trainer = trained(trls_script, rows=[question()], reward_funcs=Recorder(), rollout_func=turns_of)
+    trainer.rollout_func = lambda prompts, trainer: {**turns_of(prompts, trainer), "seed": 8}
+    trainer.train()
+    assert trainer._job.sources[0].given["seed"] == [8, 8, 8]
+    trainer.rollout_func = None
+    with pytest.raises(ConfigError, match="rollout_func must be given to the constructor"):
+        trainer.train()
+
+
+# --- `_generate`, one completion of each prompt
+
+
+def test_a_program_may_sample_conversations(trained):
+    trainer = trained(trls_script, rows=[question()], reward_funcs=Recorder(), tools=[multiply])
+    prompt = question("4 times 3?")["prompt"]
+    found = trainer._generate([prompt, prompt, prompt])
+    prompt_ids, completion_ids, tool_mask, completions, logprobs, extra_fields, images, tool_images = found
+    assert [TOKENIZER.decode(ids) for ids in prompt_ids] == trainer.engine.prompts[:3]
+    assert "4 times 3?" in trainer.engine.prompts[0]
+    assert [[message["role"] for message in one] for one in completions] == [
+        ["assistant", "tool", "assistant"],
+        ["assistant", "tool", "assistant"],
+        ["assistant"],
+    ]
+    assert (completions[0][1]["content"], completions[0][2]["content"]) == ("12", "Done!")
+    first, last = [*ids_of(call("multiply", a=3, b=4)), END], [*ids_of("Done!"), END]
+    between = len(completion_ids[0]) - len(first) - len(last)
+    assert completion_ids[0][: len(first)] == first
+    assert completion_ids[0][-len(last) :] == last
+    assert tool_mask[0] == [1] * len(first) + [0] * between + [1] * len(last)
+    assert logprobs[0] == [-1.0] * len(first) + [0.0] * between + [-1.0] * len(last)
+    assert (completion_ids[2], tool_mask[2]) == ([*ids_of("I don't know"), END], [1] * 13)
+    assert (extra_fields, images, list(tool_images)) == ({}, None, [])
+
+
+def test_a_completion_of_a_text_is_text_and_has_no_mask(trained):
+    trainer = trained(lambda prompt, index: "Ho", rows=[{"prompt": "Hi"}], reward_funcs=Recorder())
+    found = trainer._generate(["Hi"])
+    assert (found.completions, found.tool_mask, found.logprobs) == (["Ho"], None, [[-1.0] * 3])
+
+
+def test_a_rollout_func_is_asked_instead(trained):
+    trainer = trained(trls_script, rows=[question()], reward_funcs=Recorder(), rollout_func=turns_of)
+    prompts = [question("Hi")["prompt"], question("Ho")["prompt"]]
+    found = trainer._generate(prompts)
+    assert trainer.asked == prompts
+    assert (found.prompt_ids, found.tool_mask) == ([ids_of("Hi")] * 2, [[1, 0, 0, 1, 1]] * 2)
+    assert found.completions[0] == [{"role": "assistant", "content": "abcd"}]
+    assert found.extra_fields == {"won": [0.0, 1.0], "seed": 7}
+    trainer.rollout_func = lambda prompts, trainer: {"prompt_ids": [[1]], "completion_ids": [[2]]}
+    with pytest.raises(ConfigError, match=r"rollout_func must return keys \['logprobs'\]"):
+        trainer._generate(["Hi"])
+
+
+def test_vllm_is_given_the_weights_once_a_step(trained):
+    given = []
+    trainer = trained(lambda prompt, index: "Ho", rows=[{"prompt": "Hi"}], reward_funcs=Recorder())
+    trainer.engine.take_weights = given.append
+    trainer.use_vllm, trainer.state.global_step = True, 4
+    trainer._generate(["Hi"])
+    trainer._generate(["Hi"])
+    assert given == [0]  # the policy version
+    trainer.state.global_step = 5
+    trainer._generate(["Hi"])
+    assert given == [0, 0]
+
+
+def test_an_environment_that_fails_is_no_completion(trained):
+    def lost(a: int) -> int:
+        """
+        Lose the connection.
+
+        Args:
+            a: Anything.
+        """
+        raise ConnectionError("gone")
+
+    trainer = trained(lambda prompt, index: call("lost", a=1), rows=[question()], reward_funcs=Recorder(), tools=[lost])
+    with pytest.raises(TrainingError, match="gone"):
+        trainer._generate([question()["prompt"]])

@@ -123,11 +123,11 @@ def one_of(**given: Any) -> Any:
     return there[0] if there else None
 
 
-def refuse_hooks(trainer: type) -> None:
-    """Refuse a subclass whose methods would never be called (ConfigError)."""
+def refuse_hooks(trainer: type, base: type) -> None:
+    """Refuse a subclass of `base` with methods of its own that would never be called (ConfigError)."""
     for remedy, names in NEVER_CALLED.items():
         for name in names.split():
-            if hasattr(trainer, name):
+            if getattr(trainer, name, None) is not getattr(base, name, None):
                 raise ConfigError(f"{trainer.__name__}.{name} would never be called by this loop; {remedy}")
 
 

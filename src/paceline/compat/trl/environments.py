@@ -44,6 +44,10 @@ class GivenEnvironments:
     """By the name that rows call it by."""
     tools: Tools = ()
     """Every function that some conversation may call, methods of environments among them."""
+    offered: Mapping[str, Tools] = field(default_factory=dict)
+    """The functions of each environment of a factory, by the names of `specs`."""
+    pools: Mapping[str, SlotPool] = field(default_factory=dict)
+    """Objects of each factory, by the same names."""
     kinds: Mapping[str, type] = field(default_factory=dict)
     """Classes that give rewards, by the name of the reward; of an address, `Environment`."""
     are_chosen: bool = False
@@ -120,6 +124,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
         )
     lent, names, specs = list[Loan](), dict[type, str](), dict[str, EnvironmentSpec]()
     functions, kinds = list(shared), dict[str, type]()
+    offered, pools = dict[str, Tools](), dict[str, SlotPool]()
     for key, make in factories.items():
         pool = SlotPool(make)
         inner = _first(pool, make, seconds)
@@ -134,6 +139,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
         functions += [method for method in methods if method not in functions]
         if has_reward := inspect.isfunction(getattr(kind, "get_reward", None)):
             kinds[name] = kind
+        offered[key or name], pools[key or name] = (*shared, *methods), pool
         specs[key or name] = EnvironmentSpec(
             name=name,
             make=_never,
@@ -141,7 +147,16 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
             tools=tuple(map(tool_schema, (*shared, *methods))),
             has_reward=has_reward,
         )
-    return GivenEnvironments(specs=specs, tools=functions, kinds=kinds, are_chosen=are_chosen, own_data=True, lent=lent)
+    return GivenEnvironments(
+        specs=specs,
+        tools=functions,
+        offered=offered,
+        pools=pools,
+        kinds=kinds,
+        are_chosen=are_chosen,
+        own_data=True,
+        lent=lent,
+    )
 
 
 def _by_address(addresses: Sequence[Any], tools: Tools, sandbox: str) -> GivenEnvironments:

@@ -214,7 +214,7 @@ def adapted(
             messages = [[] for _ in texts]
         # a completion has the prompt's form: text, or messages
         answers = [
-            text if isinstance(prompt, str) else _up_to_last(said, text)
+            text if isinstance(prompt, str) else up_to_last(said, text)
             for prompt, text, said in zip(prompts, texts, messages, strict=True)
         ]
         names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
@@ -239,7 +239,7 @@ _SIGNATURE = inspect.Signature(
 )
 
 
-def _up_to_last(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
+def up_to_last(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
     """Return the messages of a conversation up to the model's last one: an answer that it never read is left out."""
     places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     return [*messages[: places[-1] + 1]] if places else [{"role": "assistant", "content": text}]

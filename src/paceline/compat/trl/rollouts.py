@@ -48,7 +48,7 @@ class RolloutFunction:
         """
         entries = [task for task, _ in drawn for _ in range(num_generations)]
         output = self.function([copy.deepcopy(cast(Any, task.columns[ROW])["prompt"]) for task in entries])
-        lists = _lists(output, len(entries))
+        lists = checked_lists(output, len(entries))
         extras = {name: value for name, value in output.items() if name not in (*REQUIRED, "env_mask")}
         version = cast(TrainedEngine, engine).policy_version
         found = list[Completed]()
@@ -155,7 +155,7 @@ class _Part:
     logprobs: tuple[float, ...]
 
 
-def _lists(output: Any, size: int) -> Mapping[str, list[Any]]:
+def checked_lists(output: Any, size: int) -> Mapping[str, list[Any]]:
     """Check the lists of one entry per completion."""
     if not isinstance(output, Mapping):
         raise ConfigError(f"rollout_func must return a dict, got a {type(output).__name__}")

@@ -97,12 +97,21 @@ class SlotPool:
 
     def take(self) -> Slot:
         """Take a free slot, or a new one."""
-        while not self._returned.empty():
-            heapq.heappush(self._free, self._returned.get())
+        self._collect()
         if self._free:
             return heapq.heappop(self._free)
         self._count += 1
         return Slot(self._count - 1, self._factory)
+
+    @property
+    def free(self) -> list[Any]:
+        """Objects that no episode has, in the order of their slots."""
+        self._collect()
+        return [slot.inner for slot in sorted(self._free)]
+
+    def _collect(self) -> None:
+        while not self._returned.empty():
+            heapq.heappush(self._free, self._returned.get())
 
     def give_back(self, slot: Slot) -> None:
         """Give back a slot, from any thread; one whose thread is lost is left behind."""

@@ -22,6 +22,7 @@ from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_s
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import AddressedRows, ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.environments import environment_reward, given_environments
+from paceline.compat.trl.generate import Generated, VllmWeights, generated, sampling_by_program
 from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
 from paceline.compat.trl.history import LogPrinter, LogProgress, metrics_text
 from paceline.compat.trl.publishing import publish_card, upload
@@ -75,7 +76,7 @@ class GRPOTrainer:
         `others` are arguments of transformers' trainers, all refused. A PacelineError names an argument that cannot be
         used, its value and the remedy.
         """
-        checks.refuse_hooks(type(self))
+        checks.refuse_hooks(type(self), GRPOTrainer)
         checks.refuse_what_is_not_offered(**others)
         self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
         if isinstance(train_dataset, str):
@@ -104,8 +105,9 @@ class GRPOTrainer:
             peft_config=peft_config,
             quantization_config=checks.one_of(**quantizations(self.args, quantization_config)),
             environments=self._environments,
-            rollout_func=None if rollout_func is None else lambda prompts: rollout_func(prompts, self),
+            rollout_func=None if rollout_func is None else lambda prompts: self.rollout_func(prompts, self),
         )
+        self.rollout_func = rollout_func
         self.state, self._reward_log = TrainerState(), RewardLog()
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self._build(arguments)
@@ -151,6 +153,8 @@ class GRPOTrainer:
         self.tools = list(self._environments.tools)
         self.num_generations = config.sampling.num_generations
         self.beta, self.aux_loss_enabled = config.loss.beta, False
+        self.use_vllm, self.vllm_generation = self.args.use_vllm, VllmWeights(self._job.backend)
+        self._last_loaded_step = self._calls = 0  # of `_generate`
         self.hub_model_id = self.args.hub_model_id or self._job.output_dir.name
         self.accelerator = ScriptAccelerator(self.args.device, self.args.launched)
 
@@ -158,6 +162,18 @@ class GRPOTrainer:
     def environments(self) -> list[Any]:
         """Objects of `environment_factory` in the order of the completions since the present step began."""
         return self._environments.objects
+
+    @property
+    def _env_tools(self) -> dict[str | None, list[Any]]:
+        """Functions of each environment under TRL's name for them: by its key, or None where there is one alone."""
+        chosen = self._environments.are_chosen
+        return {name if chosen else None: list(tools) for name, tools in self._environments.offered.items()}
+
+    @property
+    def _environment_pool(self) -> dict[str | None, list[Any]]:
+        """Objects of each environment that no conversation has, by the same names."""
+        chosen = self._environments.are_chosen
+        return {name if chosen else None: pool.free for name, pool in self._environments.pools.items()}
 
     @property
     def entropy_coef(self) -> float:
@@ -218,6 +234,11 @@ class GRPOTrainer:
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
         checks.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
         job, before = self._job, ""
+        if (self.rollout_func is None) != (job.inputs.completer is None):
+            raise ConfigError(
+                "rollout_func must be given to the constructor, and may be replaced by another one later, got a change "
+                f"to {self.rollout_func!r}; make a new GRPOTrainer"
+            )
         if self._observer.has_begun and not resume_from_checkpoint:
             before = set_run_aside(job.output_dir)
             if job.launch is None:
@@ -229,7 +250,7 @@ class GRPOTrainer:
         loop = replace(config.loop, save_steps=interval(self.args, "save", rows))
         evaluation = replace(config.evaluation, eval_steps=interval(self.args, "eval", rows))
         self._job = replace(job, config=replace(config, loop=loop, evaluation=evaluation))
-        with said_in_field_names():
+        with said_in_field_names(), sampling_by_program(self._job):
             output = run_training(self._job, self._observer, resume, before=before)
         if self.args.push_to_hub:
             self.push_to_hub()
@@ -268,9 +289,11 @@ class GRPOTrainer:
                 )
                 for name, dataset in held_out_sets(given).items()
             ]
+            # the engine is chosen where the results are asked for
             results = (one.evaluate(self._job.backend.engine, step=self.state.global_step) for one in evaluators)
         several, metrics = isinstance(given, Mapping), dict[str, float | None]()
-        with nullcontext() if run is not None or conversations is None else conversations.hosts:
+        hosts = nullcontext() if run is not None or conversations is None else conversations.hosts
+        with hosts, sampling_by_program(self._job):
             for one in results:
                 prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
                 metrics |= self._observer.report(one, prefix=prefix)
@@ -278,6 +301,10 @@ class GRPOTrainer:
             rewards = [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
             metrics[f"{metric_key_prefix}_reward"] = mean_and_std(rewards)[0]
         return metrics
+
+    def _generate(self, prompts: list[Any]) -> Generated:
+        """Sample one completion of each prompt, as TRL's method of this name does."""
+        return generated(self, prompts)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches of rows in the order of the first epoch's steps; the loop itself does not use it."""
