@@ -14,6 +14,7 @@ environments.py     tools and environments as TRL takes them, as ours
 slots.py            objects of environments, each with a thread, lent to one episode after another
 rollouts.py         a rollout_func in the place of the engine
 building.py         a run from the trainer's arguments; the learning rate as transformers schedules it
+generate.py         sampling by a program: a generate on its model, and TRL's `_generate`
 checks.py           the trainer's arguments; refusals of them, of what a program overrides, and of late changes
 history.py          metrics under TRL's names, for the log, a person and the trackers
 ranks.py            a trainer on ranks: its layout, and which of its methods all ranks call together
