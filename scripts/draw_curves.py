@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import matplotlib.pyplot as plt
-
 from real_studies import RUNS, SEEDS, STUDIES, directory
 
 from paceline.checkpoints.run_directory import RunDir
@@ -124,7 +124,7 @@ def finish(axes: plt.Axes, across: str) -> None:
     axes.grid(axis="y", color="#e6e3dd", linewidth=0.8)
 
 
-def draw_learning(result: Mapping) -> None:
+def draw_learning(result: Mapping[str, Any]) -> None:
     """Both trainers' accuracy over time and over tokens: the mean of the seeds, and from the lowest to the highest."""
     canvas, panels = plt.subplots(1, 2, figsize=(8, 3.6), layout="constrained")
     panel_of = {"minutes of training": ("seconds", 60), "thousand sampled tokens": ("tokens", 1000)}
@@ -148,10 +148,10 @@ def draw_learning(result: Mapping) -> None:
 
 
 def draw_studies() -> None:
-    """The arms of the studies on the real model, one below the other: each seed's accuracy and interval, and the mean."""
+    """The arms of the studies on the real model, one below the other: accuracies with intervals, and the mean."""
     rows = [(study, arm, options) for study, arms in STUDIES.items() for arm, options in arms.items()]
     canvas, axes = plt.subplots(figsize=(8, 0.36 * len(rows) + 0.8), layout="constrained")
-    for row, (study, arm, options) in enumerate(rows):
+    for row, (study, _, options) in enumerate(rows):
         lasts = [RunDir(directory(options, seed)).evals()[-1] for seed in SEEDS]
         for seed, last in zip(SEEDS, lasts, strict=True):
             place, colour = row + 0.2 * (seed - 1), BLUES[seed]

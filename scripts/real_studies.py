@@ -4,8 +4,9 @@
     python scripts/real_studies.py [STUDY ...]
 
 Every run is a short form of `examples/smollm2.yaml`: SmolLM2-135M-Instruct, word problems of one step, 20 steps of 32
-completions. Two runs are made at a time, with a thread each, but those of `staleness` one after the other, since their
-seconds count. They lie in `runs/real-studies`; those that are there are not made again, and one that was stopped goes on.
+completions. Two runs are made at a time, with a thread each, but those of `staleness` one after the other, as their
+seconds count. They lie in `runs/real-studies`; those that are there are not made again, and one that was stopped goes
+on.
 """
 
 import subprocess
@@ -95,8 +96,11 @@ def train(options: Mapping[str, object], seed: int) -> None:
         raise SystemExit(f"{run.name} ended with {status}; {RUNS / run.name}.log has what it said")
 
 
+HEADINGS = "| arm | right after, seeds 0, 1, 2 (95 % interval) | mean | tokens | seconds |\n|---|---|--:|--:|--:|"
+
+
 def row(arm: str, runs: Sequence[RunDir]) -> str:
-    """The accuracy of each seed after training with its interval, their mean, and a run's sampled tokens and seconds."""
+    """A table row: the accuracy of each seed with its interval, the mean, and sampled tokens and seconds of a run."""
     lasts = [run.evals()[-1] for run in runs]
     cells = [f"{100 * one['accuracy']:.1f} ({100 * one['ci_low']:.1f} to {100 * one['ci_high']:.1f})" for one in lasts]
     tokens = mean(sum(step["tokens_generated"] for step in run.metrics()) for run in runs)
@@ -113,7 +117,7 @@ def tables(names: Sequence[str]) -> Iterator[str]:
             made = [pool.submit(train, options, seed) for seed in SEEDS for options in arms.values()]
         for one in made:
             one.result()
-        yield f"\n{name}\n\n| arm | right after, seeds 0, 1, 2 (95 % interval) | mean | tokens | seconds |\n|---|---|--:|--:|--:|"
+        yield f"\n{name}\n\n{HEADINGS}"
         for arm, options in arms.items():
             yield row(arm, [RunDir(directory(options, seed)) for seed in SEEDS])
 

@@ -113,7 +113,7 @@ def test_an_agent_of_a_library_is_trained_as_it_is(tmp_path, monkeypatch):
     model.config.max_position_embeddings = 8192  # the agent's words are read byte by byte, those on its mistakes too
     model.save_pretrained(tmp_path / "policy")
     tiny_tokenizer().save_pretrained(tmp_path / "policy")
-    agent = "--environment harness:examples/smolagents_agent.py:play --dataset seeds --eval-reward-func play"
+    agent = "--environment harness:examples/smolagents_agent.py:play --dataset arithmetic --eval-reward-func play"
     short = (
         "--max-steps 1 --prompts-per-step 2 --num-generations 2 --eval-size 1 --max-turns 6 --max-turn-length 8 "
         "--max-prompt-length 4096 --max-completion-length 2048"
@@ -121,6 +121,6 @@ def test_an_agent_of_a_library_is_trained_as_it_is(tmp_path, monkeypatch):
     given = ["--model", str(tmp_path / "policy"), *agent.split(), *short.split()]
     assert main(["train", *given, "--output-dir", str(tmp_path / "run")]) == 0
     found = list(RunDir(tmp_path / "run").rollouts(1))
-    # four turns that are no call, which the library answers with what is wrong, and the answer that it asks for then
-    assert [len(one["episode"]["turns"]) for one in found] == [5] * 4
+    # three turns that are no call, which the library answers with what is wrong, and the answer that it asks for then
+    assert [len(one["episode"]["turns"]) for one in found] == [4] * 4
     assert [(one["episode"]["failure"], one["reward"]) for one in found] == [(None, 0.0)] * 4
