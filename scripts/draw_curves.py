@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 import matplotlib.pyplot as plt
-from real_studies import RUNS, SEEDS, STUDIES, directory
+from real_studies import SEEDS, STUDIES, directory
 
 from paceline.checkpoints.run_directory import RunDir
 
@@ -177,8 +177,11 @@ def main() -> None:
         else:
             print(f"{name}: its runs are not all there")
     draw_learning(json.loads(LEARNING.read_text()))
-    if RUNS.is_dir():
+    arms = [options for study in STUDIES.values() for options in study.values()]
+    if all((directory(options, seed) / "summary.json").is_file() for options in arms for seed in SEEDS):
         draw_studies()
+    else:
+        print("real-studies: its runs are not all there")
 
 
 if __name__ == "__main__":

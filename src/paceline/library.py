@@ -173,7 +173,8 @@ def train(
         PacelineError: an option is wrong, or the run failed; the sentence names the option and the remedy.
         KeyboardInterrupt: a signal; the step was finished and a checkpoint written to resume from.
     """
-    with _said_in_keywords():
+    with ExitStack() as after, _said_in_keywords():
+        after.callback(end_services)
         order = _order(options, config, resume, override)
         status = carry_out(
             order.request,
@@ -212,8 +213,10 @@ class Session:
         **options: Any,
     ) -> None:
         """Check everything that needs no weights; arguments and errors are those of `train`."""
-        with _said_in_keywords():
+        with ExitStack() as after, _said_in_keywords():
+            after.callback(end_services)
             self._order = _order(options, config, resume, override)
+            after.pop_all()
         self._console, self._place = console, launched(os.environ)
         self._opened, self._is_entered = self._open(), False
         self._session: RunSession | None = None
@@ -313,6 +316,7 @@ class Session:
     def _open(self) -> Generator[None]:
         order, place = self._order, self._place
         with ExitStack() as around, saying_how_to_resume(order.request, VOICE), _said_in_keywords():
+            around.callback(end_services)
             launch = None
             if place is not None:
                 from paceline.workers.torchrun.launch import Launch

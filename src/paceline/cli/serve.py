@@ -9,7 +9,7 @@ from contextlib import suppress
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse, port_of
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
-from paceline.errors import DONE, INTERRUPTED, ConfigError, EngineError
+from paceline.errors import DONE, INTERRUPTED, ConfigError
 from paceline.runtime.interrupts import StopRequest
 from paceline.serving.loading import load, read_options
 
@@ -86,7 +86,11 @@ def run(argv: list[str]) -> int:
             pass
         if stop.received is not None:
             print(f"{stop.received}: answers in hand have {grace:g} seconds", flush=True)
-        return server.stop(grace)
+        broken = server.stop(grace)
+        if not server.wait(0):  # a step that does not end, in which the main thread hears no signal
+            print(f"ended within a step; answers that were broken off: {broken}", flush=True)
+            os._exit(INTERRUPTED)
+        return broken
 
     with StopRequest() as stop, ThreadPoolExecutor(1, thread_name_prefix="stop") as other_thread:
         print(f"{model.name} answers at {server.endpoint.base_url}, until Ctrl-C")
@@ -95,7 +99,8 @@ def run(argv: list[str]) -> int:
         model.run()
         broken = stopped.result()
     if stop.received is None:
-        raise server.failure or EngineError("the engine has ended, by the error above; start the server again")
+        assert server.failure is not None
+        raise server.failure
     print("ended" if not broken else f"ended; answers that were broken off: {broken}")
     return INTERRUPTED if broken else DONE
 

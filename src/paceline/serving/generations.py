@@ -133,10 +133,12 @@ class Generations(RequestStream):
             self.failure = error
         finally:
             failed = HTTPStatus.INTERNAL_SERVER_ERROR
-            self.break_off(Refusal("the engine has failed; see the server's terminal", status=failed))
+            self.break_off(self._last or Refusal("the engine has failed; see the server's terminal", status=failed))
             self._news.put(None)
-            handing_on.join()
-            self.ended.set()
+            try:
+                handing_on.join()
+            finally:  # also at an interrupt
+                self.ended.set()
 
     def _hand_on(self) -> None:
         while (told := self._news.get()) is not None:

@@ -130,6 +130,12 @@ class ReplacedGenerate(TrainedEngine):
                 f"generate of the model must return a tensor of {len(ids)} rows, each of the {width} tokens that it "
                 f"was given and at least one more, got {got}; correct it, or leave the model's own"
             )
+        vocab_size = self._policy.model.get_output_embeddings().weight.shape[0]
+        if found.is_floating_point() or not 0 <= int(found.min()) <= int(found.max()) < vocab_size:
+            raise ConfigError(
+                f"generate of the model must return token ids from 0 to {vocab_size - 1}, got {found.dtype} from "
+                f"{found.min():g} to {found.max():g}; correct it, or leave the model's own"
+            )
         return found[:, width:]
 
     def _logprobs(self, prompt: Sequence[int], tokens: Sequence[int], temperature: float) -> list[float]:
@@ -193,8 +199,12 @@ class VllmWeights:
         self._backend = backend
 
     def sync_weights(self) -> None:
-        """Give the engine the weights as they are now; the loop itself does so after each of its updates."""
-        self._backend.engine.take_weights(self._backend.policy_version)
+        """Give the engine the weights as they are now; the loop itself does so after each of its updates.
+
+        On several processes engines read them at each call.
+        """
+        if isinstance(self._backend, OneProcess):
+            self._backend.engine.take_weights(self._backend.policy_version)
 
 
 class Generated(NamedTuple):
@@ -226,6 +236,8 @@ def generated(trainer: "GRPOTrainer", prompts: Sequence[Any]) -> Generated:
         DataError: a prompt cannot be used.
         TrainingError: an environment failed.
     """
+    if trainer._job.launch is not None and trainer.rollout_func is None:
+        raise ConfigError("_generate must be called in one process, got several; call evaluate, or give rollout_func")
     # vLLM has a copy of the weights, which the program may have changed
     if trainer.use_vllm and trainer._last_loaded_step != trainer.state.global_step:
         trainer.vllm_generation.sync_weights()
@@ -246,8 +258,6 @@ def generated(trainer: "GRPOTrainer", prompts: Sequence[Any]) -> Generated:
             extra_fields={name: value for name, value in output.items() if name not in (*REQUIRED, "env_mask")},
         )
     job, environments = trainer._job, trainer._environments
-    if job.launch is not None:
-        raise ConfigError("_generate must be called in one process, got several; call evaluate, or give rollout_func")
     config, conversations = job.config, job.inputs.conversations
     rows = [{"prompt": prompt} for prompt in prompts]
     data = replace(config.data, on_bad_row="stop")

@@ -304,7 +304,8 @@ class GRPOTrainer:
 
     def _generate(self, prompts: list[Any]) -> Generated:
         """Sample one completion of each prompt, as TRL's method of this name does."""
-        return generated(self, prompts)
+        with said_in_field_names():
+            return generated(self, prompts)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Batches of rows in the order of the first epoch's steps; the loop itself does not use it."""

@@ -24,7 +24,7 @@ from paceline.kernels.cpu.decoding import CpuDecodingKernels
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
 KEPT_BYTES = 64 * 2**20
-"""Of what the layers make of the tokens that prompts begin with, kept for the prompts that are admitted next."""
+"""Memory for what the layers make of the tokens that prompts begin with, kept for prompts that are admitted later."""
 
 
 class FusedDecoder(Decoder):
@@ -70,9 +70,9 @@ class FusedDecoder(Decoder):
 
     def _forget(self) -> None:
         self._latest: Sequence[int] = ()
-        """The prompt of the last admission that the next one is compared with."""
+        """First prompt of the last admission, which the next one is compared with."""
         self._kept = [torch.zeros(0) for _ in self._weights.layers]
-        """Of each layer, queries, keys and values of the first tokens of that prompt, as many as others began with."""
+        """Queries, keys and values by layer of that prompt's first tokens, as many as others began with."""
 
     @override
     def end(self) -> None:

@@ -202,7 +202,8 @@ class JudgeClient:
                 verdict = request.read(answer)
             except JudgeFailure as error:
                 pause = max(backoff(key, attempt), error.retry_after)
-                is_last = error.kind not in TRY_AGAIN or attempt >= self.settings.retries
+                has_ended = self.service is not None and self.service.why_ended
+                is_last = has_ended or error.kind not in TRY_AGAIN or attempt >= self.settings.retries
                 if is_last or time.monotonic() + pause >= batch.until or batch.ended.wait(pause):
                     tries = f", in {attempt + 1} tries" if attempt else ""
                     return JudgeFailure(error.kind, f"{error}{tries}")

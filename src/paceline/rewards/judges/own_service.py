@@ -101,12 +101,15 @@ class OwnService:
                 while not running.is_known.wait(WAIT_SECONDS):
                     ACTIVITY.beat("judge", f"{self.model} is being loaded")
                     if time.monotonic() > until:
-                        self._end()
-            except BaseException:  # an interrupt: what is half begun is no service
+                        raise RewardError(
+                            f"--reward-funcs {JUDGE}{self.model} cannot be served: it was not loaded after "
+                            f"{START_SECONDS:.0f} seconds, and last said: {running.said}"
+                        )
+                if why := self.why_ended:
+                    raise RewardError(f"--reward-funcs {JUDGE}{self.model} cannot be served: {why}")
+            except BaseException:  # an interrupt too: what is half begun is no service
                 self.end()
                 raise
-            if self.why_ended:
-                raise RewardError(f"--reward-funcs {JUDGE}{self.model} cannot be served: {self.why_ended}")
             self.identity = tuple(map(sampled_digest, language_model_files(self.model))) or (self.model,)
 
     def _started(self) -> ServeProcess:
