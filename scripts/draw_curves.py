@@ -149,7 +149,15 @@ def draw_learning(result: Mapping[str, Any]) -> None:
 
 def draw_studies() -> None:
     """The arms of the studies on the real model, one below the other: accuracies with intervals, and the mean."""
-    rows = [(study, arm, options) for study, arms in STUDIES.items() for arm, options in arms.items()]
+    made = [
+        (study, arms)
+        for study, arms in STUDIES.items()
+        if all((directory(one, seed) / "summary.json").is_file() for one in arms.values() for seed in SEEDS)
+    ]
+    print(f"real-studies: {', '.join(study for study, _ in made) or 'none'}; runs of others are not all there")
+    if not made:
+        return
+    rows = [(study, arm, options) for study, arms in made for arm, options in arms.items()]
     canvas, axes = plt.subplots(figsize=(8, 0.36 * len(rows) + 0.8), layout="constrained")
     for row, (study, _, options) in enumerate(rows):
         lasts = [RunDir(directory(options, seed)).evals()[-1] for seed in SEEDS]
@@ -177,11 +185,7 @@ def main() -> None:
         else:
             print(f"{name}: its runs are not all there")
     draw_learning(json.loads(LEARNING.read_text()))
-    arms = [options for study in STUDIES.values() for options in study.values()]
-    if all((directory(options, seed) / "summary.json").is_file() for options in arms for seed in SEEDS):
-        draw_studies()
-    else:
-        print("real-studies: its runs are not all there")
+    draw_studies()
 
 
 if __name__ == "__main__":
