@@ -33,6 +33,7 @@ from paceline.data.tasks import build_tasks
 from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
 from paceline.rewards.judges.judge import judge_settings
+from paceline.rewards.judges.own_service import serve_options
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import unmet_needs
 from paceline.training.plan.batches import batch_plan, describe, service_calls
@@ -231,7 +232,7 @@ def _beside_judges(config: Config, device: Device) -> Device:
     taken, served = 0, {}
     for name in served_judges(config):
         one = judge_settings(name)
-        served[one.model, one.concurrency, one.prompt_tokens, one.answer_tokens] = one  # judges alike share a process
+        served[one.model, serve_options(one)] = one
     for one in served.values():
         try:
             shape = read_shape(one.model)

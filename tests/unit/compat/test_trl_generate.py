@@ -11,7 +11,7 @@ from paceline.compat.trl.generate import ReplacedGenerate, sampling_by_program
 from paceline.engines import Request, Sampling
 from paceline.errors import ConfigError
 from paceline.models.loaded import Loaded
-from tests.tiny import local_engine, tiny_model, tiny_tokenizer
+from tests.tiny import VOCAB_SIZE, local_engine, tiny_model, tiny_tokenizer
 
 PAD, END = 256, 258
 TOKENIZER = tiny_tokenizer()
@@ -96,6 +96,23 @@ def test_a_stop_string_ends_a_completion():
 def test_what_is_no_batch_of_completions_is_refused(generate, got):
     _, engine = engine_of(generate)
     with pytest.raises(ConfigError, match=f"must return a tensor of 2 rows, each of the 1 tokens .* {got}"):
+        engine.generate([Request(prompt_ids=(72,), keys=(1, 2))], Sampling(max_completion_length=9))
+
+
+@pytest.mark.parametrize(
+    ("generate", "got"),
+    [
+        (lambda input_ids, **given: behind(input_ids, ["a", "b"]).float(), "got torch.float32 from"),
+        (
+            lambda input_ids, **given: torch.nn.functional.pad(input_ids, (0, 1), value=-100),
+            "got torch.int64 from -100",
+        ),
+        (lambda input_ids, **given: torch.nn.functional.pad(input_ids, (0, 1), value=VOCAB_SIZE), f"to {VOCAB_SIZE}"),
+    ],
+)
+def test_what_are_no_token_ids_is_refused(generate, got):
+    _, engine = engine_of(generate)
+    with pytest.raises(ConfigError, match=f"must return token ids from 0 to {VOCAB_SIZE - 1}, .*{got}"):
         engine.generate([Request(prompt_ids=(72,), keys=(1, 2))], Sampling(max_completion_length=9))
 
 

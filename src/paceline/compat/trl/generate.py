@@ -19,7 +19,7 @@ from typing_extensions import override
 from paceline.compat.trl import datasets
 from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.rewards import up_to_last
-from paceline.compat.trl.rollouts import REQUIRED, checked_lists
+from paceline.compat.trl.rollouts import checked_lists, extra_fields
 from paceline.engines import FurtherRequests, OnFinished, Request, RequestStream, Sampling, TrainedEngine
 from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite
 from paceline.errors import ConfigError, TrainingError
@@ -55,6 +55,7 @@ class ReplacedGenerate(TrainedEngine):
     ) -> None:
         """A completion ends after any of `end_tokens`."""
         self._policy, self._tokenizer, self._end_tokens = policy, tokenizer, end_tokens
+        self._vocab_size: int = policy.model.get_output_embeddings().weight.shape[0]
         self.policy_version = policy_version
 
     @override
@@ -82,8 +83,7 @@ class ReplacedGenerate(TrainedEngine):
         if not prompts:
             return [() for _ in requests]
         limits = [limit for request in requests for limit in limits_of(request, sampling)]
-        vocab_size = self._policy.model.get_output_embeddings().weight.shape[0]
-        stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, vocab_size)
+        stopping = Stopping(self._tokenizer, self._end_tokens, sampling.stop, self._vocab_size)
         with evaluating(self._policy.model), torch.no_grad():
             rows = self._asked(prompts, sampling, max(limits)).tolist()
             sampled = []
@@ -130,10 +130,9 @@ class ReplacedGenerate(TrainedEngine):
                 f"generate of the model must return a tensor of {len(ids)} rows, each of the {width} tokens that it "
                 f"was given and at least one more, got {got}; correct it, or leave the model's own"
             )
-        vocab_size = self._policy.model.get_output_embeddings().weight.shape[0]
-        if found.is_floating_point() or not 0 <= int(found.min()) <= int(found.max()) < vocab_size:
+        if found.is_floating_point() or not 0 <= int(found.min()) <= int(found.max()) < self._vocab_size:
             raise ConfigError(
-                f"generate of the model must return token ids from 0 to {vocab_size - 1}, got {found.dtype} from "
+                f"generate of the model must return token ids from 0 to {self._vocab_size - 1}, got {found.dtype} from "
                 f"{found.min():g} to {found.max():g}; correct it, or leave the model's own"
             )
         return found[:, width:]
@@ -255,7 +254,7 @@ def generated(trainer: "GRPOTrainer", prompts: Sequence[Any]) -> Generated:
                 for prompt, text in zip(prompts, texts, strict=True)
             ],
             logprobs=lists["logprobs"],
-            extra_fields={name: value for name, value in output.items() if name not in (*REQUIRED, "env_mask")},
+            extra_fields=extra_fields(output),
         )
     job, environments = trainer._job, trainer._environments
     config, conversations = job.config, job.inputs.conversations

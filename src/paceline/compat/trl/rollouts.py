@@ -49,7 +49,7 @@ class RolloutFunction:
         entries = [task for task, _ in drawn for _ in range(num_generations)]
         output = self.function([copy.deepcopy(cast(Any, task.columns[ROW])["prompt"]) for task in entries])
         lists = checked_lists(output, len(entries))
-        extras = {name: value for name, value in output.items() if name not in (*REQUIRED, "env_mask")}
+        extras = extra_fields(output)
         version = cast(TrainedEngine, engine).policy_version
         found = list[Completed]()
         for first in range(0, len(entries), num_generations):
@@ -153,6 +153,11 @@ class _Part:
     first: int
     """Index of the first sampled token."""
     logprobs: tuple[float, ...]
+
+
+def extra_fields(output: Mapping[str, Any]) -> dict[str, Any]:
+    """What a rollout function returned beside the fields that have a meaning of their own."""
+    return {name: value for name, value in output.items() if name not in (*REQUIRED, "env_mask")}
 
 
 def checked_lists(output: Any, size: int) -> Mapping[str, list[Any]]:

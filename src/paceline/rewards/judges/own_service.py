@@ -152,13 +152,18 @@ def _end(process: subprocess.Popen[str], owner: int) -> None:
 _services: "weakref.WeakValueDictionary[tuple[str, ...], OwnService]" = weakref.WeakValueDictionary()
 
 
-def own_service(settings: JudgeSettings) -> OwnService:
-    """The service of a judge's model in this process: one for all judges of the same model and sizes."""
-    options = (
+def serve_options(settings: JudgeSettings) -> tuple[str, ...]:
+    """Options of `paceline serve` for a judge: judges of a model that have the same share a process."""
+    return (
         *("--concurrent-sequences", str(settings.concurrency)),
         *("--max-prompt-length", str(settings.prompt_tokens)),
         *("--max-completion-length", str(settings.answer_tokens)),
     )
+
+
+def own_service(settings: JudgeSettings) -> OwnService:
+    """The service of a judge's model in this process: one for all judges of the same model and sizes."""
+    options = serve_options(settings)
     found = _services.get((settings.model, *options))
     if found is None:
         found = _services[settings.model, *options] = OwnService(settings.model, options)
