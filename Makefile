@@ -79,7 +79,7 @@ $(SMOLLM2): | $(VENV)/installed-dev
 newcomer: ## Time a newcomer's path: a fresh environment, an installation, a run, its report looked at.
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' scripts/newcomer.sh
 
-real-studies: $(VENV)/installed-dev $(SMOLLM2) ## Compare staleness, adapters, objectives, penalties and group sizes on the real model. Two hours; goes on where it stopped.
+real-studies: $(VENV)/installed-dev $(SMOLLM2) ## Compare staleness, adapters, objectives, penalties and group sizes on the real model. Two hours and 20 GB; goes on where it stopped.
 	$(BIN)/python scripts/real_studies.py
 
 studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with an adapter, three seeds each. Replaces runs/studies.

@@ -11,6 +11,7 @@ import ast
 import json
 import operator
 
+import openai  # noqa: F401 - smolagents would import it in each episode anew
 import smolagents
 from smolagents.agents import EMPTY_PROMPT_TEMPLATES
 from smolagents.memory import ActionStep, MemoryStep, TaskStep

@@ -69,7 +69,7 @@ def test_attention_is_that_of_torch_while_rows_come_grow_end_and_are_refilled(dt
     both.release([0, 2, 3])
     both.compact([4, 6, 1, 5, 0], alive=4)
     both.steps(3)
-    both.admit([40], [[4]])
+    both.admit([40], [[4]], known=16)
     both.steps(3)
 
 
@@ -99,16 +99,16 @@ class Sides:
     def agree(self, left: torch.Tensor, right: torch.Tensor) -> None:
         torch.testing.assert_close(left.float(), right, atol=4 * TOLERANCE[self.dtype], rtol=4 * TOLERANCE[self.dtype])
 
-    def admit(self, lengths: list[int], rows: list[list[int]]) -> None:
+    def admit(self, lengths: list[int], rows: list[list[int]], known: int = 0) -> None:
         slots = self.table.take_slots(lengths, rows), self.grid.take_slots(lengths, rows)
         padded = -(-max(lengths) // 8) * 8
         for layer in range(2):
             qkv = self.made_up(len(lengths) + 1, max(16, padded)).flatten(2)  # one prompt that is padding alone
             exact = qkv.float().clone()  # queries and keys are rotated in place
-            left = self.table.of_prompts(qkv, layer, self.norm, slots[0]).unflatten(0, qkv.shape[:2])
-            right = self.grid.of_prompts(exact, layer, self.norm, slots[1]).unflatten(0, qkv.shape[:2])
+            left = self.table.of_prompts(qkv, layer, self.norm, slots[0], known)
+            right = self.grid.of_prompts(exact, layer, self.norm, slots[1], 0)[:, known:]
             for index, length in enumerate(lengths):
-                self.agree(left[index, :length], right[index, :length])
+                self.agree(left[index, : length - known], right[index, : length - known])
         for members in rows:
             self.living[members] = True
 
@@ -142,7 +142,7 @@ def test_a_row_attends_to_the_same_bits_whatever_its_neighbours_and_threads():
     rotation = Rotation(cosine=torch.ones(64, 16), sine=torch.zeros(64, 16), norm_eps=EPS)
     alone, among = (TableAttention(n, 1, heads, rotation, dtype=torch.float32, kernels=kernels) for n in (1, 9))
     for attention, rows in ((alone, [[0]]), (among, [list(range(9))])):
-        attention.of_prompts(prompt.clone(), 0, None, attention.take_slots([13], rows))
+        attention.of_prompts(prompt.clone(), 0, None, attention.take_slots([13], rows), 0)
         attention.begin_step()
     expected = alone.of_step(qkv[4:5], 0, None)
     try:

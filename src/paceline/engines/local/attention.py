@@ -39,11 +39,12 @@ class SharedAttention(Protocol):
         """A free slot for each prompt, with room for its keys; `rows[i]` go on from prompt i with their next token."""
 
     def of_prompts(
-        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"]
-    ) -> Float[Tensor, "P*L H*D"]:
+        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"], known: int
+    ) -> Float[Tensor, "P L-known H*D"]:
         """Causal attention within padded prompts, whose keys and values are kept for the first Q of them.
 
-        Padding lies behind every token that counts. `norm` [H+K, D] scales the norm of query and key heads, if any.
+        Nothing is asked for the first `known` tokens of each. Padding lies behind every token that counts. `norm`
+        [H+K, D] scales the norm of query and key heads, if any.
         """
 
     def begin_step(self) -> None:
@@ -84,11 +85,16 @@ def rotated(
     return torch.mul(qk, cosine).addcmul_(qk.roll(qk.shape[-1] // 2, -1), sine)
 
 
-def causal_attention(qkv: Float[Tensor, "P L H+2K D"], heads: Heads) -> Float[Tensor, "P*L H*D"]:
-    """Compute causal attention from rotated queries and keys."""
+def causal_attention(qkv: Float[Tensor, "P L H+2K D"], heads: Heads, known: int) -> Float[Tensor, "P L-known H*D"]:
+    """Compute causal attention from rotated queries and keys, of all tokens but the first `known` of each prompt."""
     query, key, value = qkv.transpose(1, 2).split((heads.query, heads.kv, heads.kv), dim=1)
-    mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-    return mixed.transpose(1, 2).reshape(-1, heads.query * heads.width)
+    # the flag has no offset between queries and keys, and is faster where none is needed
+    length = qkv.shape[1]
+    reads = qkv.new_ones(length - known, length, dtype=torch.bool).tril(known) if known else None
+    mixed = F.scaled_dot_product_attention(
+        query[:, :, known:], key, value, attn_mask=reads, is_causal=reads is None, enable_gqa=True
+    )
+    return mixed.transpose(1, 2).flatten(2)
 
 
 def heads_of(model: PreTrainedModel) -> Heads:

@@ -114,7 +114,7 @@ class FusedDecoder(Decoder):
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(prompt)
         # What all begin with, such as a system message, is computed once, and what earlier prompts have begun with is
-        # known; attention alone sees it in each prompt.
+        # known: only keys and values of it are copied for each.
         shared = shared_tokens(prompts if len(prompts) > 1 else [*prompts, self._latest])
         known = min(shared, shared_tokens([prompts[0], self._latest]), len(self._kept[0]))
         self._latest = prompts[0]
@@ -123,8 +123,8 @@ class FusedDecoder(Decoder):
         residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1)[known:].to(slots.device))
         for index, layer in enumerate(self._weights.layers):
             qkv = self._with_known(index, self._kernels.linear(normed, layer.qkv), known, shared)
-            mixed = self._attention.of_prompts(in_each(qkv, shared, count), index, layer.qk_norm, slots)
-            mixed = once(mixed.view(count, length, -1), shared)[known:]
+            mixed = self._attention.of_prompts(in_each(qkv, shared, count), index, layer.qk_norm, slots, known)
+            mixed = once(mixed, shared - known)
             if index == len(self._weights.layers) - 1:
                 residual, mixed = (part.index_select(0, last.to(slots.device)) for part in (residual, mixed))
             normed = self._after_attention(residual, mixed, layer)

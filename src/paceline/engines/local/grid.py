@@ -172,8 +172,8 @@ class GridAttention(SharedAttention):
 
     @override
     def of_prompts(
-        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"]
-    ) -> Float[Tensor, "P*L H*D"]:
+        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"], known: int
+    ) -> Float[Tensor, "P L-known H*D"]:
         length, turned = qkv.shape[1], self._heads.query + self._heads.kv
         qkv = qkv.unflatten(-1, (-1, self._heads.width))
         cosine, sine = self._rotation.cosine[:length, None], self._rotation.sine[:length, None]
@@ -183,7 +183,7 @@ class GridAttention(SharedAttention):
             (self._prompt_values, qkv[:, :, turned:]),
         ):
             store[layer][:, slots, :length] = kept[: len(slots)].permute(2, 0, 1, 3)
-        return causal_attention(qkv, self._heads)
+        return causal_attention(qkv, self._heads, known)
 
     @override
     def begin_step(self) -> None:

@@ -192,8 +192,8 @@ class StaticAttention(SharedAttention):
 
     @override
     def of_prompts(
-        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"]
-    ) -> Float[Tensor, "P*L H*D"]:
+        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"], known: int
+    ) -> Float[Tensor, "P L-known H*D"]:
         # The batch may be padded beyond the longest prompt, and the slots are not.
         length, kept = qkv.shape[1], min(qkv.shape[1], self._prompt_columns)
         turned = self._heads.query + self._heads.kv
@@ -206,7 +206,7 @@ class StaticAttention(SharedAttention):
         ):
             by_slot = stored[layer].view(-1, self._prompt_columns, *new.shape[2:])
             by_slot[slots, :kept] = new[: len(slots), :kept]
-        return causal_attention(qkv, self._heads)
+        return causal_attention(qkv, self._heads, known)
 
     @override
     def begin_step(self) -> None:

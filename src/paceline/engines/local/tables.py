@@ -134,11 +134,11 @@ class TableAttention(SharedAttention):
 
     @override
     def of_prompts(
-        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"]
-    ) -> Float[Tensor, "P*L H*D"]:
+        self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"], known: int
+    ) -> Float[Tensor, "P L-known H*D"]:
         self._read_tables()
         self._kernels.store_prompts(self._shape, self._stores[layer], qkv, norm, slots)
-        return causal_attention(qkv.unflatten(-1, (-1, self._heads.width)), self._heads)
+        return causal_attention(qkv.unflatten(-1, (-1, self._heads.width)), self._heads, known)
 
     @override
     def begin_step(self) -> None:
