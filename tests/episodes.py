@@ -66,13 +66,19 @@ def branched(completion: Completion, prompt_ids: Sequence[int], turns: Sequence[
     return replace(completion, token_ids=tuple(token_ids), episode=replace(completion.episode, turns=tuple(made)))
 
 
-def random_conversation(chance: random.Random, *, most: int = 4, vocabulary: int = 256) -> Completion:
-    """One to four turns of one to `most` tokens, with up to as many observed ones; some turns are branches."""
+def random_conversation(
+    chance: random.Random, *, most: int = 4, vocabulary: int = 256, prompt: Sequence[int] = ()
+) -> Completion:
+    """One to four turns of one to `most` tokens, with up to as many observed ones.
+
+    Some turns are branches, of which every other one begins with the prompt.
+    """
 
     def some(least: int) -> tuple[int, ...]:
         return tuple(chance.randrange(vocabulary) for _ in range(chance.randint(least, most)))
 
     count = chance.randint(1, 4)
-    contexts = {at: some(1) for at in range(1, count) if chance.random() < 0.3}
+    branches = [at for at in range(1, count) if chance.random() < 0.3]
+    contexts = {at: (*(prompt if chance.random() < 0.5 else ()), *some(1)) for at in branches}
     parts = [(some(1), () if at + 1 in contexts or at + 1 == count else some(0)) for at in range(count)]
     return conversation(*parts, contexts=contexts)

@@ -83,7 +83,7 @@ def random_episodes(seed: int, *, groups: int = 4) -> list[Sample]:
         prompt = tuple(chance.randrange(256) for _ in range(chance.randint(1, 9)))
         rollouts = list[Rollout]()
         for _ in range(chance.randint(1, 4)):
-            one = random_conversation(chance)
+            one = random_conversation(chance, prompt=prompt)
             assert one.episode is not None
             credit = tuple(chance.gauss(0, 1) for _ in one.episode.turns)
             rollouts.append(Rollout(completion=one, rewards={}, reward=0.0, advantage=0.0, turn_advantages=credit))

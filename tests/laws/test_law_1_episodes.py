@@ -39,6 +39,7 @@ AVERAGES = ["token", "sequence", "constant", "prompt", "sequence_sum"]
 def test_random_episodes_have_what_is_tested():
     rows = random_episodes(0)
     assert any(row.spans and row.span_advantages for row in rows)
+    assert any(row.spans and row.spans[0][0] > 0 for row in rows), "a context that begins with the prompt"
     assert len([row for row in rows if row.completion is not None]) > 4
     assert any(row.completion is None for row in rows)
 

@@ -62,8 +62,23 @@ def test_a_rewritten_history_begins_a_row_with_a_prompt_of_its_own():
 def test_a_token_in_the_context_of_two_branches_is_trained_once():
     whole = conversation(("ab", "x"), ("c", "y"), ("de", ""))
     rows = samples_of([group(rollout(branched(whole, ids(PROMPT), [1, 2])))])
-    assert [shown(row) for row in rows] == [("ask", "ab", "ab"), ("askabx", "c", "c"), ("askabxcy", "de", "de")]
+    assert [shown(row) for row in rows] == [("ask", "ab", "ab"), ("ask", "abxc", "c"), ("ask", "abxcyde", "de")]
     assert sum(row.num_targets for row in rows) == whole.num_sampled == 5
+
+
+def test_a_context_that_begins_with_the_prompt_has_only_its_rest_computed_unless_siblings_share_it():
+    prompt = "a long prompt"
+    contexts = [f"{prompt}{rest}" for rest in ("ab", "cd", "many words", "many words", "many words")]
+    talks = [rollout(conversation(("x", ""), ("y", ""), contexts={1: context})) for context in contexts]
+    task = Task(task_id="0", prompt=prompt, prompt_ids=ids(prompt), answer=None)
+    rows = samples_of([RolloutGroup(task=task, rollouts=tuple(talks))])[1::2]
+    assert [shown(row) for row in rows] == [
+        (prompt, "aby", "y"),
+        (prompt, "cdy", "y"),
+        *[(f"{prompt}many words", "y", "y")] * 3,  # two more of 10 tokens would be more than the prompt's 13
+    ]
+    assert [row.prompt for row in rows] == [0, 0, 1, 1, 1]
+    assert [row.spans for row in rows] == [((2, 3),), ((2, 3),), None, None, None]
 
 
 def test_siblings_with_the_same_context_share_its_prompt():

@@ -2,9 +2,11 @@
 
 A completion of one turn is one row. An episode is one too, with the tokens that its environment wrote as inputs alone,
 up to the first turn whose history was rewritten: there another row begins, with that turn's context as its prompt. So
-each sampled token is trained in one row, in the context that it was sampled in.
+each sampled token is trained in one row, in the context that it was sampled in. Where such a context begins with the
+task's prompt, as most do, that prompt is computed once for the row and its siblings, and the rest leads its completion.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -39,16 +41,36 @@ def rows_of(groups: Sequence[RolloutGroup], chosen: Sequence[Sequence[Rollout]])
     """The rows of each rollout `chosen` of each group, in order: at least one, without tokens where it has none."""
     found = list[list[Sample]]()
     for number, (group, rollouts) in enumerate(zip(groups, chosen, strict=True)):
-        prompts = dict[tuple[int, ...], int]()  # of turns with a context of their own, which siblings may share
+        prompts = _prompts(group, rollouts)
         for rollout in rollouts:
             found.append(_rows(number, group, rollout, len(found), prompts))
     return found
 
 
+def _prompts(group: RolloutGroup, rollouts: Sequence[Rollout]) -> dict[tuple[int, ...], int]:
+    """Number the prompts of a group's rows: the task's, and those contexts of turns that it pays to compute whole."""
+    task_prompt = group.task.prompt_ids
+    contexts = Counter(
+        turn.prompt_ids
+        for rollout in rollouts
+        if rollout.completion.episode is not None
+        for turn in rollout.completion.episode.turns
+        if turn.prompt_ids is not None
+    )
+    # behind the task's prompt the rest of a context is computed for each of its rows, instead of all of it once
+    whole = [
+        context
+        for context, count in contexts.items()
+        if context[: len(task_prompt)] != task_prompt
+        or (count - 1) * (len(context) - len(task_prompt)) > len(task_prompt)
+    ]
+    return {prompt: number for number, prompt in enumerate(dict.fromkeys([task_prompt, *whole]))}
+
+
 def _rows(
     number: int, group: RolloutGroup, rollout: Rollout, completion: int, prompts: dict[tuple[int, ...], int]
 ) -> list[Sample]:
-    """The rows of completion number `completion` of the step; `prompts` numbers the contexts of turns, and grows."""
+    """The rows of completion number `completion` of the step; `prompts` numbers those of the group's rows."""
     one, masked, task_prompt = rollout.completion, rollout.dropped == "truncated", group.task.prompt_ids
     whole = Sample(
         group=number,
@@ -73,21 +95,24 @@ def _rows(
         return [replace(whole, completion_ids=(), rollout_logprobs=(), advantage=0.0, masked=True)]
     before, rows = [0, *accumulate(turn.sampled for turn in turns)], list[Sample]()
     for own_prompt, members in sampled:
-        prompt_ids = task_prompt if own_prompt is None else own_prompt
+        context = task_prompt if own_prompt is None else own_prompt
+        prompt_ids = context if context in prompts else task_prompt
+        rest = context[len(prompt_ids) :]
         start, end = spans[members[0]][0], spans[members[-1]][1]
-        several = len(members) > 1
+        is_all_sampled = len(members) == 1 and not rest
+        runs = tuple((spans[at][0] - start + len(rest), spans[at][1] - start + len(rest)) for at in members)
         advantages = (rollout.advantage,) if credit is None else tuple(credit[at] for at in members)
         rows.append(
             Sample(
                 group=number,
-                prompt=0 if prompt_ids == task_prompt else prompts.setdefault(prompt_ids, len(prompts) + 1),
+                prompt=prompts[prompt_ids],
                 prompt_ids=prompt_ids,
-                completion_ids=one.token_ids[start:end],
+                completion_ids=rest + one.token_ids[start:end],
                 rollout_logprobs=one.logprobs[before[members[0]] : before[members[-1] + 1]],
                 advantage=advantages[0],
                 masked=masked,
                 completion=completion if len(sampled) > 1 else None,
-                spans=tuple((spans[at][0] - start, spans[at][1] - start) for at in members) if several else None,
+                spans=None if is_all_sampled else runs,
                 span_advantages=advantages if len(advantages) > 1 else None,
                 turns=None if members == [0] else tuple(members),
             )
