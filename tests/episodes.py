@@ -71,7 +71,7 @@ def random_conversation(
 ) -> Completion:
     """One to four turns of one to `most` tokens, with up to as many observed ones.
 
-    Some turns are branches, of which every other one begins with the prompt.
+    Some turns are branches, of which most begin with the prompt.
     """
 
     def some(least: int) -> tuple[int, ...]:
@@ -79,6 +79,6 @@ def random_conversation(
 
     count = chance.randint(1, 4)
     branches = [at for at in range(1, count) if chance.random() < 0.3]
-    contexts = {at: (*(prompt if chance.random() < 0.5 else ()), *some(1)) for at in branches}
+    contexts = {at: (*(prompt if chance.random() < 0.7 else ()), *some(1)) for at in branches}
     parts = [(some(1), () if at + 1 in contexts or at + 1 == count else some(0)) for at in range(count)]
     return conversation(*parts, contexts=contexts)

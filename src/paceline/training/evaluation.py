@@ -103,6 +103,7 @@ class AccuracyEvaluator:
             outcomes=outcomes,
             failed_calls=sum(tally.failed_calls for tally in scores.tallies.values()),
             counts=next((tally.counts for tally in scores.tallies.values() if tally.counts), {}),
+            reads_answers=bool(self.function),
             seconds=time.perf_counter() - started,
         )
 
@@ -154,6 +155,8 @@ class AccuracyResult:
     seconds: float
     counts: Mapping[str, float] = field(default_factory=dict)
     """What a judge spent; empty for any other grader."""
+    reads_answers: bool
+    """False where environments say what is right: a conversation need not state an answer."""
 
     @property
     def accuracy(self) -> Interval:
@@ -220,18 +223,20 @@ class AccuracyResult:
     def verdicts(self) -> dict[str, int]:
         """Numbers of completions: right, wrong and without an answer are all that were graded, each of them once.
 
-        Any of them may have been cut; `right_leniently` counts those among the others that state the gold answer.
+        Any of them may have been cut; `right_leniently` counts those among the others that state the gold answer. Where
+        no answers are read, all that were not right are wrong.
         """
         records = self.completion_records()
         graded = [record for record in records if record["correct"] is not None]
         missed = [record for record in graded if not record["correct"]]
-        silent = sum(record["parsed"] is None for record in missed)
+        stated = missed if self.reads_answers else []
+        silent = sum(record["parsed"] is None for record in stated)
         return {
             "completions": len(records),
             "right": len(graded) - len(missed),
             "wrong_answer": len(missed) - silent,
             "no_answer": silent,
-            "right_leniently": sum(isinstance(one["answer"], str) and is_right_leniently(one) for one in missed),
+            "right_leniently": sum(isinstance(one["answer"], str) and is_right_leniently(one) for one in stated),
             "cut": sum(record["finish_reason"] == "length" for record in records),
             "ungraded": len(records) - len(graded),
         }
@@ -239,16 +244,17 @@ class AccuracyResult:
     def reasons(self) -> str:
         """One sentence on why the accuracy is what it is."""
         found = self.verdicts()
-        parts = [
-            f"{found['right']:,} right",
-            f"{found['wrong_answer']:,} with a wrong answer",
-            f"{found['no_answer']:,} without a marked answer",
-        ]
+        parts = [f"{found['right']:,} right"]
+        if self.reads_answers:
+            parts.append(f"{found['wrong_answer']:,} with a wrong answer")
+            parts.append(f"{found['no_answer']:,} without a marked answer")
+        else:
+            parts.append(f"{found['wrong_answer']:,} not right")
         if found["ungraded"]:
             parts.append(f"{found['ungraded']:,} not graded")
-        lenient = f"{found['right_leniently']:,} more would be right if read leniently"
+        lenient = f"; {found['right_leniently']:,} more would be right if read leniently" if self.reads_answers else ""
         cut = f"{found['cut']:,} cut at --max-completion-length"
-        return f"of {count(found['completions'], 'completion')}: {', '.join(parts)}; {lenient}; {cut}"
+        return f"of {count(found['completions'], 'completion')}: {', '.join(parts)}{lenient}; {cut}"
 
     def completion_records(self) -> list[dict[str, object]]:
         """One object per completion, in the order of the tasks."""

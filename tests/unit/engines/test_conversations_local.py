@@ -4,6 +4,7 @@ import functools
 import queue
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -159,6 +160,22 @@ def test_contexts_are_parked_without_the_last_token_and_read_on():
     decoder = local._decoder
     assert decoder.parked == decoder.resumed == [first - 1, second - 1]
     assert decoder.computed == [40]
+
+
+@pytest.mark.parametrize("make", DECODERS)
+def test_requests_of_one_prompt_are_sampled_as_alone(make):
+    (first, other), local = first_requests((40, 23), samples=2), engine(tiny_model("qwen3"), make, eos=())
+    requests = [replace(first, keys=(one,), limits=(9,)) for one in first.keys] + [other]
+    together = local.generate(requests, SAMPLING)
+    assert [[one.token_ids for one in group] for group in together] == [
+        [one.token_ids for one in local.generate([request], SAMPLING)[0]] for request in requests
+    ]
+
+
+def test_the_prompt_of_several_requests_is_computed_once():
+    (request,), local = first_requests((40,), samples=4), engine(tiny_model("qwen3"), eos=())
+    local.generate([replace(request, keys=(one,), limits=(9,)) for one in request.keys], SAMPLING)
+    assert local._decoder.computed == [40]
 
 
 def test_a_long_answer_is_computed_with_the_whole_prompt():

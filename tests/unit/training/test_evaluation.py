@@ -8,8 +8,9 @@ from paceline.engines import Sampling
 from paceline.errors import DataError
 from paceline.reports.summary import gain
 from paceline.rewards.resolving import resolve
-from paceline.training.evaluation import AccuracyEvaluator
+from paceline.training.evaluation import AccuracyEvaluator, AccuracyResult, TaskResult
 from paceline.training.records import first_look
+from tests.episodes import conversation
 from tests.scripted import ScriptedEngine, completion, task
 
 
@@ -121,6 +122,25 @@ def test_one_sentence_says_why_an_accuracy_is_low():
         "of 5 completions: 1 right, 1 with a wrong answer, 3 without a marked answer; "
         "2 more would be right if read leniently; 1 cut at --max-completion-length"
     )
+
+
+def test_where_environments_say_what_is_right_no_answer_is_looked_for():
+    talks = tuple(conversation((text, ""), reward=reward) for text, reward in (("2", 1.0), ("so", 0.0), ("no", 0.0)))
+    outcome = TaskResult(
+        task=task("0", answer="2"),
+        completions=talks,
+        rewards=(1.0, 0.0, 0.0),
+        notes=(None,) * 3,
+        right=1.0,
+        parsed=("2", None, None),
+        formed=(None,) * 3,
+    )
+    evaluation = AccuracyResult(
+        name="a:test", step=0, outcomes=(outcome,), failed_calls=0, reads_answers=False, seconds=1.0
+    )
+    assert evaluation.reasons() == "of 3 completions: 1 right, 2 not right; 0 cut at --max-completion-length"
+    found = evaluation.verdicts()
+    assert (found["wrong_answer"], found["no_answer"], found["right_leniently"]) == (2, 0, 0)
 
 
 def test_a_gain_is_paired_by_task_over_those_graded_both_times():

@@ -215,11 +215,11 @@ class Scheduler:
             return
         self._waiting = self._waiting[len(entering) :]
 
-        # Compute the prompts and sample the first token of their completions.
-        rows_of = self._rows.take(entering)
-        rows = np.concatenate(rows_of)
-        logits = self.decoder.admit([job.prompt_ids for job in entering], [members.tolist() for members in rows_of])
-        prompt_of = np.repeat(np.arange(len(entering)), [len(members) for members in rows_of])
+        # Compute the prompts, equal ones once, and sample the first token of their completions.
+        rows = np.concatenate(self._rows.take(entering))
+        numbers = {ids: number for number, ids in enumerate(dict.fromkeys(job.prompt_ids for job in entering))}
+        prompt_of = np.repeat([numbers[job.prompt_ids] for job in entering], [len(job.sequences) for job in entering])
+        logits = self.decoder.admit(list(numbers), [rows[prompt_of == number].tolist() for number in numbers.values()])
         uniform = uniforms(self._to_device(self._rows.keys[rows]), self._to_device(np.zeros(len(rows), dtype=np.int64)))
         samplings = [job.sampling for job in entering for _ in job.sequences]
         tokens, logprobs = draw_each(logits.index_select(0, self._to_device(prompt_of)), uniform, samplings)
