@@ -65,15 +65,18 @@ STEPS = [(3, 2, 4, 1), (1,), (), (2, 0, 0), (5, 5)]
 
 def groups_of(sizes: Sequence[int], chance: random.Random) -> list[RolloutGroup]:
     """Groups of so many completions with an advantage, each with one more that has none."""
+    tasks = [
+        Task(task_id=str(number), prompt="", prompt_ids=letters(chance, 9), answer=None) for number in range(len(sizes))
+    ]
     return [
         RolloutGroup(
-            task=Task(task_id=str(number), prompt="", prompt_ids=letters(chance, 9), answer=None),
+            task=task,
             rollouts=tuple(
-                Rollout(completion=completion(chance), rewards={}, reward=0.0, advantage=advantage)
+                Rollout(completion=completion(chance, task.prompt_ids), rewards={}, reward=0.0, advantage=advantage)
                 for advantage in [*(chance.gauss(0, 1) for _ in range(size)), 0.0]
             ),
         )
-        for number, size in enumerate(sizes)
+        for task, size in zip(tasks, sizes, strict=True)
     ]
 
 
@@ -81,10 +84,10 @@ def letters(chance: random.Random, longest: int) -> tuple[int, ...]:
     return tuple(chance.randrange(256) for _ in range(chance.randint(1, longest)))
 
 
-def completion(chance: random.Random) -> Completion:
+def completion(chance: random.Random, prompt: Sequence[int]) -> Completion:
     """A completion of one turn, or a conversation in one row or several."""
     if chance.random() < 0.4:
-        return random_conversation(chance)
+        return random_conversation(chance, prompt=prompt)
     ids = letters(chance, MAX_LENGTH)
     return Completion(token_ids=ids, logprobs=(-5.0,) * len(ids), finish_reason="stop", text="", policy_version=0)
 
