@@ -12,7 +12,8 @@ tokens that its environment wrote (o) are inputs and no targets:
     inputs      p0 p0 p0 | a a o o a      the model sampled a a, read o o, and sampled a a
     targets           a  | a     a a      each predicted by the input above it
 
-An episode whose history was rewritten has several rows, each with a prompt of its own; they share its weight.
+An episode whose history was rewritten has several rows, which share its weight. What such a history adds to the prompt
+is inputs and no targets too.
 """
 
 import itertools

@@ -271,6 +271,7 @@ class AccuracyResult:
                 "format": formed,
                 "completion_tokens": completion.num_sampled,
                 "finish_reason": completion.finish_reason,
+                **({} if self.reads_answers else {"judged_by": "environment"}),
                 **({} if completion.episode is None else {"episode": asdict(completion.episode)}),
             }
             for outcome in self.outcomes

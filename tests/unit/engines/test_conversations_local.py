@@ -164,8 +164,9 @@ def test_contexts_are_parked_without_the_last_token_and_read_on():
 
 @pytest.mark.parametrize("make", DECODERS)
 def test_requests_of_one_prompt_are_sampled_as_alone(make):
-    (first, other), local = first_requests((40, 23), samples=2), engine(tiny_model("qwen3"), make, eos=())
-    requests = [replace(first, keys=(one,), limits=(9,)) for one in first.keys] + [other]
+    (first, other), local = first_requests((40, 40), samples=2), engine(tiny_model("qwen3"), make, eos=())
+    one, two = (replace(first, keys=(key,), limits=(9,)) for key in first.keys)
+    requests = [one, other, two]
     together = local.generate(requests, SAMPLING)
     assert [[one.token_ids for one in group] for group in together] == [
         [one.token_ids for one in local.generate([request], SAMPLING)[0]] for request in requests

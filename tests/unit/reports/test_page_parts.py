@@ -58,6 +58,7 @@ def test_the_gain_is_split_into_form_and_other_answers_that_add_up():
 def test_programs_and_ungraded_completions_have_no_lenient_reading():
     assert form_of([(said("print(1)", answer=None), said("print(2)", answer=None))]) is None
     assert form_of([(said("42", correct=None), said("42"))]) is None
+    assert form_of([(said("7") | {"judged_by": "environment"}, said("42", correct=True))]) is None
     assert form_note(None) == ""
 
 

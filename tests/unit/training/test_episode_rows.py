@@ -66,7 +66,7 @@ def test_a_token_in_the_context_of_two_branches_is_trained_once():
     assert sum(row.num_targets for row in rows) == whole.num_sampled == 5
 
 
-def test_a_context_that_begins_with_the_prompt_has_only_its_rest_computed_unless_siblings_share_it():
+def test_behind_the_prompt_only_the_rest_of_a_context_is_computed_unless_shared():
     prompt = "a long prompt"
     contexts = [f"{prompt}{rest}" for rest in ("ab", "cd", "many words", "many words", "many words")]
     talks = [rollout(conversation(("x", ""), ("y", ""), contexts={1: context})) for context in contexts]

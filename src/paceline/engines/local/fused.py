@@ -114,7 +114,7 @@ class FusedDecoder(Decoder):
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = torch.tensor(prompt)
         # What all begin with, such as a system message, is computed once, and what earlier prompts have begun with is
-        # known: only keys and values of it are copied for each.
+        # known: attention is not asked for it again.
         shared = shared_tokens(prompts if len(prompts) > 1 else [*prompts, self._latest])
         known = min(shared, shared_tokens([prompts[0], self._latest]), len(self._kept[0]))
         self._latest = prompts[0]

@@ -141,8 +141,9 @@ class Scheduler:
 
     def _add(self, jobs: Sequence[SamplingJob]) -> None:
         """Let jobs wait with the others."""
-        # Shortest prompts enter last, so that neighbours are padded little and the cache is sized at the start.
-        self._waiting = sorted([*self._waiting, *jobs], key=lambda job: -len(job.prompt_ids))
+        # Shortest prompts enter last, so that neighbours are padded little and the cache is sized at the start. Equal
+        # ones are neighbours, and so are their rows.
+        self._waiting = sorted([*self._waiting, *jobs], key=lambda job: (-len(job.prompt_ids), job.prompt_ids))
         self._num_sequences += sum(len(job.sequences) for job in jobs)
         for job in jobs:
             # at first as if all began: a limit is what a turn may take of the tokens of a whole conversation
@@ -216,13 +217,15 @@ class Scheduler:
         self._waiting = self._waiting[len(entering) :]
 
         # Compute the prompts, equal ones once, and sample the first token of their completions.
-        rows = np.concatenate(self._rows.take(entering))
-        numbers = {ids: number for number, ids in enumerate(dict.fromkeys(job.prompt_ids for job in entering))}
-        prompt_of = np.repeat([numbers[job.prompt_ids] for job in entering], [len(job.sequences) for job in entering])
-        logits = self.decoder.admit(list(numbers), [rows[prompt_of == number].tolist() for number in numbers.values()])
+        members = dict[tuple[int, ...], list[int]]()
+        for job, taken in zip(entering, self._rows.take(entering), strict=True):
+            members.setdefault(job.prompt_ids, []).extend(taken.tolist())
+        logits = self.decoder.admit(list(members), list(members.values()))
+        rows = np.concatenate(list(members.values()))
+        prompt_of = np.repeat(np.arange(len(members)), [len(each) for each in members.values()])
         uniform = uniforms(self._to_device(self._rows.keys[rows]), self._to_device(np.zeros(len(rows), dtype=np.int64)))
-        samplings = [job.sampling for job in entering for _ in job.sequences]
-        tokens, logprobs = draw_each(logits.index_select(0, self._to_device(prompt_of)), uniform, samplings)
+        each = self._rows.sampling[rows].tolist()
+        tokens, logprobs = draw_each(logits.index_select(0, self._to_device(prompt_of)), uniform, each)
         self._tokens = self._tokens.index_copy(0, self._to_device(rows), tokens)
         self._uniforms_used = UNIFORM_BLOCK
         self._record(rows, tokens, logprobs)

@@ -46,9 +46,14 @@ class Form:
 
 
 def form_of(both: Sequence[tuple[Record, Record]]) -> Form | None:
-    """From the same tasks' completions before and after; None where no task has a gold answer, as of programs."""
+    """From the same tasks' completions before and after; None where no task has a gold answer, as of programs, or where
+    environments say what is right."""
     graded = [
-        pair for pair in both if all(correct(one) is not None and isinstance(one.get("answer"), str) for one in pair)
+        pair
+        for pair in both
+        if all(
+            correct(one) is not None and isinstance(one.get("answer"), str) and "judged_by" not in one for one in pair
+        )
     ]
     if not graded:
         return None

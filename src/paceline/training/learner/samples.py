@@ -1,9 +1,10 @@
 """Selection of the rows that a step trains on, and of the update that each belongs to.
 
 A completion of one turn is one row. An episode is one too, with the tokens that its environment wrote as inputs alone,
-up to the first turn whose history was rewritten: there another row begins, with that turn's context as its prompt. So
-each sampled token is trained in one row, in the context that it was sampled in. Where such a context begins with the
-task's prompt, as most do, that prompt is computed once for the row and its siblings, and the rest leads its completion.
+up to the first turn whose history was rewritten: there another row begins, in that turn's context. A context that
+begins with the task's prompt shares that prompt, and its rest leads the completion. Any other, or one that enough
+siblings have, is a prompt of its own. So each sampled token is trained in one row, in the context that it was sampled
+in.
 """
 
 from collections import Counter
@@ -55,9 +56,9 @@ def _prompts(group: RolloutGroup, rollouts: Sequence[Rollout]) -> dict[tuple[int
         for rollout in rollouts
         if rollout.completion.episode is not None
         for turn in rollout.completion.episode.turns
-        if turn.prompt_ids is not None
+        if turn.prompt_ids is not None and turn.sampled
     )
-    # behind the task's prompt the rest of a context is computed for each of its rows, instead of all of it once
+    # whole, a context repeats the task's prompt once; behind that prompt, its rest is repeated for each further row
     whole = [
         context
         for context, count in contexts.items()
