@@ -304,6 +304,24 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds_and_for_the_last_s
     ]
 
 
+def test_without_a_terminal_a_minute_of_silence_ends_with_how_far_a_step_is():
+    clock, said = Clock(), StringIO()
+    console = Console(file=said, width=200)
+    with RunDisplay(console, name="r", total_steps=9, done=0, clock=clock, time_of_day=lambda: "now") as shown:
+        shown.watched.begin("step 1")
+        shown.watched.phase("generate", 0, 128)
+        for seconds, done in ((59, 16), (1, 32), (59, 64)):
+            clock.now += seconds
+            shown.watched.phase("generate", done, 128, tokens=10 * done)
+        shown.say("a sentence is no silence")
+        clock.now += 1
+        shown.watched.phase("generate", 66, 128, tokens=660)
+    assert said.getvalue().splitlines() == [
+        "now  step 1: generate 32 of 128, 5 tokens/s, 3 min 00 s to go",
+        "now  a sentence is no silence",
+    ]
+
+
 def test_a_log_in_json_has_one_object_per_line_with_its_time(capsys):
     clock = Clock()
     console = open_console(log_format="json")

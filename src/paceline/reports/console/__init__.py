@@ -28,6 +28,8 @@ from paceline.runtime.activity import ACTIVITY, Phase
 
 QUIET_SECONDS = 10.0
 """Without a terminal, progress is printed at most this often."""
+SILENT_SECONDS = 60.0
+"""Without a terminal, a run says how far it is within a step once nothing was printed for so long."""
 REDRAWS_PER_SECOND = 4
 LOG_FORMATS = ("text", "json")
 UNBROKEN = "\0"
@@ -149,6 +151,36 @@ class FittedRender(LiveRender):
         self._widths = widths
 
 
+class LoggedProgress(Watched):
+    """What is told of a run, and for a log file a sentence on it once nothing was printed for `every` seconds."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        every: float,
+        to_go: str,
+        name: str,
+        total_steps: int,
+        done: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """`to_go`: the words around the time that is left."""
+        super().__init__(name=name, total_steps=total_steps, done=done, clock=clock)
+        self.is_logged = False
+        self.last_line = clock()
+        """When something was printed last."""
+        self._say, self._every, self._to_go = say, every, to_go
+
+    @override
+    def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
+        super().phase(name, done, of, tokens=tokens)
+        now = self._clock()
+        if self.is_logged and now - self.last_line >= self._every:
+            self.last_line = now
+            self._say(f"{self.what}: {name} {', '.join(stage_words(self.stages[name], self._to_go))}")
+
+
 class RunDisplay:
     """Shows a run: a screen that redraws itself on a terminal, plain lines in a log file."""
 
@@ -164,11 +196,20 @@ class RunDisplay:
         time_of_day: Callable[[], str] = now,
     ) -> None:
         """`done` steps of `total_steps` are behind; `memory`: bytes in use, None: not known."""
-        self.watched = Watched(name=name, total_steps=total_steps, done=done, clock=clock)
+        self.watched = LoggedProgress(
+            self.say,
+            every=SILENT_SECONDS,
+            to_go="{} to go",
+            name=name,
+            total_steps=total_steps,
+            done=done,
+            clock=clock,
+        )
         """What is shown: a `Progress`, to which the run's parts report."""
         self._console, self._clock, self._memory, self._now = console, clock, memory, time_of_day
         self._last_line = clock()
         self._is_live = console.is_terminal and not console.is_dumb_terminal and not console.quiet
+        self.watched.is_logged = not self._is_live
         self._live = FittedLive(
             console=console, refresh_per_second=REDRAWS_PER_SECOND, vertical_overflow="crop", get_renderable=self.frame
         )
@@ -197,6 +238,7 @@ class RunDisplay:
         is_stamped = not self._is_live and not isinstance(self._console.file, JsonLog)
         stamp = f"{self._now()}  " if is_stamped else ""
         tell(self._console, "\n".join(f"{stamp}{line}" for line in sentence.split("\n")))
+        self.watched.last_line = self._clock()
 
     def evaluation(self, record: Record) -> None:
         """Show an evaluation's record."""
@@ -228,18 +270,18 @@ class RunDisplay:
             )
 
 
-class MeasurementDisplay(Watched):
+class MeasurementDisplay(LoggedProgress):
     """Shows how far the measurement of a model is: bars on a terminal, else a line every `QUIET_SECONDS`."""
 
     def __init__(
         self, console: Console, *, name: str, longest: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`longest`: most tokens of a completion, by which the time to go is at most what it is said to be."""
-        super().__init__(name=name, total_steps=1, done=0, clock=clock)
+        super().__init__(
+            self.say, every=QUIET_SECONDS, to_go="at most {} to go", name=name, total_steps=1, done=0, clock=clock
+        )
         self.expected_length = longest
-        self.has_begun = False
-        """False while rewards are tried on made-up completions, which is no part of the measurement."""
-        self._console, self._last_line = console, clock()
+        self._console = console
         self._is_live = console.is_terminal and not console.is_dumb_terminal
         # nothing of it stays: the number that it leads to is printed
         self._live = FittedLive(
@@ -269,14 +311,7 @@ class MeasurementDisplay(Watched):
     @override
     def begin(self, what: str) -> None:
         super().begin(what)
-        self.has_begun = True
+        # until then rewards are tried on made-up completions, which is no part of the measurement
+        self.is_logged = not self._is_live
         if self._is_live:
             self._live.start()
-
-    @override
-    def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
-        super().phase(name, done, of, tokens=tokens)
-        now = self._clock()
-        if not self._is_live and self.has_begun and now - self._last_line >= QUIET_SECONDS:
-            self._last_line = now
-            self.say(f"{self.what}: {name} {', '.join(stage_words(self.stages[name], 'at most {} to go'))}")
