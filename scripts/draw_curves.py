@@ -154,7 +154,8 @@ def draw_studies() -> None:
         for study, arms in STUDIES.items()
         if all((directory(one, seed) / "summary.json").is_file() for one in arms.values() for seed in SEEDS)
     ]
-    print(f"real-studies: {', '.join(study for study, _ in made) or 'none'}; runs of others are not all there")
+    if missing := STUDIES.keys() - {study for study, _ in made}:
+        print(f"real-studies without {', '.join(sorted(missing))}: their runs are not all there")
     if not made:
         return
     rows = [(study, arm, options) for study, arms in made for arm, options in arms.items()]

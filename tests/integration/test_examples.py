@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import skyrl_gym
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
@@ -96,8 +97,16 @@ def test_an_agent_that_knows_openais_interface_is_trained_as_it_is(tmp_path, mon
     assert all(one["rewards"]["play"] in (0.0, 1.0) for one in found)
 
 
-def test_a_game_is_played_as_an_environment_of_skyrl_gym(tmp_path, monkeypatch):
+@pytest.fixture
+def registered_for_this_test(monkeypatch):
+    """The example's module, whose environment no other test of this process finds registered."""
     monkeypatch.syspath_prepend(EXAMPLES)
+    yield
+    del skyrl_gym.registry["guess-steps"], sys.modules["guess_steps"]
+
+
+@pytest.mark.usefixtures("registered_for_this_test")
+def test_a_game_is_played_as_an_environment_of_skyrl_gym(tmp_path):
     options = "--model embedded-agent --environment skyrl_gym:guess_steps:guess-steps --eval-reward-func guess-steps"
     short = "--max-steps 1 --prompts-per-step 2 --num-generations 4 --eval-size 2 --max-completion-length 96"
     assert main(["train", *options.split(), *short.split(), "--output-dir", str(tmp_path / "run")]) == 0

@@ -322,6 +322,16 @@ def test_without_a_terminal_a_minute_of_silence_ends_with_how_far_a_step_is():
     ]
 
 
+def test_the_line_of_a_step_ends_the_silence_of_a_log_in_json_too(capsys):
+    clock = Clock()
+    with RunDisplay(open_console(log_format="json"), name="r", total_steps=9, done=0, clock=clock) as shown:
+        for number in (1, 2):
+            clock.now += 59
+            shown.watched.phase("generate", 64, 128)
+            shown.step(record(number))
+    assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()] == ["step", "step"]
+
+
 def test_a_log_in_json_has_one_object_per_line_with_its_time(capsys):
     clock = Clock()
     console = open_console(log_format="json")

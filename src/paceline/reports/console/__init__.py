@@ -249,7 +249,7 @@ class RunDisplay:
         self.watched.step(record)
         now, total = self._clock(), self.watched.total_steps
         if not self._is_live and (now - self._last_line >= QUIET_SECONDS or record["step"] == total):
-            self._last_line = now
+            self._last_line = self.watched.last_line = now
             # the few numbers that tell whether it learns, and how fast
             reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
             clock, length = record["clock"], record["completion_length_mean"]
