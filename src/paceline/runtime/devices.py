@@ -1,11 +1,15 @@
-"""Choice of device, precision and threads; memory of a device: free, used, given back, run out."""
+"""Choice of device, precision and threads; memory of a device: free, used, given back, run out, copied to the host."""
 
 import ctypes
 import gc
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import Shaped
+from torch import Tensor
 
 from paceline.config.sections import ModelConfig
 from paceline.errors import ModelError
@@ -110,6 +114,23 @@ def release_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return_free_memory(device)
+
+
+def on_its_way(tensor: Shaped[Tensor, " N"]) -> Callable[[], np.ndarray]:
+    """Copy a tensor to the host without waiting for its device; the function returned waits for the copy."""
+    if not tensor.is_cuda:
+        return tensor.numpy
+    # page-locked memory is what a GPU can copy to by itself
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def read() -> np.ndarray:
+        arrived.synchronize()
+        array: np.ndarray = copy.numpy()
+        return array
+
+    return read
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -21,6 +21,11 @@ class Decoder(Protocol):
     refills: bool
     """True: prompts may be admitted while other rows are alive, and rows parked and resumed. False: prompts enter only
     when no row is alive, and no row is parked."""
+    runs_ahead: bool = False
+    """True: a step is the device's work, and the next one may be begun before the host has read what it drew. A row may
+    then take one token more than its completion has."""
+    least_rows: int = 1
+    """Fewest rows that living completions are brought together to: fewer would be no faster."""
 
     def begin(self, num_rows: int, max_length: int) -> None:
         """Make room for `num_rows` rows whose prompt and completion have at most `max_length` tokens together."""

@@ -27,6 +27,10 @@ EAGER_CALLS = 2
 """Calls before recording: libraries set themselves up in them, which must not happen while recording. Below the number
 of steps by which an engine compares a decoder with the model, so that a replay is among what is compared."""
 
+LEAST_ROWS = 16
+"""Rows below which a step takes a GPU no less time: it reads the same weights. Each smaller batch would have to be
+recorded, which takes as long as ten steps."""
+
 StepRecorder = Callable[[Callable[[], tuple[Tensor, ...]]], tuple[Callable[[], None], tuple[Tensor, ...]]]
 """From a call to its replay and the tensors that each replay fills; the call's effects on other storage happen with
 each replay and not before. Raises `RuntimeError` where some operation cannot be recorded."""
@@ -93,7 +97,7 @@ class GraphedDecoder(Decoder):
     grows, and not recorded.
     """
 
-    refills = True
+    refills, runs_ahead, least_rows = True, True, LEAST_ROWS
 
     def __init__(
         self,

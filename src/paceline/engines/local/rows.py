@@ -37,7 +37,8 @@ class Rows:
         self.sequence = np.full(count, FREE)
         """Number of each row's completion. Replaced and never changed in place, since the log of draws refers to it."""
         self.num_sampled = np.zeros(count, dtype=np.int64)
-        """Tokens sampled by each row's completion; below 0 while it still reads, so that it is 0 at the first draw."""
+        """Tokens drawn for each row's completion, those included that are on their way to the host; below 0 while it
+        still reads, so that it is 0 at the first draw."""
         self.keys = np.zeros(count, dtype=np.int64)
         self.limits = np.zeros(count, dtype=np.int64)
         self.history = np.zeros((count, history), dtype=np.int32)

@@ -3,8 +3,12 @@
 Knows rows and tokens; nothing of attention, caches or text. A completion that may be continued gives its row to
 another, and what is cached of it is parked. Its next turn takes any free row and reads what was said since, token by
 token among the others' steps.
+
+On a GPU a step starts before the tokens of the one before are read, so that the device does not wait for the host. A
+row that turns out to have ended has then drawn one token for nobody.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +26,7 @@ from paceline.engines.local.rows import FREE, Rows, SamplingJob
 from paceline.engines.requests import Stopping
 from paceline.engines.sampling import draw_each, uniforms
 from paceline.runtime.activity import ACTIVITY
+from paceline.runtime.devices import on_its_way
 
 UNIFORM_BLOCK = 32
 """Positions whose uniform numbers are made at once."""
@@ -41,6 +46,19 @@ TakeJobs = Callable[[bool], Sequence[SamplingJob] | None]
 
 
 class _Draw(NamedTuple):
+    """One token of some rows, free ones included, on its way from the device."""
+
+    rows: np.ndarray | slice
+    sequences: np.ndarray
+    """Numbers of the completions that had these rows, FREE for those that only read."""
+    tokens: Callable[[], np.ndarray]
+    logprobs: Tensor
+    nats: Callable[[], np.ndarray] | None
+    """The logprobs on the host, where somebody is told each token."""
+    policy_version: int
+
+
+class _Drawn(NamedTuple):
     """One token of some rows, free ones included."""
 
     sequences: np.ndarray
@@ -92,7 +110,9 @@ class Scheduler:
         self._uniforms_used = UNIFORM_BLOCK
         """Positions of them that have been drawn."""
 
-        self._log = list[_Draw]()
+        self._on_the_way = deque[_Draw]()
+        """Draws whose tokens are not read yet, oldest first. Before rows are given or change places, all are read."""
+        self._log = list[_Drawn]()
         self._num_tokens, self._num_ended = 0, 0
 
     def run(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -110,18 +130,15 @@ class Scheduler:
                     break
                 continue
             self._refill()
+            self._shrink()
             if not self._rows.alive:
-                continue  # all that entered ended with their first token
-            if not (self._waiting and self.decoder.refills):
-                # drop free rows once the next smaller round size holds the others
-                size, spare = rounded_up(self._rows.alive), 1 if self.take_jobs is None else SPARE_ROWS
-                if size < len(self._rows) and size * spare <= len(self._rows):
-                    self._resize(size)
+                continue  # all that entered ended with their first token, or all others have ended
             self._take_weights()
             self._tokens, logprobs = self._draw_next(self._next_uniforms())
-            self._record(slice(None), self._tokens, logprobs)
+            self._note(slice(None), self._tokens, logprobs)
             if self._unread:
-                self._read_on()
+                self._feed_unread()
+            self._catch_up(but=1 if self.decoder.runs_ahead else 0)
         if not self._num_sequences:
             return []
         self.decoder.end()
@@ -190,6 +207,19 @@ class Scheduler:
         self._tokens = torch.zeros(count, dtype=torch.int64, device=self.device)
         self._uniforms_used = UNIFORM_BLOCK
 
+    def _shrink(self) -> None:
+        """Drop free rows once the next smaller round size holds the others."""
+        if not self._rows.alive or (self._waiting and self.decoder.refills):
+            return
+        size, spare = self._round_size(), 1 if self.take_jobs is None else SPARE_ROWS
+        if size < len(self._rows) and size * spare <= len(self._rows):
+            self._catch_up()
+            if self._rows.alive:
+                self._resize(self._round_size())
+
+    def _round_size(self) -> int:
+        return max(rounded_up(self._rows.alive), self.decoder.least_rows)
+
     def _resize(self, size: int) -> None:
         """Keep so many rows, or make as many of them."""
         keep = self._to_device(self._rows.resize(size))
@@ -204,16 +234,17 @@ class Scheduler:
         if not self.decoder.refills or self._longest > self._room:
             if self._rows.alive:
                 return
+            self._catch_up()
             self._begin()
         if self._parks:
             self._resume()
-        free = len(self._rows) - self._rows.alive
         # whoever is told each token waits for the first one
-        if self._rows.alive and free * REFILL_SHARE < len(self._rows) and self.on_drawn is None:
+        if self._rows.alive and self._free() * REFILL_SHARE < len(self._rows) and self.on_drawn is None:
             return
-        entering = self._fitting(free)
-        if not entering:
+        if not self._fitting(self._free()):
             return
+        self._catch_up()
+        entering = self._fitting(self._free())
         self._waiting = self._waiting[len(entering) :]
 
         # Compute the prompts, equal ones once, and sample the first token of their completions.
@@ -228,20 +259,25 @@ class Scheduler:
         tokens, logprobs = draw_each(logits.index_select(0, self._to_device(prompt_of)), uniform, each)
         self._tokens = self._tokens.index_copy(0, self._to_device(rows), tokens)
         self._uniforms_used = UNIFORM_BLOCK
-        self._record(rows, tokens, logprobs)
+        self._note(rows, tokens, logprobs)
+        self._catch_up()
+
+    def _free(self) -> int:
+        return len(self._rows) - self._rows.alive
 
     def _resume(self) -> None:
         """Let completions whose contexts are parked go on in free rows, of which more are made if there may be more."""
         if len(self._rows) < self.concurrent_sequences:
             wanted = self._rows.alive + sum(len(job.sequences) for job in self._waiting)
             if wanted > len(self._rows):
+                self._catch_up()
                 self._resize(min(rounded_up(wanted), self.concurrent_sequences))
-        free = len(self._rows) - self._rows.alive
-        if not free:
+        if not self._free() or not any(job.continues in self.parked for job in self._waiting):
             return
+        self._catch_up()
         resumed, contexts, waiting = list[SamplingJob](), list[Context](), list[SamplingJob]()
         for job in self._waiting:
-            if job.continues is not None and job.continues in self.parked and len(resumed) < free:
+            if job.continues is not None and job.continues in self.parked and len(resumed) < self._free():
                 resumed.append(job)
                 contexts.append(self.parked.take(job.continues))
             else:
@@ -258,7 +294,7 @@ class Scheduler:
         self._feed(rows, [tokens[0] for tokens in unread])
         self._uniforms_used = UNIFORM_BLOCK
 
-    def _read_on(self) -> None:
+    def _feed_unread(self) -> None:
         """Rows that still read go on with the next token of their prompt, whatever was drawn for them."""
         rows = np.flatnonzero((self._rows.num_sampled <= 0) & (self._rows.sequence != FREE))
         if len(rows):
@@ -294,26 +330,37 @@ class Scheduler:
         each = np.where(living, self._rows.sampling, self._rows.sampling[living][0])
         return draw_each(self.decoder.step(self._tokens), uniform, each.tolist())
 
-    def _record(self, rows: np.ndarray | slice, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
-        """Log what these rows sampled, and end the completions that it ends."""
-        on_host = tokens.cpu().numpy()
+    def _note(self, rows: np.ndarray | slice, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
+        """These rows draw: what comes of it is read later, as the device may not have come so far."""
         sequences = self._rows.sequence[rows]
         if self._unread:  # rows that still read draw for nobody
             sequences = np.where(self._rows.num_sampled[rows] < 0, FREE, sequences)
-        if self.on_drawn is None:
-            self._log.append(_Draw(sequences, on_host, logprobs, self.policy_version))
         self._rows.num_sampled[rows] += 1
-        num_sampled, living = self._rows.num_sampled[rows], sequences != FREE
-        if self._history:
-            self._rows.history[self._rows.numbers(rows)[living], num_sampled[living] - 1] = on_host[living]
+        nats = None if self.on_drawn is None else on_its_way(logprobs.double())
+        self._on_the_way.append(_Draw(rows, sequences, on_its_way(tokens), logprobs, nats, self.policy_version))
 
-        ended = (self.stopping.ended(on_host) | (num_sampled >= self._rows.limits[rows])) & living
-        for index in self.stopping.candidates(on_host) if self.stopping.watches_text else ():
+    def _catch_up(self, but: int = 0) -> None:
+        """Read what has been drawn, but for the newest so many draws."""
+        while len(self._on_the_way) > but:
+            self._read(self._on_the_way.popleft())
+
+    def _read(self, draw: _Draw) -> None:
+        """Log what rows have drawn, and end the completions that it ends."""
+        rows, tokens = draw.rows, draw.tokens()
+        # a completion that an earlier draw has ended had its row for one step more
+        sequences = np.where(self._rows.sequence[rows] == draw.sequences, draw.sequences, FREE)
+        if self.on_drawn is None:
+            self._log.append(_Drawn(sequences, tokens, draw.logprobs, draw.policy_version))
+        num_sampled, living = self._rows.num_sampled[rows] - len(self._on_the_way), sequences != FREE
+        if self._history:
+            self._rows.history[self._rows.numbers(rows)[living], num_sampled[living] - 1] = tokens[living]
+
+        ended = (self.stopping.ended(tokens) | (num_sampled >= self._rows.limits[rows])) & living
+        for index in self.stopping.candidates(tokens) if self.stopping.watches_text else ():
             if living[index] and not ended[index]:
                 ended[index] = self.stopping.completes_string(self._sampled_by(self._rows.numbers(rows)[index]))
-        if self.on_drawn is not None:
-            nats = logprobs.double().cpu().numpy()
-            ended[living] |= self.on_drawn(sequences[living], on_host[living], nats[living], ended[living])
+        if self.on_drawn is not None and draw.nats is not None:
+            ended[living] |= self.on_drawn(sequences[living], tokens[living], draw.nats()[living], ended[living])
         if ended.any():
             self._end(self._rows.numbers(rows)[ended])
         self._num_tokens += int(living.sum())
@@ -334,10 +381,13 @@ class Scheduler:
 
     def _park(self, rows: np.ndarray) -> None:
         for sequence, context in zip(self._rows.sequence[rows].tolist(), self.decoder.park(rows.tolist()), strict=True):
-            self.parked.park(sequence, context)
+            # steps that were begun before the end was read have appended tokens
+            length = context.shape[-2] - len(self._on_the_way)
+            self.parked.park(sequence, context[..., :length, :])
 
     def _sampled_by(self, row: int) -> list[int]:
-        tokens: list[int] = self._rows.history[row, : self._rows.num_sampled[row]].tolist()
+        count = self._rows.num_sampled[row] - len(self._on_the_way)
+        tokens: list[int] = self._rows.history[row, :count].tolist()
         return tokens
 
     def _to_device(self, values: np.ndarray) -> Tensor:
