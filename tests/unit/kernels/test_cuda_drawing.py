@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline.engines.sampling import as_signed_64, uniforms
-from paceline.kernels.cuda.drawing import BLOCK, draw, drawing_problem
+from paceline.kernels.cuda.drawing import BLOCK, draw_tokens, drawing_problem
 from paceline.kernels.cuda.triton_check import triton_problem
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -51,7 +51,7 @@ def of_only(vocabulary: int, tokens: list[int], dtype: torch.dtype) -> torch.Ten
 def test_a_tokens_interval_holds_its_uniform_number(dtype, temperature, vocabulary):
     rows = 12
     logits, uniform = random_logits(rows, vocabulary, dtype), spread_places(rows)
-    tokens, logprobs = draw(logits, uniform, temperature)
+    tokens, logprobs = draw_tokens(logits, uniform, temperature)
     exact = (logits.double() / temperature).log_softmax(-1)
     ends = exact.exp().cumsum(-1)
     end, logprob = (table.gather(1, tokens[:, None]).squeeze(1) for table in (ends, exact))
@@ -72,7 +72,7 @@ def test_greedy_takes_the_first_of_the_largest(dtype, vocabulary):
     logits = random_logits(4, vocabulary, dtype)
     # ties: within a block, and of two blocks, if there are as many tokens
     logits[1, [vocabulary // 3, vocabulary - 1]] = logits[2, [vocabulary // 2, vocabulary // 2 - 1]] = 50.0
-    tokens, logprobs = draw(logits, spread_places(4), 0.0)
+    tokens, logprobs = draw_tokens(logits, spread_places(4), 0.0)
     assert tokens.tolist() == logits.cpu().argmax(-1).tolist()
     exact = logits.double().log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
     assert (logprobs.double() - exact).abs().max() <= 1e-5
@@ -84,7 +84,7 @@ def test_a_number_on_a_border_draws_the_token_after_it(dtype):
     last = BLOCK + 1
     logits = of_only(2 * BLOCK + 900, [BLOCK - 1, BLOCK, last, 2 * BLOCK + 800], dtype)  # a quarter each
     uniform = places(LEAST, 0.25 - 1e-12, 0.25, 0.5, 0.75 - 1e-12, 0.75, MOST)
-    tokens, logprobs = draw(logits.expand(len(uniform), -1), uniform, 1.0)
+    tokens, logprobs = draw_tokens(logits.expand(len(uniform), -1), uniform, 1.0)
     wanted = [BLOCK - 1, BLOCK - 1, BLOCK, last, last, 2 * BLOCK + 800, 2 * BLOCK + 800]
     assert tokens.tolist() == wanted
     assert logprobs.tolist() == pytest.approx([-math.log(4)] * len(wanted), abs=1e-6)
@@ -96,7 +96,7 @@ def test_a_number_on_a_border_draws_the_token_after_it(dtype):
 def test_impossible_tokens_at_either_end_are_never_drawn(dtype, temperature):
     # whole blocks before and after, and the ends of the block between them
     logits = of_only(3 * BLOCK, list(range(BLOCK + 5, BLOCK + 400, 3)), dtype).expand(2, -1)
-    tokens, logprobs = draw(logits, places(LEAST, MOST), temperature)
+    tokens, logprobs = draw_tokens(logits, places(LEAST, MOST), temperature)
     assert tokens.tolist() == [BLOCK + 5, BLOCK + 5 if temperature == 0 else BLOCK + 398]
     assert logprobs.tolist() == pytest.approx([-math.log(132)] * 2, abs=1e-5)
 
@@ -106,7 +106,7 @@ def test_sums_that_end_short_of_the_target_draw_the_last_possible_token():
     """Shares of which no sum is exact, followed by impossible tokens."""
     logits = random_logits(64, 3 * BLOCK + 17, torch.float32, seed=2, spread=6)
     logits[:, 2 * BLOCK + 3 :] = -INFINITY
-    tokens, logprobs = draw(logits, places(*[MOST] * 64), 1.0)
+    tokens, logprobs = draw_tokens(logits, places(*[MOST] * 64), 1.0)
     assert (tokens < 2 * BLOCK + 3).all()
     assert logprobs.isfinite().all()
 
@@ -118,23 +118,24 @@ def test_sums_that_end_short_of_the_target_draw_the_last_possible_token():
 def test_a_certain_token_is_drawn_by_every_number_with_a_logprob_of_zero(dtype, temperature, place):
     logits = random_logits(3, 5002, dtype, spread=1)
     logits[:, place] = 1000.0
-    tokens, logprobs = draw(logits, places(LEAST, 0.5, MOST), temperature)
+    tokens, logprobs = draw_tokens(logits, places(LEAST, 0.5, MOST), temperature)
     assert tokens.tolist() == [place] * 3
     assert logprobs.tolist() == [0.0] * 3
 
 
 @tried
 @pytest.mark.parametrize("bad", [math.nan, INFINITY])
-@pytest.mark.parametrize("place", [0, 2999])
+@pytest.mark.parametrize("at_the_end", [False, True])
+@pytest.mark.parametrize("vocabulary", [3000, 3 * BLOCK])  # a last block in parts; blocks that are no power of two
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @precisions
-def test_logits_that_are_not_finite_show_in_the_logprob_of_their_row_alone(bad, place, temperature, dtype):
-    logits = torch.zeros(4, 3000, dtype=dtype, device=HERE)
-    logits[0, place] = bad
+def test_logits_that_are_not_finite_show_in_their_rows_logprob(bad, at_the_end, vocabulary, temperature, dtype):
+    logits = torch.zeros(4, vocabulary, dtype=dtype, device=HERE)
+    logits[0, vocabulary - 1 if at_the_end else 0] = bad
     logits[2], logits[3] = -INFINITY, math.nan
-    tokens, logprobs = draw(logits, places(LEAST, 0.5, 0.5, MOST), temperature)
+    tokens, logprobs = draw_tokens(logits, places(LEAST, 0.5, 0.5, MOST), temperature)
     assert logprobs.isfinite().tolist() == [False, True, False, False]
-    assert ((tokens >= 0) & (tokens < 3000)).all()
+    assert ((tokens >= 0) & (tokens < vocabulary)).all()
 
 
 @tried
@@ -144,7 +145,7 @@ def test_large_logits_neither_overflow_nor_vanish(temperature):
     logits[0, [3, BLOCK]] = 1e4
     logits[1, 5] = -1e4 + 1
     logits[2, 9] = 3e38
-    tokens, logprobs = draw(logits, places(0.75, 0.0001, 0.5), temperature)
+    tokens, logprobs = draw_tokens(logits, places(0.75, 0.0001, 0.5), temperature)
     if temperature == 0:
         assert tokens.tolist() == [3, 5, 9]
         assert logprobs.tolist() == pytest.approx([-math.log(2), 1 - math.log(2 * BLOCK - 1 + math.e), 0.0], abs=1e-5)
@@ -165,10 +166,10 @@ def test_large_logits_neither_overflow_nor_vanish(temperature):
 @pytest.mark.parametrize("vocabulary", [1001, 3 * BLOCK])  # the rows of the first are not aligned
 def test_a_row_draws_the_same_alone_as_among_others(dtype, temperature, vocabulary):
     logits, uniform = random_logits(7, vocabulary, dtype, spread=1), spread_places(7)
-    tokens, logprobs = draw(logits, uniform, temperature)
+    tokens, logprobs = draw_tokens(logits, uniform, temperature)
     for row in range(7):
-        alone = draw(logits[row : row + 1], uniform[row : row + 1], temperature)
-        copied = draw(logits[row : row + 1].clone(), uniform[row : row + 1], temperature)
+        alone = draw_tokens(logits[row : row + 1], uniform[row : row + 1], temperature)
+        copied = draw_tokens(logits[row : row + 1].clone(), uniform[row : row + 1], temperature)
         for token, logprob in (alone, copied):
             assert (token.item(), logprob.item()) == (tokens[row].item(), logprobs[row].item())
 
@@ -177,13 +178,13 @@ def test_a_row_draws_the_same_alone_as_among_others(dtype, temperature, vocabula
 def test_rows_that_do_not_lie_together_are_read_as_they_are():
     wide = random_logits(3, 40, torch.float32)
     uniform = places(0.2, 0.5, 0.8)
-    got, wanted = draw(wide[:, 3:33], uniform, 1.0), draw(wide[:, 3:33].clone(), uniform, 1.0)
+    got, wanted = draw_tokens(wide[:, 3:33], uniform, 1.0), draw_tokens(wide[:, 3:33].clone(), uniform, 1.0)
     assert all(map(torch.equal, got, wanted))
 
 
 @tried
 def test_no_rows_give_no_tokens():
-    tokens, logprobs = draw(torch.empty(0, 30, device=HERE), places(), 1.0)
+    tokens, logprobs = draw_tokens(torch.empty(0, 30, device=HERE), places(), 1.0)
     assert (tokens.shape, logprobs.shape) == ((0,), (0,))
 
 

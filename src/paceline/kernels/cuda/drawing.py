@@ -21,7 +21,7 @@ PROBE_TOLERANCE = 1e-5
 """Largest difference of logprobs from torch's operations, in nats, that counts as rounding."""
 
 
-def draw(
+def draw_tokens(
     logits: Float[Tensor, "S V"], uniform: Float[Tensor, " S"], temperature: float
 ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
     """Draw one token per row from softmax(logits / temperature); at 0 the most probable one, with logprobs at
@@ -79,4 +79,4 @@ def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
             return float("inf")
         return float((got[1] - wanted.gather(1, tokens).squeeze(1)).abs().max())
 
-    return trial_problem(lambda: draw(logits, uniform, 0.8), difference, PROBE_TOLERANCE)
+    return trial_problem(lambda: draw_tokens(logits, uniform, 0.8), difference, PROBE_TOLERANCE)

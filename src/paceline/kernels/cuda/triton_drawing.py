@@ -48,7 +48,7 @@ def block_masses(  # type: ignore[no-untyped-def]
     tl.store(masses + place, mass)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["uniform"])  # else a recording may need a kernel that no call before it did
 def draw_from_blocks(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     logits,
     uniform,
