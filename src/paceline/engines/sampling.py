@@ -5,7 +5,7 @@ depends on nothing else: not on its neighbours, its row, or a generator's state.
 positions count sampled tokens from 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch import Tensor
 from paceline.engines import Sampling
 from paceline.kernels.cpu.compiling import STORAGE
 from paceline.kernels.cpu.decoding import decoding_kernels
+from paceline.kernels.cuda.drawing import draw_tokens, drawing_problem
 
 # Constants of splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 _GOLDEN_GAMMA = 0x9E3779B97F4A7C15
@@ -52,23 +53,39 @@ def draw(
     The logprob is of the distribution that was drawn from: softmax(logits / temperature), renormalised over the
     kept tokens under truncation. At temperature 0 the most probable token is taken, its logprob is at temperature 1.
     """
-    native = decoding_kernels() if logits.is_cpu and logits.dtype in STORAGE else None
+    temperature = sampling.temperature
     truncates = sampling.top_p < 1 or 0 < sampling.top_k < logits.shape[-1] or sampling.min_p > 0
-    if native is not None and (sampling.temperature == 0 or not truncates):
-        return native.draw(logits.contiguous(), uniform.contiguous(), sampling.temperature)
-    scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    if sampling.temperature == 0:
+    if temperature > 0 and truncates:
+        logits, temperature = truncated(_scaled(logits, temperature), sampling), 1.0
+    return _fastest_draw(logits)(logits.contiguous(), uniform.contiguous(), temperature)
+
+
+def _fastest_draw(logits: Tensor) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+    """The draw of logits, uniform numbers and a temperature in C on a CPU, in Triton on CUDA, else in torch's
+    operations."""
+    native = decoding_kernels() if logits.is_cpu and logits.dtype in STORAGE else None
+    if native is not None:
+        return native.draw
+    if logits.is_cuda and drawing_problem(logits.device, logits.dtype) is None:
+        return draw_tokens
+    return _torch_draw
+
+
+def _torch_draw(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    if temperature == 0:
+        scores = _scaled(logits, 1.0)
         tokens = scores.argmax(-1)
         top = scores.gather(1, tokens[:, None]).squeeze(1)
         return tokens, top - scores.logsumexp(-1)
-    if sampling.temperature != 1:
-        scores = scores / sampling.temperature
-    scores = truncated(scores, sampling)
-    if native is not None:
-        return native.draw(scores, uniform.contiguous(), 1.0)
-    probs = scores.softmax(-1)
+    probs = _scaled(logits, temperature).softmax(-1)
     tokens = _inverse_cdf(probs, uniform)
     return tokens.squeeze(1), probs.gather(1, tokens).squeeze(1).log()
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature, in float32 at least."""
+    scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+    return scores if temperature == 1 else scores / temperature
 
 
 def draw_each(

@@ -3,9 +3,12 @@
 import pytest
 import torch
 
+from paceline.engines import Sampling
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, record_cuda_graph
+from paceline.engines.sampling import draw, uniforms
 from paceline.kernels.cuda.decoding import decoding_kernels
+from paceline.kernels.cuda.drawing import drawing_problem
 from paceline.kernels.flash_attention import DenseKernel, FlashKernel, Spans, flash_problem
 from paceline.models.varlen import varlen_attention, varlen_layout
 from tests.tiny import tiny_model
@@ -102,3 +105,21 @@ def test_a_recorded_step_gives_the_fused_decoders_logits():
         fed = tokens(2).to(DEVICE)
         assert close(graphed.step(fed), plain.step(fed), OF_LOGITS)
     assert graphed.steps.recorded, graphed.steps.problem
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_recorded_draw_draws_anew_from_what_is_put_in_its_place(temperature):
+    assert drawing_problem(DEVICE, torch.bfloat16) is None
+    sampling = Sampling(max_completion_length=1, temperature=temperature)
+    (first, second), rows = states((3, 5000), (3, 5000)), torch.arange(3)
+    uniform = uniforms(rows, rows).to(DEVICE)
+    logits = first.clone()
+    for _ in range(2):
+        draw(logits, uniform, sampling)
+    replay, (tokens, logprobs) = record_cuda_graph(lambda: draw(logits, uniform, sampling))
+    for given in (first, second):
+        logits.copy_(given)
+        replay()
+        exact_tokens, exact = draw(given.double(), uniform, sampling)  # by torch, which float64 is left to
+        assert torch.equal(tokens, exact_tokens)
+        assert (logprobs.double() - exact).abs().max() <= 1e-5

@@ -16,6 +16,7 @@ from paceline.kernels.cpu.compiling import STORAGE, library
 from paceline.kernels.cpu.decoding import CpuDecodingKernels
 from paceline.kernels.cuda.decoding import CudaDecodingKernels, kernels_problem
 from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
+from paceline.kernels.cuda.drawing import drawing_problem
 from paceline.kernels.linear import prefers_onednn
 
 Linear = tuple[Tensor, Tensor | None]
@@ -96,9 +97,10 @@ def choose_kernels(device: torch.device, dtype: torch.dtype, native: CpuDecoding
 
 
 def kernels_reason(device: torch.device, dtype: torch.dtype, native: CpuDecodingKernels | None) -> str:
-    """Describe the kernels that `choose_kernels` takes."""
+    """Describe the kernels that `choose_kernels` takes, and those that draw tokens on CUDA."""
     if device.type == "cuda" and kernels_problem(device, dtype) is None:
-        return "kernels in Triton"
+        problem = drawing_problem(device, dtype)
+        return "kernels in Triton" if problem is None else f"kernels in Triton, but torch draws the tokens: {problem}"
     if device.type != "cpu" or dtype not in STORAGE:
         return f"torch's kernels, as compiled ones are for float32 and bfloat16 on a CPU, not {dtype} on {device.type}"
     if native is None:

@@ -4,6 +4,8 @@ triton_check.py    whether Triton is there and its kernels run
 logits.py          statistics and gradients of logits, one pass each
 decoding.py        operations between products and attention of a decoding step
 triton_kernels.py  the kernels of both
+drawing.py         tokens drawn from logits
+triton_drawing.py  its kernels
 
 As in `kernels.cpu`, matrix products stay with torch, every caller has a torch path for devices without Triton, and the
 two agree to rounding.
