@@ -98,7 +98,7 @@ class _CastProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         ctx.bias_dtype = None if bias is None else bias.dtype
         return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
@@ -108,9 +108,16 @@ class _CastProduct(torch.autograd.Function):
         grad = gradients[0]
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         grad_x = grad @ weight.to(grad.dtype) if needs_x else None
-        grad_weight = (grad.T @ x).to(weight.dtype) if needs_weight else None
+        grad_weight = weight_gradient(grad, x, weight.dtype) if needs_weight else None
         grad_bias = grad.sum(0).to(ctx.bias_dtype) if needs_bias else None
         return grad_x, grad_weight, grad_bias
+
+
+def weight_gradient(grad: Float[Tensor, "N O"], x: Float[Tensor, "N I"], dtype: torch.dtype) -> Float[Tensor, "O I"]:
+    """Return grad.T @ x in `dtype`. On CUDA a float32 result of half precision is never rounded to half."""
+    if grad.is_cuda and dtype == torch.float32 != grad.dtype:
+        return cast(Tensor, torch.ops.aten.mm.dtype(grad.T, x, torch.float32))
+    return (grad.T @ x).to(dtype)
 
 
 def cast_linear(
@@ -129,7 +136,7 @@ def best_linear(
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
-        if kind == "cpu" and torch.is_grad_enabled() and weight.dtype == torch.float32 != dtype:
+        if torch.is_grad_enabled() and weight.dtype == torch.float32 != dtype:
             return cast_linear(x, weight, bias, dtype)
         return F.linear(x, weight, bias)
     if not onednn_serves(x, weight):
