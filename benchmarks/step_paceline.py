@@ -76,7 +76,7 @@ def sampler_and_learner(given: Given, device: str, *, lora_rank: int = 0) -> tup
     policy = load_policy(given, device=device, lora_rank=lora_rank)
     learner = Learner(
         policy,
-        choose_forward(policy.model),
+        choose_forward(policy.model, policy.compute_dtype),
         reference=None,
         loss=LossConfig(clip_eps_low=EPSILONS[0], clip_eps_high=EPSILONS[1], average="token", beta=0.0),
         optim=OptimConfig(learning_rate=LEARNING_RATE),

@@ -174,8 +174,8 @@ def fixed_settings(workload: Workload, directory: str) -> dict:
 def backend_settings(given: Given, backend: str) -> dict:
     """Room for exactly this workload.
 
-    Without `num_blocks` the cache of continuous batching is made for all free memory, which takes a minute. vLLM sleeps
-    during the update, as Paceline's does.
+    Without `num_blocks` the cache of continuous batching is made for all free memory, which takes a minute. On a GPU
+    vLLM sleeps during the update, as it does with Paceline.
     """
     if backend == "generate":
         return {}
@@ -183,7 +183,7 @@ def backend_settings(given: Given, backend: str) -> dict:
         return {
             "use_vllm": True,
             "vllm_mode": "colocate",
-            "vllm_enable_sleep_mode": True,
+            "vllm_enable_sleep_mode": torch.cuda.is_available(),
             "vllm_gpu_memory_utilization": VLLM_SHARE,
             "vllm_max_model_length": given.longest + 1,
         }
