@@ -106,7 +106,7 @@ def sampler_and_learner(given: Given, device: str, *, lora_rank: int = 0) -> tup
 
 def step(engine: Limited, sampler: Sampler, learner: Learner, prompts: Sequence[Prompt]) -> dict[str, object]:
     """One optimiser step with what it did."""
-    tasks = [_task(prompt) for prompt in prompts]
+    tasks = [task_of(prompt) for prompt in prompts]
     engine.limits = [prompt.limits for prompt in prompts]
     started = time.perf_counter()
     batch = sampler.sample(lambda count: [(task, 0) for task in tasks[:count]], len(tasks))
@@ -130,7 +130,8 @@ def step(engine: Limited, sampler: Sampler, learner: Learner, prompts: Sequence[
     }
 
 
-def _task(prompt: Prompt) -> Task:
+def task_of(prompt: Prompt) -> Task:
+    """A prompt as the sampler takes it."""
     return Task(
         task_id=prompt.task_id,
         prompt=prompt.text,
