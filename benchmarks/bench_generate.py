@@ -1,7 +1,7 @@
 """Generation: tokens per second of Paceline's local engine and of its peers, on one machine in one run.
 
     python benchmarks/bench_generate.py [--workload NAME] [--threads 2] [--device cpu] [--vllm-python FILE]
-                                        [--quick] [--output DIR]
+                                        [--contender NAME] [--repetitions N] [--quick] [--output DIR]
 
 | contender              | what it is                                                                             |
 |------------------------|----------------------------------------------------------------------------------------|
@@ -18,7 +18,8 @@ exist are counted, and mean lengths must agree.
 
 Each contender is a process of its own with one warm-up; then they take turns, in alternating order, while the others
 sleep. The figure is the median over the repetitions; variants known to be much slower than another of the same peer
-are measured once. A peer is as fast as its fastest variant.
+are measured once. A peer is as fast as its fastest variant. The seconds of a call are also those
+of its slowest completion, as all begin together.
 """
 
 from dataclasses import asdict
@@ -28,11 +29,18 @@ from statistics import median
 from figures import disagreements, fastest_of_each_peer, pooled, rates, ratio
 from measuring import Entry, take_turns
 from running import Conditions, run
-from workloads import GENERATE, Workload
+from workloads import GENERATE, WITHOUT_WEIGHTS, Workload
 
 TIMEOUT = 900.0
 """Seconds that a contender may take to load, or for one repetition."""
-BATCHES = {"shipped": (32, 64), "30m": (64,), "smollm2": (128,), "qwen-0.5b": (256,), "qwen-1.5b": (512,)}
+BATCHES = {
+    "shipped": (32, 64),
+    "30m": (64,),
+    "smollm2": (128,),
+    "qwen-0.5b": (256,),
+    "qwen-1.5b": (512,),
+    "qwen-7b": (),
+}
 """Tokens in a batch of continuous batching, by size. 32 and 64 were the fastest of 16 to 1,024 on a CPU with the small
 models: the attention mask spans all requests of a batch. Those of the large ones are chosen for longer prompts, not
 measured against others."""
@@ -42,17 +50,18 @@ DTYPES = {
     "smollm2": ("float32", "bfloat16"),
     "qwen-0.5b": ("bfloat16",),
     "qwen-1.5b": ("bfloat16",),
+    "qwen-7b": ("bfloat16",),
 }
 """Of the peers, by size. Decoding a large model is bound by its bytes, of which float32 has twice as many."""
-VLLM_MODE = "eager"
-"""Or `compiled`."""
+VLLM_MODES = {"cpu": "eager", "cuda": "compiled"}
+"""By device: on a GPU as vLLM is used there, with recorded graphs."""
 
 
 def measure(name: str, workload: Workload, given: Path, conditions: Conditions) -> dict:
     """All contenders on one workload."""
     print(f"{name}: {workload.completions} completions of {workload.prompts} prompts", flush=True)
     answers = take_turns(
-        entries(workload, given, conditions),
+        conditions.chosen(entries(workload, given, conditions)),
         repetitions=workload.repetitions,
         threads=conditions.threads,
         timeout=TIMEOUT,
@@ -68,8 +77,9 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
     usual = [str(given), str(conditions.threads), conditions.device]
     found = {"paceline": Entry(script="generate_paceline.py", arguments=usual)}
     for dtype in DTYPES[workload.size]:
-        plain = [*usual, "generate", dtype]
-        found[f"generate-{dtype}"] = Entry(script="generate_transformers.py", arguments=plain)
+        if workload.size not in WITHOUT_WEIGHTS:
+            plain = [*usual, "generate", dtype]
+            found[f"generate-{dtype}"] = Entry(script="generate_transformers.py", arguments=plain)
         for tokens in BATCHES[workload.size]:
             batched = [*usual, "continuous", dtype, str(tokens)]
             # many times slower than `generate` at these sizes, which one repetition shows
@@ -80,7 +90,7 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
         if conditions.vllm_python is not None:
             found[f"vllm-{dtype}"] = Entry(
                 script="generate_vllm.py",
-                arguments=[*usual, dtype, VLLM_MODE],
+                arguments=[*usual, dtype, VLLM_MODES[conditions.device]],
                 python=str(conditions.vllm_python),
             )
     if workload.size == "shipped":
@@ -98,7 +108,7 @@ def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
         one["mean_length"] = pooled([repetition["lengths"] for repetition in one["repetitions"]])["mean"]
         one["peak_mib"] = max(repetition["peak_mib"] for repetition in one["repetitions"])
     peers = [name for name in done if name != "paceline"] if "paceline" in done else []
-    mine = answers["paceline"].get("repetitions", [])
+    mine = answers.get("paceline", {}).get("repetitions", [])
     factors = {
         peer: ratio(rates(mine[: len(done[peer]["repetitions"])]), rates(done[peer]["repetitions"])) for peer in peers
     }

@@ -1,6 +1,7 @@
 """The step: seconds and peak memory of one optimiser step of Paceline and of TRL, on one machine in one run.
 
-    python benchmarks/bench_step.py [--workload NAME] [--threads 2] [--device cpu] [--quick] [--output DIR]
+    python benchmarks/bench_step.py [--workload NAME] [--threads 2] [--device cpu] [--vllm-python FILE]
+                                    [--contender NAME] [--repetitions N] [--quick] [--output DIR]
 
 A step generates P x G completions, grades them and updates the weights once; nothing is written to disk.
 
@@ -8,9 +9,12 @@ A step generates P x G completions, grades them and updates the weights once; no
 |----------------------------|-------------------------------------------------------------------------------------|
 | paceline                   | `Sampler.sample` and `Learner.step`, all else at its default                          |
 | paceline-recomputing       | the same with `--gradient-checkpointing true`                                        |
+| paceline-lora              | the same with an adapter of rank 16 on all linear layers (on a GPU)                  |
 | trl-BACKEND-DTYPE-ROWS     | `GRPOTrainer` of TRL, ROWS completions in a micro-batch, accumulated to one step;    |
-|                            | generation by `generate` or by continuous batching; float32, or bfloat16 by autocast |
+|                            | generation by `generate`, by continuous batching or by vLLM in the same process      |
+|                            | (on a GPU); float32, or bfloat16 by autocast                                         |
 | ...-checkpointing          | the same with gradient checkpointing, TRL's default                                  |
+| ...-lora                   | the same with an adapter of rank 16 on all linear layers                             |
 
 Set alike: float32 weights and optimiser, prompts of each step, G, longest completion, temperature 1, reward function,
 advantages over the group's mean and std, DAPO's token average and clip bounds (0.2, 0.28), no KL term, one update
@@ -18,8 +22,8 @@ per step, AdamW (fused) at learning rate 1e-6, gradients clipped at norm 1, the 
 each side's best: Paceline's own choice, TRL in float32 and in bfloat16. One thing is not alike: with continuous
 batching and bfloat16, TRL 1.16 turns the weights and the optimiser's state into bfloat16 for good.
 
-TRL 1.16 also generates with vLLM 0.22 to 0.31. The CPU build that goes with this torch is vLLM 0.32, so that backend
-does not run here.
+TRL 1.16 names vLLM 0.22 to 0.31 as what it generates with, and warns of another. On a GPU it is measured with the vLLM
+of `--vllm-python`, whose environment must have TRL too; on a CPU it is not.
 
 A step of TRL is timed from `on_step_begin` to `on_step_end`: its generation, rewards, loss and update lie between
 them. The first step is a warm-up. Contenders take turns step by step, in alternating order, while the others sleep;
@@ -33,7 +37,7 @@ reported three ways: generated, trained on (with a gradient), and forwarded in t
 included).
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -52,18 +56,21 @@ GIVEN = ["prompts", "completions"]
 class Variant:
     """A way to configure TRL."""
 
-    backend: Literal["generate", "continuous"] = "generate"
+    backend: Literal["generate", "continuous", "vllm"] = "generate"
     dtype: Literal["float32", "bfloat16"]
     rows: int
     """Completions in a micro-batch, at most as many as a step has."""
     checkpointing: bool = False
+    lora: bool = False
+    """True: an adapter is trained."""
     repetitions: int | None = None
     """1 where it is only there to show that it is slower."""
 
     @property
     def name(self) -> str:
         """As in results."""
-        return f"trl-{self.backend}-{self.dtype}-{self.rows}" + "-checkpointing" * self.checkpointing
+        kinds = "-checkpointing" * self.checkpointing + "-lora" * self.lora
+        return f"trl-{self.backend}-{self.dtype}-{self.rows}{kinds}"
 
 
 VARIANTS = {
@@ -94,15 +101,19 @@ VARIANTS = {
     "qwen-1.5b": (Variant(dtype="bfloat16", rows=4, checkpointing=True),),
 }
 """By size, on a CPU."""
-ON_CUDA = (Variant(dtype="bfloat16", rows=8, checkpointing=True, repetitions=1),)
-"""A step takes TRL more than a minute, nearly all of it `generate`."""
+ON_CUDA = (
+    Variant(backend="vllm", dtype="bfloat16", rows=8, checkpointing=True),
+    Variant(dtype="bfloat16", rows=8, checkpointing=True, repetitions=1),
+    Variant(backend="vllm", dtype="bfloat16", rows=8, checkpointing=True, lora=True, repetitions=1),
+)
+"""With `generate` a step takes TRL more than a minute."""
 
 
 def measure(name: str, workload: Workload, given: Path, conditions: Conditions) -> dict:
     """All contenders on one workload."""
     print(f"{name}: {workload.completions} completions of {workload.prompts} prompts a step", flush=True)
     answers = take_turns(
-        entries(workload, given, conditions),
+        conditions.chosen(entries(workload, given, conditions)),
         repetitions=workload.repetitions,
         threads=conditions.threads,
         timeout=TIMEOUT,
@@ -119,11 +130,18 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
     if not workload.takes_turns and conditions.device == "cpu":  # where memory is short
         again = [*usual, "recomputing"]
         found["paceline-recomputing"] = Entry(script="step_paceline.py", arguments=again, repetitions=1)
+    if conditions.device == "cuda":
+        found["paceline-lora"] = Entry(script="step_paceline.py", arguments=[*usual, "lora"], repetitions=1)
     for variant in ON_CUDA if conditions.device == "cuda" else VARIANTS[workload.size]:
         rows = min(variant.rows, workload.completions)
         kept = "checkpointing" if variant.checkpointing else "plain"
-        own = [variant.backend, variant.dtype, str(rows), kept]
-        found[variant.name] = Entry(script="step_trl.py", arguments=[*usual, *own], repetitions=variant.repetitions)
+        own = [variant.backend, variant.dtype, str(rows), kept + "-lora" * variant.lora]
+        entry = Entry(script="step_trl.py", arguments=[*usual, *own], repetitions=variant.repetitions)
+        if variant.backend == "vllm":
+            if conditions.vllm_python is None:
+                continue
+            entry = replace(entry, python=str(conditions.vllm_python))
+        found[variant.name] = entry
     return found
 
 
@@ -134,7 +152,7 @@ def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
         one |= figures(one)
     others = [name for name in done if name != "paceline"] if "paceline" in done else []
     peers = [name for name in others if not name.startswith("paceline")]
-    mine = answers["paceline"].get("repetitions", [])
+    mine = answers.get("paceline", {}).get("repetitions", [])
     factors = {
         peer: ratio(_seconds(done[peer]["repetitions"]), _seconds(mine[: len(done[peer]["repetitions"])]))
         for peer in peers

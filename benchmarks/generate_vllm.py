@@ -9,6 +9,7 @@ import sys
 import time
 
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ["VLLM_NO_USAGE_STATS"] = "1"
 # `auto` leaves one of two cores to a second process that is not there
 os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 
@@ -16,6 +17,7 @@ from figures import summary
 from given import Given
 from measuring import Channel, peak_mib
 from vllm import LLM, SamplingParams
+from workloads import WITHOUT_WEIGHTS
 
 CACHE_PART = 0.5
 """On a GPU, of its memory."""
@@ -37,6 +39,7 @@ def main(path: str, threads: str, device: str, dtype: str, mode: str) -> None:
     engine = LLM(
         model=given.twin,
         skip_tokenizer_init=True,
+        load_format="dummy" if workload.size in WITHOUT_WEIGHTS else "auto",
         dtype=dtype,
         enforce_eager=mode == "eager",
         max_model_len=given.longest + 1,

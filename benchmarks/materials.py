@@ -15,7 +15,7 @@ from measuring import Channel
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from wider_heads import write_twin
-from workloads import BUSY, GENERATE, STEP, Workload, completion_limits, find
+from workloads import BUSY, GENERATE, STEP, WITHOUT_WEIGHTS, Workload, completion_limits, find
 
 from paceline.config.sections import DataConfig, ModelConfig
 from paceline.data.sources import load_rows
@@ -80,6 +80,17 @@ SHAPES = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
         "tie_word_embeddings": True,
     },
+    "qwen-7b": {
+        "vocab_size": 152_064,
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32_768,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "tie_word_embeddings": False,
+    },
 }
 
 
@@ -96,20 +107,30 @@ def main(benchmark: str, name: str, is_quick: str, directory: str) -> None:
         model = model_directory(str(GGUF))
         place = Path(model)
     elif not place.is_dir():
-        write_model(SHAPES[workload.size], place)
+        write_model(SHAPES[workload.size], place, with_weights=workload.size not in WITHOUT_WEIGHTS)
     given = Given(workload=workload, model=model, twin=str(place), repetitions=_repetitions(workload))
     path = Path(directory) / f"{benchmark}-{name}.json"
     given.write(path)
     channel.reply({"given": str(path)})
 
 
-def write_model(shape: dict, place: Path) -> None:
-    """Random weights in bfloat16, as such models are published, and one word per token."""
-    torch.manual_seed(0)
+def config_of(shape: dict) -> Qwen2Config:
+    """The configuration of a shape, in bfloat16 as such models are published."""
     config = Qwen2Config(**shape, pad_token_id=0, eos_token_id=1, bos_token_id=None, dtype="bfloat16")
-    model = Qwen2ForCausalLM(config).bfloat16()
-    model.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=0)
-    model.save_pretrained(place)
+    config.architectures = ["Qwen2ForCausalLM"]
+    return config
+
+
+def write_model(shape: dict, place: Path, *, with_weights: bool = True) -> None:
+    """Random weights, unless they are left out, and one word per token."""
+    config = config_of(shape)
+    if with_weights:
+        torch.manual_seed(0)
+        model = Qwen2ForCausalLM(config).bfloat16()
+        model.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=0)
+        model.save_pretrained(place)
+    else:
+        config.save_pretrained(place)
     words = {"<pad>": 0, "<end>": 1} | {f"w{index}": index for index in range(FIRST_WORD, shape["vocab_size"])}
     backend = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -118,7 +139,7 @@ def write_model(shape: dict, place: Path) -> None:
 
 def _repetitions(workload: Workload) -> tuple[tuple[Prompt, ...], ...]:
     count = workload.repetitions + 1
-    made = {"shipped": _arithmetic, "smollm2": _word_problems}.get(workload.size, _random)(workload, count)
+    made = {"shipped": _arithmetic, "smollm2": _word_problems}.get(workload.size, random_prompts)(workload, count)
     return tuple(
         tuple(
             Prompt(task_id=task_id, text=text, ids=ids, answer=answer, limits=limits)
@@ -158,7 +179,8 @@ def prompts_of(model: str, dataset: str, *, split: str = "train", size: int, sys
     return [(task.task_id, task.prompt, task.prompt_ids, str(task.answer)) for task in tasks]
 
 
-def _random(workload: Workload, count: int) -> Made:
+def random_prompts(workload: Workload, count: int) -> Made:
+    """Prompts of a random model for `count` repetitions, one after the other."""
     rng, words = Random(0), range(FIRST_WORD, SHAPES[workload.size]["vocab_size"])
     prompts = [rng.choices(words, k=rng.randint(*workload.prompt_lengths)) for _ in range(workload.prompts * count)]
     return [

@@ -3,6 +3,7 @@
 WHOLE = {
     "paceline": "**Paceline**",
     "paceline-recomputing": "**Paceline**, `--gradient-checkpointing true`",
+    "paceline-lora": "**Paceline**, an adapter of rank 16",
     "math-verify": "math-verify, one by one",
     "process": "a process per program, not isolated",
     "vllm": "vLLM",
@@ -13,7 +14,8 @@ PEERS = {
     "vllm": "vLLM",
     "trl": "TRL `GRPOTrainer`",
 }
-BACKENDS = {"generate": "`generate`", "continuous": "continuous batching"}
+BACKENDS = {"generate": "`generate`", "continuous": "continuous batching", "vllm": "vLLM in its process"}
+KINDS = {"lora": "an adapter of rank 16"}
 
 
 def title(name: str) -> str:
@@ -29,7 +31,7 @@ def title(name: str) -> str:
     peer, *parts = name.split("-")
     if peer == "trl":
         backend, dtype, rows, *others = parts
-        parts = [BACKENDS[backend], dtype, f"{rows} rows a micro-batch", *others]
+        parts = [BACKENDS[backend], dtype, f"{rows} rows a micro-batch", *(KINDS.get(one, one) for one in others)]
     elif peer == "continuous":
         dtype, tokens = parts
         parts = [dtype, f"{tokens} tokens a batch"]

@@ -1,11 +1,15 @@
 """A step's phases against their floors: seconds measured, seconds that the machine needs at least.
 
     python benchmarks/machine.py
-    python benchmarks/phases.py [--workload NAME] [--device cpu|cuda] [--threads 2] [--repetitions 3] [--quick]
+    python benchmarks/phases.py [--workload NAME] [--device cpu|cuda] [--threads 2] [--repetitions 3] [--profile]
+                                [--quick]
 
 Workloads are those of the step (default: all of the device's). The step is Paceline's own, as bench_step.py runs it;
 its methods are timed from outside. Floors come from step_work.py and from a result of machine.py, which must have been
 measured on the same machine with the same threads. docs/performance.md explains both.
+
+With --profile a step runs under torch's profiler first, its two halves apart, and some decoding steps with 256, 64, 16
+and 1 rows: kernels by name, launches, the share of the wall clock in which the device computes, bytes over seconds.
 
 Beside the phases: tokens forwarded in training over tokens that exist (each trained group's prompt once, the inputs of
 its completions), and the same of prompts alone.
@@ -26,22 +30,24 @@ from given import Given, Prompt
 from machine import described, result_file
 from measuring import peak_mib
 from phase_floors import PHASES, against_floors, phase_work, sampled_groups, summarised, trained_groups
+from profiling import ROWS, decoding, profiled
 from running import RESULTS, make_materials, write_result
 from savings import layouts
-from step_paceline import sampler_and_learner, step
+from step_paceline import Limited, sampler_and_learner, step, task_of
 from step_work import Group, Shape, tokens_that_exist
 from stopwatch import Stopwatch
-from workloads import ON_CPU, ON_CUDA, STEP
+from workloads import LEARNING_RATE, ON_CPU, ON_CUDA, STEP
 
-from paceline.training.learner.learner import PreparedBatch
+from paceline.training.learner.learner import Learner, PreparedBatch
+from paceline.training.rollouts.sampler import Sampler
 
 
 class Watched:
     """A sampler and a learner with a stopwatch on them."""
 
-    def __init__(self, given: Given, device: str) -> None:
-        """Loads the model."""
-        self.engine, self.sampler, self.learner = sampler_and_learner(given, device)
+    def __init__(self, engine: Limited, sampler: Sampler, learner: Learner, device: str) -> None:
+        """Takes them over: from now on every call of theirs is timed."""
+        self.engine, self.sampler, self.learner = engine, sampler, learner
         self.watch = Stopwatch(synchronize=torch.cuda.synchronize if device == "cuda" else None)
         self.shape = Shape.of(self.learner.policy.model.config)
         self.dtype = self.learner.policy.compute_dtype
@@ -105,7 +111,9 @@ def measure(name: str, arguments: argparse.Namespace, machine: dict) -> dict[str
     with tempfile.TemporaryDirectory() as directory:
         path = make_materials("step", name, is_quick=arguments.quick, directory=directory)
         given = Given.read(path)
-        halves_of_a_step = Watched(given, arguments.device)
+        parts = sampler_and_learner(given, arguments.device)
+    profiles = profiles_of(*parts, given, arguments) if arguments.profile else None
+    halves_of_a_step = Watched(*parts, arguments.device)
     dtype = str(halves_of_a_step.dtype).removeprefix("torch.")
     rates = rates_of(machine, dtype)
     count = min(arguments.repetitions, len(given.repetitions) - 1)
@@ -127,7 +135,55 @@ def measure(name: str, arguments: argparse.Namespace, machine: dict) -> dict[str
         "forwarded_over_exist": _ratio(steps, "forwarded", "exist"),
         "prompts_forwarded_over_exist": _ratio(steps, "prompts_forwarded", "prompts_exist"),
         "repetitions": steps,
+        **({} if profiles is None else {"profile": profiles}),
     }
+
+
+def profiles_of(
+    engine: Limited, sampler: Sampler, learner: Learner, given: Given, arguments: argparse.Namespace
+) -> dict[str, object]:
+    """The two halves of a step and single decoding steps, under the profiler and without it.
+
+    The step is that of repetition 1, after the warm-up and once without the profiler, whose seconds count.
+    """
+    device, prompts = arguments.device, given.repetitions[1]
+    shape, size = Shape.of(learner.policy.model.config), learner.policy.compute_dtype.itemsize
+    step(engine, sampler, learner, given.repetitions[0])
+    plain = step(engine, sampler, learner, prompts)
+    seconds = float(plain["seconds"])
+    sampling_seconds = float(plain["generate_seconds"])
+    sampled: list = []
+    tasks = [(task_of(prompt), 0) for prompt in prompts]
+    engine.limits = [prompt.limits for prompt in prompts]
+    sampling = profiled(lambda: sampled.append(sampler.sample(lambda count: tasks[:count], len(tasks))), device)
+    update = profiled(lambda: learner.step(sampled[0].groups, learning_rate=LEARNING_RATE), device)
+    engine.engine.policy_version = learner.policy_version
+    rows = [count for count in ROWS if count <= given.workload.completions]
+    return {
+        "seconds": seconds,
+        "busy_share": (sampling.busy + update.busy) / seconds,
+        "sampling": sampling.told(wall=sampling_seconds),
+        "update": update.told(wall=seconds - sampling_seconds),
+        "decoding": decoding(engine.engine, shape, device, size=size, rows=rows),
+    }
+
+
+def profile_table(profiles: dict) -> list[str]:
+    """The profiles as lines of text."""
+    lines = [f"  a step: {profiles['seconds']:.3f} s, the device computes in {profiles['busy_share']:.1%} of it"]
+    for name in ("sampling", "update"):
+        one = profiles[name]
+        lines.append(
+            f"  {name}: {one['seconds']:.3f} s, computing {one['busy_share']:.1%}, {one['launches']:,} launches"
+        )
+        lines += [f"    {k['seconds']:>9.4f} s {k['calls']:>8,} x {k['name']}" for k in one["kernels"]]
+    for one in profiles["decoding"]:
+        lines.append(
+            f"  decoding {one['rows']} rows: {one['seconds'] * 1e3:.3f} ms a step, {one['bytes_per_second'] / 1e9:,.0f} "
+            f"GB/s, computing {one['busy_share']:.1%}, {one['launches']:,} launches"
+        )
+        lines += [f"    {k['seconds'] * 1e6:>9.1f} us {k['calls']:>6,} x {k['name']}" for k in one["kernels"][:8]]
+    return lines
 
 
 def _ratio(steps: Sequence[dict], above: str, below: str) -> float:
@@ -158,6 +214,8 @@ def main() -> None:
     for name in asked.workload or (ON_CPU if asked.device == "cpu" else ON_CUDA):
         result = measure(name, asked, machine)
         print("\n".join(table(result)), flush=True)
+        if asked.profile:
+            print("\n".join(profile_table(result["profile"])), flush=True)
         if asked.output is not None:
             print(write_result(asked.output, result, prefix="gpu-" if asked.device == "cuda" else ""))
 
@@ -168,6 +226,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="at most, as many as machine.py had (default 2)")
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--profile", action="store_true", help="also a step under torch's profiler")
     parser.add_argument("--machine", type=Path, help="result of machine.py (default: the device's in results/)")
     parser.add_argument("--quick", action="store_true", help="a few tokens; writes nothing unless --output is given")
     parser.add_argument("--output", type=Path, help="directory of the JSON files (default benchmarks/results)")

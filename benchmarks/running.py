@@ -4,7 +4,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -28,6 +28,19 @@ class Conditions:
     device: str
     vllm_python: Path | None
     """None: not installed, or not of this benchmark."""
+    only: tuple[str, ...] = ()
+    """Contenders that take part, by the beginnings of their names; empty: all."""
+
+    def chosen(self, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+        """Return those of the contenders that take part.
+
+        Raises:
+            SystemExit: none of them does.
+        """
+        found = {name: entry for name, entry in entries.items() if not self.only or name.startswith(self.only)}
+        if not found:
+            raise SystemExit(f"--contender {' '.join(self.only)} names none of {', '.join(entries)}")
+        return found
 
 
 def run(benchmark: str, table: Mapping[str, Workload], measure: Measure, *, description: str) -> int:
@@ -37,14 +50,19 @@ def run(benchmark: str, table: Mapping[str, Workload], measure: Measure, *, desc
         The exit status: 1 where a peer did not do the same work as Paceline or a contender did not end.
     """
     asked = arguments(description, list(table))
-    python = asked.vllm_python if benchmark == "generate" else None
+    python = asked.vllm_python if benchmark == "generate" or asked.device == "cuda" else None
     conditions = Conditions(
-        threads=asked.threads, device=asked.device, vllm_python=python if python and python.is_file() else None
+        threads=asked.threads,
+        device=asked.device,
+        vllm_python=python if python and python.is_file() else None,
+        only=tuple(asked.contender),
     )
     complaints = []
     with tempfile.TemporaryDirectory() as directory:
         for name in asked.workload:
             workload = quick(table[name]) if asked.quick else table[name]
+            if asked.repetitions is not None:
+                workload = replace(workload, repetitions=min(asked.repetitions, workload.repetitions))
             where = _where(conditions)
             given = make_materials(benchmark, name, is_quick=asked.quick, directory=directory)
             measured = measure(name, workload, given, conditions)
@@ -100,6 +118,10 @@ def arguments(description: str, names: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--vllm-python", type=Path, default=VLLM_PYTHON, help="of the environment with vLLM (default .venv-vllm)"
     )
+    parser.add_argument(
+        "--contender", action="append", default=[], help="beginning of a name; may be given again (default: all)"
+    )
+    parser.add_argument("--repetitions", type=int, help="after the warm-up, at most the workload's own")
     parser.add_argument("--quick", action="store_true", help="a few tokens; writes nothing unless --output is given")
     parser.add_argument("--output", type=Path, help="directory of the JSON files (default benchmarks/results)")
     asked = parser.parse_args()

@@ -14,7 +14,7 @@ from figures import summary
 from given import Given, Prompt, digest
 from loading import load_policy, make_engine
 from measuring import Channel, peak_mib
-from workloads import EPSILONS, LEARNING_RATE
+from workloads import EPSILONS, LEARNING_RATE, LORA_RANK
 
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.engines import FurtherRequests, OnFinished, Request, Sampling
@@ -56,12 +56,12 @@ def main(path: str, threads: str, device: str, memory: str = "") -> None:
     """Args:
     path: of what is given.
     threads, device: torch's; Paceline sets its own threads.
-    memory: `recomputing` for every layer computed again.
+    memory: `recomputing` for every layer computed again, `lora` for an adapter of rank `LORA_RANK`.
     """
     channel, imported = Channel.open(), peak_mib()
     given = Given.read(path)
-    engine, sampler, learner = sampler_and_learner(given, device)
-    if memory:
+    engine, sampler, learner = sampler_and_learner(given, device, lora_rank=LORA_RANK if memory == "lora" else 0)
+    if memory == "recomputing":
         recompute(learner.policy.model, learner.policy.model.config.num_hidden_layers)
     dtype = str(learner.policy.compute_dtype).removeprefix("torch.")
     paths = f"engine {engine.engine.path}, forward {learner.runner.forward.kind}"
@@ -70,13 +70,13 @@ def main(path: str, threads: str, device: str, memory: str = "") -> None:
         channel.reply(step(engine, sampler, learner, given.repetitions[request["repetition"]]))
 
 
-def sampler_and_learner(given: Given, device: str) -> tuple[Limited, Sampler, Learner]:
+def sampler_and_learner(given: Given, device: str, *, lora_rank: int = 0) -> tuple[Limited, Sampler, Learner]:
     """Defaults throughout, but for what bench_step.py says is set alike on all sides."""
     workload = given.workload
-    policy = load_policy(given, device=device)
+    policy = load_policy(given, device=device, lora_rank=lora_rank)
     learner = Learner(
         policy,
-        choose_forward(policy.model),
+        choose_forward(policy.model, policy.compute_dtype),
         reference=None,
         loss=LossConfig(clip_eps_low=EPSILONS[0], clip_eps_high=EPSILONS[1], average="token", beta=0.0),
         optim=OptimConfig(learning_rate=LEARNING_RATE),
@@ -106,7 +106,7 @@ def sampler_and_learner(given: Given, device: str) -> tuple[Limited, Sampler, Le
 
 def step(engine: Limited, sampler: Sampler, learner: Learner, prompts: Sequence[Prompt]) -> dict[str, object]:
     """One optimiser step with what it did."""
-    tasks = [_task(prompt) for prompt in prompts]
+    tasks = [task_of(prompt) for prompt in prompts]
     engine.limits = [prompt.limits for prompt in prompts]
     started = time.perf_counter()
     batch = sampler.sample(lambda count: [(task, 0) for task in tasks[:count]], len(tasks))
@@ -130,7 +130,8 @@ def step(engine: Limited, sampler: Sampler, learner: Learner, prompts: Sequence[
     }
 
 
-def _task(prompt: Prompt) -> Task:
+def task_of(prompt: Prompt) -> Task:
+    """A prompt as the sampler takes it."""
     return Task(
         task_id=prompt.task_id,
         prompt=prompt.text,

@@ -2,9 +2,10 @@
 
 A step is timed from `on_step_begin` to `on_step_end`: tokenising, generating, rewards, loss and update lie between
 them. The callback waits for its turn before the clock starts. Completions end where the workload says: `generate` gets
-a logits processor that forces the end token, continuous batching a limit per request.
+a logits processor that forces the end token, continuous batching and vLLM a limit per request.
 """
 
+import os
 import sys
 import tempfile
 import time
@@ -18,10 +19,19 @@ from ends import ForcedEnds
 from figures import summary
 from given import Given, digest
 from measuring import Channel, peak_mib
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
 from transformers.generation import ContinuousBatchingManager
+
+# read when vLLM is imported: TRL gives it weights in this process
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ["VLLM_NO_USAGE_STATS"] = "1"
+
 from trl import GRPOConfig, GRPOTrainer
-from workloads import EPSILONS, LEARNING_RATE, Workload
+from workloads import EPSILONS, LEARNING_RATE, LORA_RANK, Workload
+
+VLLM_SHARE = 0.3
+"""Of the GPU's memory, for vLLM's weights and cache: TRL's own default."""
 
 PAGE_SIZE = {"shipped": 32}
 """Tokens of a block of continuous batching's cache: the fastest for a small model; others take `LARGE_PAGE`."""
@@ -86,14 +96,14 @@ class Watch(TrainerCallback):
             self.tokens_trained += int((kwargs["labels"] != -100).sum())
 
 
-def main(path: str, threads: str, device: str, backend: str, dtype: str, rows: str, checkpointing: str) -> None:
+def main(path: str, threads: str, device: str, backend: str, dtype: str, rows: str, kind: str) -> None:
     """Args:
     path: of what is given.
     threads, device: torch's.
-    backend: `generate` or `continuous`.
+    backend: `generate`, `continuous` or `vllm`.
     dtype: `float32`, or `bfloat16` for autocast over float32 weights.
     rows: completions in a micro-batch.
-    checkpointing: `checkpointing` or `plain`.
+    kind: `plain`, or with `checkpointing`, `lora` (an adapter) or both in it.
     """
     channel, imported = Channel.open(), peak_mib()
     torch.set_num_threads(int(threads))
@@ -109,10 +119,10 @@ def main(path: str, threads: str, device: str, backend: str, dtype: str, rows: s
             reward_funcs=watch.reward,
             args=GRPOConfig(
                 **fixed_settings(given.workload, directory),
-                **continuous_settings(given, backend),
+                **backend_settings(given, backend),
                 use_cpu=device == "cpu",
                 bf16=dtype == "bfloat16",
-                gradient_checkpointing=checkpointing == "checkpointing",
+                gradient_checkpointing="checkpointing" in kind,
                 per_device_train_batch_size=int(rows),
                 gradient_accumulation_steps=given.workload.completions // int(rows),
             ),
@@ -121,11 +131,17 @@ def main(path: str, threads: str, device: str, backend: str, dtype: str, rows: s
             ),
             processing_class=PreTrainedTokenizerFast.from_pretrained(given.model),
             callbacks=[watch],
+            peft_config=adapter() if "lora" in kind else None,
         )
         hold_lengths(trainer, watch, backend)
         trainer.model.register_forward_pre_hook(watch.forward, with_kwargs=True)
-        channel.reply({"imported_mib": imported, "path": f"{backend}, {dtype}, {rows} rows, {checkpointing}"})
+        channel.reply({"imported_mib": imported, "path": f"{backend}, {dtype}, {rows} rows, {kind}"})
         trainer.train()
+
+
+def adapter() -> LoraConfig:
+    """As Paceline's `--lora-rank`: on all linear layers, scaled by 2."""
+    return LoraConfig(r=LORA_RANK, lora_alpha=2 * LORA_RANK, target_modules="all-linear")
 
 
 def fixed_settings(workload: Workload, directory: str) -> dict:
@@ -155,10 +171,22 @@ def fixed_settings(workload: Workload, directory: str) -> dict:
     }
 
 
-def continuous_settings(given: Given, backend: str) -> dict:
-    """A cache for exactly this workload: without `num_blocks` it is made for all free memory, which takes a minute."""
+def backend_settings(given: Given, backend: str) -> dict:
+    """Room for exactly this workload.
+
+    Without `num_blocks` the cache of continuous batching is made for all free memory, which takes a minute. On a GPU
+    vLLM sleeps during the update, as it does with Paceline.
+    """
     if backend == "generate":
         return {}
+    if backend == "vllm":
+        return {
+            "use_vllm": True,
+            "vllm_mode": "colocate",
+            "vllm_enable_sleep_mode": torch.cuda.is_available(),
+            "vllm_gpu_memory_utilization": VLLM_SHARE,
+            "vllm_max_model_length": given.longest + 1,
+        }
     page = PAGE_SIZE.get(given.workload.size, LARGE_PAGE)
     room = {
         "page_size": page,
@@ -171,6 +199,9 @@ def continuous_settings(given: Given, backend: str) -> dict:
 def hold_lengths(trainer: GRPOTrainer, watch: Watch, backend: str) -> None:
     """Where lengths are given, end every completion there; and clock generation."""
     natural = watch.given.workload.lengths == "natural"
+    if backend == "vllm":
+        hold_lengths_of_vllm(trainer, watch, natural=natural)
+        return
     model, end = trainer.model, trainer.processing_class.eos_token_id
     generate, generate_batch = model.generate, model.generate_batch
 
@@ -192,6 +223,27 @@ def hold_lengths(trainer: GRPOTrainer, watch: Watch, backend: str) -> None:
     if backend == "continuous" and not natural:
         without_ends(trainer)
         ContinuousBatchingManager.add_requests = adding(watch)
+
+
+def hold_lengths_of_vllm(trainer: GRPOTrainer, watch: Watch, *, natural: bool) -> None:
+    """The same for TRL's vLLM, which TRL asks for all completions of a step in one call, in the dataset's order."""
+    taking_part = trainer.vllm_generation
+    generate, ask = taking_part.generate, taking_part.llm.generate
+
+    def limited(prompts, sampling_params, **others):
+        if not natural:
+            sampling_params = [sampling_params.clone() for _ in prompts]
+            for one, limit in zip(sampling_params, watch.given.limits(watch.repetition), strict=True):
+                one.max_tokens, one.ignore_eos = limit, True
+        return ask(prompts, sampling_params=sampling_params, **others)
+
+    def timed(*args, **kwargs):
+        started = time.perf_counter()
+        output = generate(*args, **kwargs)
+        watch.generate_seconds += time.perf_counter() - started
+        return output
+
+    taking_part.llm.generate, taking_part.generate = limited, timed
 
 
 def without_ends(trainer: GRPOTrainer) -> None:

@@ -226,6 +226,16 @@ def backward(shape: Shape, training: Training, *, size: int, micro_batches: int)
     )
 
 
+def update_operations(training: Training, *, adapter: bool) -> float:
+    """Operations of a forward and a backward pass, what the MFU counts.
+
+    An adapter's base has no gradient of its weights; the adapter's own products count as nothing.
+    """
+    passes = BACKWARD_PRODUCTS - adapter
+    products = (training.products + training.head) * (1 + passes)
+    return products + training.attention * (1 + BACKWARD_ATTENTION)
+
+
 def optimiser(shape: Shape) -> Work:
     """AdamW in float32 with a limit on the gradient's norm."""
     moved = shape.parameters * ADAMW_BYTES

@@ -8,6 +8,7 @@
 | smollm2   | SmolLM2-135M-Instruct itself, on the problems of `make real`, which gets its file                     |
 | qwen-0.5b | the exact shape of Qwen2.5-0.5B with random weights: 24 layers, width 896, 151,936 tokens, tied       |
 | qwen-1.5b | the same for Qwen2.5-1.5B: 28 layers, width 1,536                                                     |
+| qwen-7b   | the same for Qwen2.5-7B: 28 layers, width 3,584, not tied; its weights are made where they are used   |
 
 | lengths | what ends a completion                                                                                 |
 |---------|--------------------------------------------------------------------------------------------------------|
@@ -28,13 +29,18 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-Size = Literal["shipped", "30m", "135m", "smollm2", "qwen-0.5b", "qwen-1.5b"]
+Size = Literal["shipped", "30m", "135m", "smollm2", "qwen-0.5b", "qwen-1.5b", "qwen-7b"]
+WITHOUT_WEIGHTS = ("qwen-7b",)
+"""Sizes whose directory holds no weights, which would take minutes to make on a CPU, to write and to read again: each
+contender makes random ones on its own device."""
 Lengths = Literal["drawn", "equal", "natural"]
 
 SIGMA = 0.7
 """Of drawn lengths: the longest of 64 is then about five times the median, where no cap holds it."""
 LEARNING_RATE = 1e-6
 """Of the step: small, so that the contenders' models stay alike and with them the lengths of completions."""
+LORA_RANK = 16
+"""Of the step's adapters, on all linear layers; alpha is twice that."""
 EPSILONS = (0.2, 0.28)
 """Clip bounds of the step, low and high."""
 
@@ -113,6 +119,16 @@ ON_A_GPU = replace(
     LARGE, prompts=16, num_generations=16, max_new_tokens=2048, median_length=400, prompt_lengths=(200, 512)
 )
 """256 completions, mean length 500."""
+VERY_LONG = replace(
+    ON_A_GPU,
+    prompts=1,
+    num_generations=8,
+    max_new_tokens=32_000,
+    median_length=16_000,
+    repetitions=1,
+    takes_turns=False,
+)
+"""8 completions; four in ten are longer than 19,000 tokens."""
 
 GENERATE = {
     "shipped": SHIPPED,
@@ -122,6 +138,8 @@ GENERATE = {
     "qwen-0.5b": LARGE,
     "qwen-0.5b-long": ON_A_GPU,
     "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b"),
+    "qwen-7b-long": replace(ON_A_GPU, size="qwen-7b", takes_turns=False, repetitions=2),
+    "qwen-0.5b-1024": replace(ON_A_GPU, prompts=64),
 }
 STEP = {
     "shipped": replace(SHIPPED, reward="accuracy"),
@@ -131,6 +149,7 @@ STEP = {
     "qwen-0.5b": replace(LARGE, prompts=1, takes_turns=False),
     "qwen-0.5b-long": replace(ON_A_GPU, takes_turns=False, repetitions=2),
     "qwen-1.5b-long": replace(ON_A_GPU, size="qwen-1.5b", takes_turns=False, repetitions=2),
+    "qwen-0.5b-32k": VERY_LONG,
 }
 BUSY = {
     "shipped": replace(SHIPPED, reward="accuracy", repetitions=24),
