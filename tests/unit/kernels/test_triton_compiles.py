@@ -18,6 +18,10 @@ SHAPES = {
         "statistics": ("h l s s s i f", {"BLOCK": 4096}, 4),
         "gradients": ("h l s s s s i f", {"HAS_LOGPROB": True, "HAS_ENTROPY": True, "BLOCK": 4096}, 4),
     },
+    "triton_drawing": {
+        "block_masses": ("h s s i f", {"BLOCK": 2048}, 4),
+        "draw_from_blocks": ("h d s s l s i f", {"GREEDY": False, "BLOCK": 2048, "NUM_BLOCKS": 128}, 4),
+    },
     "triton_training": {
         "add_rms_norm": ("s h s s h h s i f", {"HAS_ADDEND": True, "BLOCK": 1024}, 4),
         "add_rms_norm_backward": (
@@ -37,7 +41,7 @@ SHAPES = {
 }
 """By module and kernel: types of the arguments in order, constants, and warps of a program.
 
-h, s, l: pointers to bfloat16, float32 and int64; i, f: numbers. Pointers and integers are divisible by 16, as they are
+h, s, d, l: pointers to bfloat16, float32, float64 and int64; i, f: numbers. Pointers and integers are divisible by 16, as they are
 for common widths.
 """
 
@@ -47,12 +51,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-types = {"h": "*bf16", "s": "*fp32", "l": "*i64", "i": "i32", "f": "fp32"}
+types = {"h": "*bf16", "s": "*fp32", "d": "*fp64", "l": "*i64", "i": "i32", "f": "fp32"}
 dump = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
 found = {}
 for module, kernels in json.load(sys.stdin).items():
     module = importlib.import_module("paceline.kernels.cuda." + module)
-    found[module.__name__] = [name for name, one in vars(module).items() if isinstance(one, triton.runtime.JITFunction)]
+    functions = {name: one for name, one in vars(module).items() if isinstance(one, triton.runtime.JITFunction)}
+    # what returns something is part of a kernel
+    found[module.__name__] = [name for name, one in functions.items() if not re.search("^ +return ", one.src, re.M)]
     for name, (letters, constants, warps) in kernels.items():
         kernel = getattr(module, name)
         names = kernel.arg_names

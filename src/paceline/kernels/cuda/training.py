@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from paceline.kernels.cuda.triton_check import next_power, trial_problem, triton_problem
+from paceline.kernels.cuda.triton_check import next_power, trial_problem, triton_problem, warps_of
 from paceline.kernels.linear import weight_gradient
 
 BLOCK = 1024
@@ -62,10 +62,9 @@ def normed_products(
 
     They are computed as a single product, and lie side by side in memory. Either all have a bias or none.
     """
-    parameters = [*weights, *biases]
     total, *products = cast(
         tuple[Tensor, ...],
-        _NormedProducts.apply(x, addend, scale, eps, dtype, *parameters),  # type: ignore[no-untyped-call]
+        _NormedProducts.apply(x, addend, scale, eps, dtype, *weights, *biases),  # type: ignore[no-untyped-call]
     )
     return total, tuple(products)
 
@@ -130,7 +129,7 @@ class _NormedProducts(torch.autograd.Function):
             *(x, x if addend is None else addend, scale, total, unit, normed, inverse, width, eps),
             HAS_ADDEND=addend is not None,
             BLOCK=next_power(width),
-            num_warps=_warps(width),
+            num_warps=warps_of(width),
         )
         count = len(parameters) // 2
         weights, biases = cast(tuple[Tensor, ...], parameters[:count]), parameters[count:]
@@ -206,7 +205,7 @@ def _norm_backward(
         HAS_PARTS=needs[2],
         ROWS=ROWS,
         BLOCK=next_power(width),
-        num_warps=_warps(width),
+        num_warps=warps_of(width),
     )
     by_scale = parts.sum(0).to(scale.dtype) if needs[2] else None
     return grad_x, None if addend_dtype is None else grad_addend, by_scale
@@ -350,11 +349,6 @@ def _rows(states: Tensor) -> Tensor:
 def _heads(states: Tensor) -> Tensor:
     """Return heads of which those of a token lie side by side; tokens may lie apart."""
     return states if states.stride()[1:] == (states.shape[2], 1) else states.contiguous()
-
-
-def _warps(width: int) -> int:
-    """Return how many warps have a row, so that a thread has eight of its elements where it can: 16 bytes of each."""
-    return min(16, max(1, next_power(width) // 256))
 
 
 @functools.cache

@@ -47,3 +47,8 @@ def trial_problem(compute: Callable[[], Computed], difference: Callable[[Compute
 def next_power(width: int) -> int:
     """Return the least power of two that is no smaller: the number of a program's columns."""
     return 1 << (width - 1).bit_length()
+
+
+def warps_of(width: int) -> int:
+    """Return how many warps have a row, so that a thread has eight of its elements where it can: 16 bytes of each."""
+    return min(16, max(1, next_power(width) // 256))
