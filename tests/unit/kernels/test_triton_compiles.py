@@ -41,8 +41,8 @@ SHAPES = {
 }
 """By module and kernel: types of the arguments in order, constants, and warps of a program.
 
-h, s, d, l: pointers to bfloat16, float32, float64 and int64; i, f: numbers. Pointers and integers are divisible by 16, as they are
-for common widths.
+h, s, d, l: pointers to bfloat16, float32, float64 and int64; i, f: numbers. Pointers and integers are divisible by 16,
+as they are for common widths.
 """
 
 COMPILED = """
