@@ -16,6 +16,7 @@ from paceline.config.layout import Sizes
 from paceline.engines.local import weights
 from paceline.errors import ModelError
 from paceline.kernels import linear, logprobs
+from paceline.models.fused_layers import FAMILIES
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.runtime import devices
 from paceline.training.plan import hardware
@@ -32,7 +33,7 @@ from paceline.training.plan.fitting import USABLE, Fitting
 from paceline.training.plan.hardware import CPU, GPUS, Device, Rates, gpu_of
 from paceline.training.plan.memory import activations, computed_bytes, judge_memory, memory_plan, sampler_memory
 from paceline.training.plan.seconds import step_time
-from paceline.training.plan.shape import model_shape, read_shape
+from paceline.training.plan.shape import FUSED_FAMILIES, model_shape, read_shape
 
 REQUIRED = {"model": "m", "dataset": "d"}
 GIB = 1 << 30
@@ -367,10 +368,17 @@ def test_activations_of_a_token_by_hand():
     assert activations(shape, Sizes(), CPU, 2).all_layers == 2 * (4 * 64 + 2 * (64 + 64 + 32 + 144))
     # torch keeps 4 x 32 in float32; 4 x 32 normed, 3 x 32 and 4 x 16 of attention, 4 x 48
     assert activations(shape, Sizes(), GPUS["h100"], 2).all_layers == 2 * (4 * 128 + 2 * (128 + 96 + 64 + 192))
+    # kernels on CUDA keep 2 x 32 normed, 2 x 32 and 2 x 16 of attention, 2 x 48; an adapter 2 x 32 and 48 more
+    fused, h100 = replace(shape, fused=True), GPUS["h100"]
+    assert activations(fused, Sizes(), h100, 2).all_layers == 2 * 2 * (64 + 64 + 32 + 96)
+    assert activations(fused, Sizes(), h100, 2, adapter=True).all_layers == 2 * 2 * (64 + 64 + 32 + 96 + 64 + 48)
+    split = activations(fused, Sizes(tensor=2), h100, 2)
+    assert split == activations(shape, Sizes(tensor=2), h100, 2)
     assert activations(shape, Sizes(tensor=2), CPU, 2).all_layers == activations(shape, Sizes(), CPU, 2).all_layers / 2
 
 
 def test_what_a_plan_may_not_load_is_as_those_who_do_have_it():
+    assert set(FUSED_FAMILIES) == set(FAMILIES)
     assert planner.HEAD_ROWS == logprobs.PRODUCT_ROWS
     assert planner.BFLOAT16_PARAMETERS == devices.BFLOAT16_PARAMETERS
     assert planner.JOINED_WEIGHTS == weights.JOINED_WEIGHTS
@@ -594,7 +602,8 @@ def test_calibrating_gives_rates_that_this_machine_can_have():
 
 
 def test_the_largest_micro_batch_is_said_in_words_where_none_fits():
-    large = {"prompts_per_step": 512, "num_generations": 16}
+    # of few sequences at a time, so that sampling takes less than an update
+    large = {"prompts_per_step": 512, "num_generations": 16, "concurrent_sequences": 16}
     sizes, fitting = Sizes(), billions(**large)
     needed = {again: fitting.largest_micro_batch(sizes, recomputing=again) for again in (False, True)}
     said = f"Largest micro-batch: {needed[False]:,} tokens, and {needed[True]:,} with every layer computed again."

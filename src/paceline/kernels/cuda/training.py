@@ -155,12 +155,8 @@ class _NormedProducts(torch.autograd.Function):
         else:
             sizes = [len(weight) for weight in weights]
             flat = unit.flatten(0, -2)
-            grad = side_by_side(
-                [
-                    flat.new_zeros(len(flat), size) if one is None else one.flatten(0, -2)
-                    for one, size in zip(gradients, sizes, strict=True)
-                ]
-            )
+            pairs = zip(gradients, sizes, strict=True)
+            grad = side_by_side([flat.new_zeros(len(flat), n) if g is None else g.flatten(0, -2) for g, n in pairs])
             needed = ctx.needs_input_grad[5:]
             of_parameters = [None] * len(needed)
             if any(needed[: len(weights)]):
@@ -169,9 +165,7 @@ class _NormedProducts(torch.autograd.Function):
                 del normed
             if any(needed[len(weights) :]):
                 sums = grad.sum(0, dtype=torch.float32).split(sizes)
-                of_parameters[len(weights) :] = [
-                    one.to(dtype) for one, dtype in zip(sums, ctx.bias_dtypes, strict=True)
-                ]
+                of_parameters[len(weights) :] = map(Tensor.to, sums, ctx.bias_dtypes)
             grad_normed = grad @ _joined(weights, unit.dtype)
             del grad
         grad_total = None if grad_total is None else grad_total.contiguous()

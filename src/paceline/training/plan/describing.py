@@ -33,7 +33,6 @@ def describe_memory(memory: MemoryPlan) -> str:
     update = [
         ("gradients", memory.gradients),
         ("fetched at a time", memory.fetched),
-        ("weights in half precision", memory.casts),
         ("activations", memory.activations),
         ("logits", memory.head),
     ]

@@ -76,10 +76,19 @@ HELD_WITH_ADAPTER = 0.8
 """The same with an adapter, whose sums are given back between pieces that stay, in the first micro-batch already."""
 
 
-def activations(shape: ModelShape, sizes: Sizes, on: Device, number_bytes: int) -> Activations:
-    """Estimate the activations of a forward pass, in bytes per token of this process."""
+def activations(
+    shape: ModelShape, sizes: Sizes, on: Device, number_bytes: int, *, adapter: bool = False
+) -> Activations:
+    """Estimate the activations of a forward pass, in bytes per token of this process.
+
+    On CUDA, layers whose attention is not split run through kernels where their family does. An adapter's own products
+    keep the normed states and the gated product, which plain ones compute again.
+    """
     heads, key_values = shape.num_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
-    if on.kind == "cuda":
+    if on.kind == "cuda" and shape.fused and sizes.tensor == 1:
+        single, computed = 0, 2 * shape.width + 2 * heads + 2 * key_values + 2 * shape.inner
+        computed += adapter * (2 * shape.width + shape.inner)
+    elif on.kind == "cuda":
         single, computed = 4 * shape.width, 4 * shape.width + 3 * heads + 4 * key_values + 4 * shape.inner
     else:
         single, computed = 2 * shape.width, 2 * shape.width + 2 * heads + 2 * key_values + 3 * shape.inner
@@ -139,8 +148,6 @@ class MemoryPlan:
     """Keys and values of all concurrent sequences at their longest."""
     drawn: int
     """Logits of a step of decoding."""
-    casts: int
-    """Weights in the precision of the computation, which torch keeps on CUDA from the forward to the backward pass."""
     activations: int
     """What a micro-batch keeps for its backward pass, with the layers of `cut` computed again."""
     cut: RecomputedLayers
@@ -171,7 +178,7 @@ class MemoryPlan:
     @property
     def update(self) -> int:
         """The most during an update."""
-        return self.lasting + self.gradients + self.fetched + self.casts + self.activations + self.head
+        return self.lasting + self.gradients + self.fetched + self.activations + self.head
 
     @property
     def peak(self) -> int:
@@ -207,14 +214,13 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
         engine=engine,
         kv_cache=kv_cache,
         drawn=drawn,
-        casts=parts.weights * number_bytes if is_half and on.kind == "cuda" else 0,
         activations=0,
         cut=RecomputedLayers(micro_batch_tokens=0, tokens=0, layers=0),
         head=head // sizes.tensor,
         saved=saved,
         saved_here=saved if on.kind == "cpu" else 0,
     )
-    of_token = activations(shape, sizes, on, number_bytes)
+    of_token = activations(shape, sizes, on, number_bytes, adapter=config.lora.lora_rank > 0)
     left = float("inf") if on.memory is None else on.memory - (without.update - without.head)
     tokens_of = {size: even_tokens(config, size, sizes) for size in considered_micro_batches(config, on.kind)}
     room = ACTIVATION_SHARE * max(0.0, left)

@@ -9,6 +9,9 @@ from paceline.errors import ModelError
 from paceline.models.places import model_place, read_model_config
 from paceline.models.weight_headers import read_header
 
+FUSED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+"""As `models.fused_layers` has them, which the planner must not load torch to read."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
@@ -30,6 +33,8 @@ class ModelShape:
     """Tokens; 0 where the configuration does not say."""
     tied: bool
     """True if embedding and head are one matrix."""
+    fused: bool = False
+    """True if its layers are of a family that runs through kernels in training."""
 
     @property
     def matrix(self) -> int:
@@ -83,6 +88,7 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
         inner=inner,
         linear_widths=attention + 3 * (width + inner),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
+        fused=described.get("model_type") in FUSED_FAMILIES,
         tied=True in (described.get("tie_word_embeddings"), model_config.get("tie_word_embeddings")),
     )
 
