@@ -179,8 +179,9 @@ def profile_table(profiles: dict) -> list[str]:
         lines += [f"    {k['seconds']:>9.4f} s {k['calls']:>8,} x {k['name']}" for k in one["kernels"]]
     for one in profiles["decoding"]:
         lines.append(
-            f"  decoding {one['rows']} rows: {one['seconds'] * 1e3:.3f} ms a step, {one['bytes_per_second'] / 1e9:,.0f} "
-            f"GB/s, computing {one['busy_share']:.1%}, {one['launches']:,} launches"
+            f"  decoding {one['rows']} rows: {one['seconds'] * 1e3:.3f} ms a step, "
+            f"{one['bytes_per_second'] / 1e9:,.0f} GB/s, computing {one['busy_share']:.1%}, "
+            f"{one['launches']:,} launches"
         )
         lines += [f"    {k['seconds'] * 1e6:>9.1f} us {k['calls']:>6,} x {k['name']}" for k in one["kernels"][:8]]
     return lines
