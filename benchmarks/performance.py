@@ -1,6 +1,7 @@
 """The measured parts of docs/performance.md, between its markers: python benchmarks/performance.py [DIRECTORY [PAGE]]
 
-Reads the results of machine.py and phases.py in benchmarks/results. Words outside the markers are left alone.
+Reads the results of machine.py and phases.py in benchmarks/results; predictions are computed. Words outside the markers
+are left alone.
 """
 
 import json
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from machine import RESULTS
+from predictions import all_predictions, table
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 SHOWN = ("shipped", "30m", "qwen-0.5b", "qwen-0.5b-long", "qwen-1.5b-long")
@@ -126,7 +128,12 @@ def main(results: Path = RESULTS, page: Path = PAGE) -> None:
     found = [results / f"{prefix}phases-{name}.json" for prefix in ("", "gpu-") for name in SHOWN]
     steps = [json.loads(path.read_text()) for path in found if path.is_file()]
     measured = [json.loads(path.read_text()) for path in sorted(results.glob("*machine*.json"))[::-1]]
-    parts = {"machines": machines(measured), "phases": phases(steps), "savings": savings(steps)}
+    parts = {
+        "machines": machines(measured),
+        "phases": phases(steps),
+        "savings": savings(steps),
+        "predictions": table(all_predictions()),
+    }
     page.write_text(filled(page.read_text(), parts))
     print(page)
 

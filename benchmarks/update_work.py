@@ -75,7 +75,7 @@ class Row:
             "max_steps": 1,
             **({"offload": self.offload} if self.offload else {}),
         }
-        shape = model_shape(SHAPES[self.size], parameters=self.shape.parameters)
+        shape = model_shape({"model_type": "qwen2"} | SHAPES[self.size], parameters=self.shape.parameters)
         assert shape is not None
         plan = memory_plan(build_config(given), shape, on=device)
         return plan.update - plan.libraries

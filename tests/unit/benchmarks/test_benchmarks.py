@@ -23,17 +23,23 @@ from conversation_work import SETTINGS, EpisodeWork, TurnWork, covered, optimum
 from ends import ForcedEnds, made_lengths
 from figures import disagreements, fastest_of_each_peer, pooled, rates, ratio, standard_errors_apart, summary
 from given import Given, Prompt
+from materials import SHAPES, config_of
 from measuring import Entry, take_turns
 from naming import title
+from predictions import sampling_seconds
+from profiling import Profile, busy
 from reward_workloads import fingerprint
 from running import Conditions
+from step_work import Group, Shape, decode, tokens_that_exist
 from survive_in_turns import Turns
 from table import page
 from transformers import AutoModelForCausalLM
+from update_work import Row
 from wider_heads import write_twin
 from workloads import GENERATE, STEP, completion_limits, quick
 
 from paceline.models.pretrained import model_directory
+from paceline.training.plan.hardware import GPUS
 
 ANSWERING = """
 import itertools, json, sys
@@ -379,6 +385,39 @@ def test_an_engine_is_busy_by_what_was_ready_and_by_the_optimum():
     assert shares["of_ready"] == pytest.approx(2 / 3)
     assert shares["optimum_seconds"] == pytest.approx(5.0)
     assert shares["of_optimum"] == pytest.approx(5 / 6)
+
+
+def test_contenders_are_chosen_by_the_beginning_of_their_names():
+    entries = {name: Entry(script="", arguments=[]) for name in ("paceline", "vllm-bfloat16", "generate-bfloat16")}
+    some = Conditions(threads=2, device="cpu", vllm_python=None, only=("paceline", "vllm"))
+    assert [*some.chosen(entries)] == ["paceline", "vllm-bfloat16"]
+    assert [*replace(some, only=()).chosen(entries)] == [*entries]
+    with pytest.raises(SystemExit, match="--contender TRL names none of paceline"):
+        replace(some, only=("TRL",)).chosen(entries)
+
+
+def test_a_device_is_busy_while_any_kernel_runs_as_a_share_of_the_unprofiled_seconds():
+    second = 10**9
+    spans = [("a", 0, 2 * second), ("b", second, 3 * second), ("a", 5 * second, 6 * second)]
+    assert busy(spans) == 4.0
+    told = Profile(wall=9.0, busy=4.0, seconds={"b": 2.0, "a": 3.0}, calls={"a": 2, "b": 1}).told(wall=8.0)
+    assert (told["busy_share"], told["launches"]) == (0.5, 3)
+    assert [one["name"] for one in told["kernels"]] == ["a", "b"]
+
+
+def test_an_updates_groups_fill_its_micro_batches_and_its_plan_knows_what_saves_memory():
+    row = Row(size="qwen-1.5b")
+    assert tokens_that_exist(row.work) == 4 * 16_368
+    h200 = GPUS["h200"]
+    cheaper = [replace(row, checkpointing=True), replace(row, lora=True), replace(row, offload=("optimizer",))]
+    assert all(one.planned(h200) < row.planned(h200) for one in cheaper)
+
+
+def test_predictions_follow_the_bandwidth_and_stay_above_the_floor():
+    shape, groups = Shape.of(config_of(SHAPES["qwen-0.5b"])), [Group(prompt=300, completions=(40, 20))]
+    slow, fast = (sampling_seconds(shape, groups, GPUS[name]) for name in ("h100", "h200"))
+    least = sum(one.bytes for one in decode(shape, groups, size=2)) / GPUS["h200"].rates.reading
+    assert least < fast < slow
 
 
 def test_times_that_overlap_count_once():

@@ -26,6 +26,7 @@ from step_work import (
     score,
     tokens_that_exist,
     trunk,
+    update_operations,
 )
 
 from tests.tiny import tiny_model
@@ -111,6 +112,12 @@ def test_the_backward_pass_is_two_forward_passes_and_two_and_a_half_of_attention
     # gradients: written by the first micro-batch, read and written by the second
     assert back.bytes == 2 * 4 * 328 + saved + 3 * 4 * 328
     assert score(SMALL, training, size=4, micro_batches=2).bytes == 2 * 4 * 328
+
+
+def test_the_mfu_counts_each_product_three_times_and_two_for_an_adapter():
+    training = Training.of(SMALL, GROUPS)
+    assert update_operations(training, adapter=False) == 3 * (2368 + 240) + 3.5 * 432
+    assert update_operations(training, adapter=True) == 2 * (2368 + 240) + 3.5 * 432
 
 
 def test_the_optimiser_reads_five_and_writes_three_numbers_per_parameter():

@@ -84,5 +84,5 @@ def test_a_part_without_a_place_is_named():
 
 
 def test_the_page_has_a_place_for_every_part():
-    parts = {"machines": "one", "phases": "two", "savings": "three"}
+    parts = {"machines": "one", "phases": "two", "savings": "three", "predictions": "four"}
     assert all(f"-->\n\n{text}\n\n<!--" in filled(PAGE.read_text(), parts) for text in parts.values())
