@@ -1,6 +1,7 @@
 """The measured parts of docs/performance.md, between its markers: python benchmarks/performance.py [DIRECTORY [PAGE]]
 
-Reads the results of machine.py and phases.py in benchmarks/results; predictions are computed. Words outside the markers are left alone.
+Reads the results of machine.py and phases.py in benchmarks/results; predictions are computed. Words outside the markers
+are left alone.
 """
 
 import json
