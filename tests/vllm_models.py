@@ -1,6 +1,7 @@
-"""Models that vLLM's CPU build computes, and an engine on each."""
+"""Models that vLLM computes, and an engine on each."""
 
 import itertools
+import os
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
@@ -11,6 +12,8 @@ from tests.tiny import tiny_tokenizer
 
 END = 258
 LENGTH = 192
+DEVICE = os.environ.get("PACELINE_TEST_DEVICE", "cpu")
+"""Device that vLLM is tested on: the installed build must be for it."""
 
 
 def tied_model(*, seed: int = 0, heads: int = 2) -> PreTrainedModel:

@@ -26,10 +26,10 @@ from tests.engine_conversations import (
     request_alone,
 )
 from tests.tiny import tiny_tokenizer
-from tests.vllm_models import END, LENGTH, arriving, local_engine, request, take_over, tied_model
+from tests.vllm_models import DEVICE, END, LENGTH, arriving, local_engine, request, take_over, tied_model
 
 try:
-    check_vllm("cpu")
+    check_vllm(DEVICE)
 except ConfigError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
