@@ -50,8 +50,9 @@ class CudaDecodingKernels:
 
         width = gate.shape[1] if up is not None else gate.shape[1] // 2
         out = gate.new_empty(len(gate), width)
+        up = gate[:, width:] if up is None else up
         triton_kernels.silu_mul[(len(gate), -(-width // BLOCK))](
-            gate, gate[:, width:] if up is None else up, out, width, gate.shape[1], BLOCK=BLOCK
+            gate, up, out, width, gate.stride(0), up.stride(0), BLOCK=BLOCK
         )
         return out
 

@@ -210,12 +210,12 @@ class _GatedProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        from paceline.kernels.cuda import triton_training
+        from paceline.kernels.cuda import triton_kernels
 
         gates, ups = _rows(gate), _rows(up)
         rows, width = gates.shape
         product = gates.new_empty(rows, width)
-        triton_training.gated_product[(rows, -(-width // BLOCK))](
+        triton_kernels.silu_mul[(rows, -(-width // BLOCK))](
             gates, ups, product, width, gates.stride(0), ups.stride(0), BLOCK=BLOCK
         )
         ctx.save_for_backward(gates, ups, weight)

@@ -1,4 +1,5 @@
-"""Kernels of `cuda.decoding` and `cuda.logits`. Triton is imported here, so this module is imported only where needed.
+"""Kernels of `cuda.decoding` and `cuda.logits`, of which training takes the gated product too. Triton is imported here,
+so this module is imported only where needed.
 
 Sums and products are in float32, whatever the tensors are stored in. Of a decoding step there are N rows, and a BLOCK
 is the next power of two of a width, or covers a part of it; of logits a program has one row of V, in blocks.
@@ -29,14 +30,14 @@ def add_norm(  # type: ignore[no-untyped-def]  # noqa: PLR0913
 
 @triton.jit
 def silu_mul(  # type: ignore[no-untyped-def]
-    gate, up, out, width, row_stride, BLOCK: tl.constexpr
+    gate, up, out, width, gate_stride, up_stride, BLOCK: tl.constexpr
 ):
-    """Compute silu(gate) * up of rows that lie `row_stride` apart. A program has a block of a row."""
+    """Compute silu(gate) * up of rows that lie some stride apart. A program has a block of a row."""
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = columns < width
-    x = tl.load(gate + row * row_stride + columns, mask=here, other=0.0).to(tl.float32)
-    y = tl.load(up + row * row_stride + columns, mask=here, other=0.0).to(tl.float32)
+    x = tl.load(gate + row * gate_stride + columns, mask=here, other=0.0).to(tl.float32)
+    y = tl.load(up + row * up_stride + columns, mask=here, other=0.0).to(tl.float32)
     product = x / (1.0 + tl.exp(-x)) * y
     tl.store(out + row * width + columns, product.to(out.dtype.element_ty), mask=here)
 

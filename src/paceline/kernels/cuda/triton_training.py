@@ -81,20 +81,6 @@ def add_rms_norm_backward(  # type: ignore[no-untyped-def]  # noqa: PLR0913
 
 
 @triton.jit
-def gated_product(  # type: ignore[no-untyped-def]
-    gate, up, product, width, gate_stride, up_stride, BLOCK: tl.constexpr
-):
-    """Compute silu(gate) * up of rows that lie some stride apart. A program has a block of a row."""
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    here = columns < width
-    x = tl.load(gate + row * gate_stride + columns, mask=here, other=0.0).to(tl.float32)
-    y = tl.load(up + row * up_stride + columns, mask=here, other=0.0).to(tl.float32)
-    result = x / (1.0 + tl.exp(-x)) * y
-    tl.store(product + row * width + columns, result.to(product.dtype.element_ty), mask=here)
-
-
-@triton.jit
 def gated_product_backward(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     gate,
     up,
@@ -130,6 +116,15 @@ def gated_product_backward(  # type: ignore[no-untyped-def]  # noqa: PLR0913
 
 
 @triton.jit
+def halves(  # type: ignore[no-untyped-def]
+    places, half, here
+):
+    """Return what lies at some places and what lies `half` behind them, in float32."""
+    first = tl.load(places, mask=here, other=0.0).to(tl.float32)
+    return first, tl.load(places + half, mask=here, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def turn_heads(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     states,
     scale,
@@ -158,19 +153,17 @@ def turn_heads(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     inside = columns < half
     here = (token < tokens) & inside
     angles = token * width + columns
-    cosine_1 = tl.load(cosine + angles, mask=here, other=0.0)
-    cosine_2 = tl.load(cosine + angles + half, mask=here, other=0.0)
-    sine_1 = tl.load(sine + angles, mask=here, other=0.0)
-    sine_2 = tl.load(sine + angles + half, mask=here, other=0.0)
+    cosine_1, cosine_2 = halves(cosine + angles, half, here)
+    sine_1, sine_2 = halves(sine + angles, half, here)
     for head in range(HEADS):
         source = states + token * stride + head * width + columns
-        first = tl.load(source, mask=here, other=0.0).to(tl.float32)
-        second = tl.load(source + half, mask=here, other=0.0).to(tl.float32)
+        first, second = halves(source, half, here)
         if HAS_NORM:
             squares = tl.sum(first * first + second * second, 1)[:, None]
             factor = 1.0 / tl.sqrt(squares / width + eps)
-            first *= factor * tl.load(scale + columns, mask=inside, other=0.0).to(tl.float32)
-            second *= factor * tl.load(scale + half + columns, mask=inside, other=0.0).to(tl.float32)
+            scale_1, scale_2 = halves(scale + columns, half, inside)
+            first *= factor * scale_1
+            second *= factor * scale_2
         place = turned + (token * HEADS + head) * width + columns
         tl.store(place, (first * cosine_1 - second * sine_1).to(turned.dtype.element_ty), mask=here)
         tl.store(place + half, (second * cosine_2 + first * sine_2).to(turned.dtype.element_ty), mask=here)
@@ -205,30 +198,27 @@ def turn_heads_backward(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     inside = columns < half
     here = (token < tokens) & inside
     angles = token * width + columns
-    cosine_1 = tl.load(cosine + angles, mask=here, other=0.0)
-    cosine_2 = tl.load(cosine + angles + half, mask=here, other=0.0)
-    sine_1 = tl.load(sine + angles, mask=here, other=0.0)
-    sine_2 = tl.load(sine + angles + half, mask=here, other=0.0)
+    cosine_1, cosine_2 = halves(cosine + angles, half, here)
+    sine_1, sine_2 = halves(sine + angles, half, here)
     share_1 = tl.zeros((TOKENS, HALF), tl.float32)
     share_2 = tl.zeros((TOKENS, HALF), tl.float32)
     for head in range(HEADS):
         place = grad_turned + (token * HEADS + head) * width + columns
-        outer_1 = tl.load(place, mask=here, other=0.0).to(tl.float32)
-        outer_2 = tl.load(place + half, mask=here, other=0.0).to(tl.float32)
+        outer_1, outer_2 = halves(place, half, here)
         first = outer_1 * cosine_1 + outer_2 * sine_2
         second = outer_2 * cosine_2 - outer_1 * sine_1
         if HAS_NORM:
             source = states + token * stride + head * width + columns
-            unit_1 = tl.load(source, mask=here, other=0.0).to(tl.float32)
-            unit_2 = tl.load(source + half, mask=here, other=0.0).to(tl.float32)
+            unit_1, unit_2 = halves(source, half, here)
             squares = tl.sum(unit_1 * unit_1 + unit_2 * unit_2, 1)[:, None]
             factor = 1.0 / tl.sqrt(squares / width + eps)
             unit_1 *= factor
             unit_2 *= factor
             share_1 += first * unit_1
             share_2 += second * unit_2
-            first *= tl.load(scale + columns, mask=inside, other=0.0).to(tl.float32)
-            second *= tl.load(scale + half + columns, mask=inside, other=0.0).to(tl.float32)
+            scale_1, scale_2 = halves(scale + columns, half, inside)
+            first *= scale_1
+            second *= scale_2
             mean = tl.sum(first * unit_1 + second * unit_2, 1)[:, None] / width
             first = (first - unit_1 * mean) * factor
             second = (second - unit_2 * mean) * factor
