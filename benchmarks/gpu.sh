@@ -35,7 +35,7 @@ if [[ -n $list ]]; then
   cat <<'LIST'
 part  minutes  what                                                      the figure it gives
 1     4        rates of the machine; kernels and graphs on the device;   decoded bytes over the bandwidth; share of the wall
-               phases and profile of a step at 0.5B                      clock in which the GPU computes; decoding by rows
+               phases and profile of a step at 0.5B; then the laws       clock in which the GPU computes; decoding by rows
 2     5        plain generation beside vLLM at 0.5B, 1.5B and 7B         tokens/s over vLLM's; time of the slowest completion
 3     4        training with vLLM colocated: weights, an adapter,        whether each run ends; its logprob mismatch;
                newer weights while it samples; vLLM's tests              tests that pass on the device
@@ -43,8 +43,9 @@ part  minutes  what                                                      the fig
                generation, with an adapter; 0.5B and 1.5B
 5     4        the update alone at 1.5B and 7B by what saves memory      MFU; peak memory beside the plan's
 6     4        the real model on GSM8K; bfloat16 and float32;            accuracy over steps; logprob mismatch by precision;
-               completions of up to 32,000 tokens                        whether a step of these ends
-Minutes are planned for one H100 with everything installed.
+               completions of up to 32,000 tokens; then a run with       whether a step of these ends; what surviving costs
+               and without checkpoints
+Minutes are planned for one H100 with everything installed, without the laws and what surviving costs.
 LIST
   exit 0
 fi
@@ -102,12 +103,15 @@ part_1() {
   measure 90 "rates of the machine" "$python" benchmarks/machine.py --device "$device" --output "$rates"
   if [[ $device == cuda ]]; then
     measure 120 "kernels and graphs" "$python" -m pytest -q -p no:cacheprovider tests/unit/kernels/test_on_cuda.py \
-      tests/unit/kernels/test_cuda_logits.py tests/unit/kernels/test_cuda_decoding.py
+      tests/unit/kernels/test_cuda_*.py
   fi
   for workload in $(on_workloads qwen-0.5b-long); do
     measure 200 "phases and profile, $workload" "$python" benchmarks/phases.py --device "$device" --profile \
       --workload "$workload" --machine "$rates" --repetitions 1 "${quick[@]}" --output "$output"
   done
+  # laws of several ranks and of Ray are of processors: there is one GPU
+  ((${#quick[@]})) || measure 600 "the laws" env PACELINE_TEST_DEVICE="$device" "$python" -m pytest -q \
+    -p no:cacheprovider tests/laws --ignore-glob '*_layouts.py' --ignore tests/laws/test_law_10_same_run.py
 }
 part_2() {
   for workload in $(on_workloads qwen-0.5b-long qwen-1.5b-long qwen-7b-long); do
@@ -169,6 +173,10 @@ part_6() {
     measure 240 "long completions, $workload" "${step[@]}" --workload "$workload" --contender paceline \
       --output "$output/long" "${quick[@]}"
   done
+  if [[ ${#quick[@]} -eq 0 && $device == cuda ]]; then
+    measure 600 "what surviving costs" "$python" benchmarks/bench_survival.py --workload qwen-0.5b --row background \
+      --steps 50 --turn 10 --repetitions 1
+  fi
 }
 
 for part in "${parts[@]}"; do
