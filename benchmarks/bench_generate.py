@@ -18,8 +18,8 @@ exist are counted, and mean lengths must agree.
 
 Each contender is a process of its own with one warm-up; then they take turns, in alternating order, while the others
 sleep. The figure is the median over the repetitions; variants known to be much slower than another of the same peer
-are measured once. A peer is as fast as its fastest variant. The seconds of a call are also those
-of its slowest completion, as all begin together.
+are measured once. A peer is as fast as its fastest variant. The seconds of a call are also those of its slowest
+completion, as all begin together.
 """
 
 from dataclasses import asdict

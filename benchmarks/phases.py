@@ -164,7 +164,7 @@ def profiles_of(
         "busy_share": (sampling.busy + update.busy) / seconds,
         "sampling": sampling.told(wall=sampling_seconds),
         "update": update.told(wall=seconds - sampling_seconds),
-        "decoding": decoding(engine.engine, shape, device, size=size, rows=rows),
+        "decoding": [decoding(engine.engine, shape, device, size=size, rows=count) for count in rows],
     }
 
 

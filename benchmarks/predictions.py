@@ -6,7 +6,7 @@ data sheets' (`paceline.training.plan.hardware`) but for products, of which an H
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from workloads import GENERATE, STEP, Workload, completion_limits
 from paceline.training.plan.hardware import GPUS, Device
 
 RESULTS = Path(__file__).parent / "results"
+DEVICES = (GPUS["h100"], GPUS["h200"])
 BYTES = 2
 """Of a number in bfloat16."""
 PRODUCTS = 638e12
@@ -34,10 +35,8 @@ VLLM_STEP, VLLM_ROW = 2.0e-3, 6e-6
 PASSES = 8
 """Times that each number which the backward pass needs is moved between products, there and back."""
 SYNC = 0.3
-"""Seconds of TRL for giving vLLM the weights of half a billion, and for waking it."""
-TRL_UPDATE = 16.67
-"""Seconds of TRL's update at 0.5B on an H100: a step of 85.82 less 69.15 of generation; 8 rows a micro-batch, every
-layer computed again."""
+"""Seconds of TRL for giving vLLM the weights of half a billion, and for waking it; in addition to its update as it was
+measured, with 8 rows a micro-batch and every layer computed again."""
 FULL_ROWS = 256
 """Rows at which the share of the bandwidth is wanted."""
 
@@ -67,12 +66,16 @@ def rates_of(device: Device, share: float = 1.0) -> Rates:
     return Rates(matrix=PRODUCTS, bandwidth=((1.0, device.rates.reading * share),))
 
 
+def step_seconds(shape: Shape, work: Work, device: Device) -> float:
+    """A step of decoding: launches x LAUNCH + bytes / (READING x bandwidth)."""
+    launches = LAUNCHES_PER_LAYER * shape.layers + LAUNCHES_PER_STEP
+    return launches * LAUNCH + floor(work, rates_of(device, READING))
+
+
 def sampling_seconds(shape: Shape, groups: Sequence[Group], device: Device) -> float:
-    """prefill's floor + for each step of decoding: launches x LAUNCH + bytes / (READING x bandwidth)."""
-    rates = rates_of(device, READING)
-    started = (LAUNCHES_PER_LAYER * shape.layers + LAUNCHES_PER_STEP) * LAUNCH
-    steps = decode(shape, groups, size=BYTES)
-    return floor(prefill(shape, groups, size=BYTES), rates) + sum(started + floor(one, rates) for one in steps)
+    """prefill's floor + the steps of decoding."""
+    before = floor(prefill(shape, groups, size=BYTES), rates_of(device, READING))
+    return before + sum(step_seconds(shape, one, device) for one in decode(shape, groups, size=BYTES))
 
 
 def vllm_seconds(shape: Shape, groups: Sequence[Group], device: Device) -> float:
@@ -97,141 +100,149 @@ def update_seconds(
 
 def all_predictions() -> list[Prediction]:
     """The table, in the order in which it is measured."""
-    devices = (GPUS["h100"], GPUS["h200"])
     known = json.loads((RESULTS / "gpu-step-qwen-0.5b-long.json").read_text())["workloads"]["qwen-0.5b-long"]
     ours = known["contenders"]["paceline"]
     theirs = known["contenders"]["trl-generate-bfloat16-8-checkpointing"]
-    found = list[Prediction]()
+    return [
+        *of_sampling("qwen-0.5b-long", ours),
+        *of_sampling("qwen-1.5b-long", None),
+        *of_sampling("qwen-7b-long", None),
+        *(one for size in ("qwen-1.5b", "qwen-7b") for row in ROWS[size] for one in of_update(row)),
+        *of_step("qwen-0.5b", theirs, ours),
+        *of_step("qwen-1.5b", theirs, None),
+        of_long_step(),
+    ]
 
-    def add(what: str, formula: str, value, form: str, measured: str = "not yet") -> None:
-        values = tuple(form.format(value(device)) for device in devices)
-        found.append(Prediction(what=what, formula=formula, values=values, measured=measured))
 
-    half = STEP["qwen-0.5b-long"]
-    for name in ("qwen-0.5b-long", "qwen-1.5b-long", "qwen-7b-long"):
-        workload = GENERATE[name]
-        shape, groups = Shape.of(config_of(SHAPES[workload.size])), groups_of(workload)
-        tokens = sum(sum(group.completions) for group in groups)
-        seen = name == "qwen-0.5b-long"
-        works = decode(shape, groups, size=BYTES)
-        add(
+def predicted(
+    what: str, formula: str, value: Callable[[Device], float], form: str, measured: str = "not yet"
+) -> Prediction:
+    """A figure of both devices, in this form."""
+    on_h100, on_h200 = (form.format(value(device)) for device in DEVICES)
+    return Prediction(what=what, formula=formula, values=(on_h100, on_h200), measured=measured)
+
+
+def drawn(workload: Workload) -> tuple[Shape, list[Group]]:
+    """A workload's model, and the prompts and completions of its first repetition."""
+    return Shape.of(config_of(SHAPES[workload.size])), groups_of(workload)
+
+
+def of_sampling(name: str, ours: dict | None) -> list[Prediction]:
+    """Figures of a workload's generation; `ours` is what was measured of it."""
+    shape, groups = drawn(GENERATE[name])
+    tokens = sum(sum(group.completions) for group in groups)
+    works = decode(shape, groups, size=BYTES)
+
+    def mine(device: Device) -> float:
+        return sampling_seconds(shape, groups, device)
+
+    def share(device: Device) -> float:
+        return works[0].bytes / step_seconds(shape, works[0], device) / device.rates.reading
+
+    seconds, rate = "not yet", "not yet"
+    if ours is not None:
+        seconds = f"{ours['generate_seconds']:.1f} s"
+        rate = f"{ours['tokens_per_step'] / ours['generate_seconds']:,.0f}"
+    return [
+        predicted(
             f"{name}: bytes of decoding over the bandwidth",
             "sum over steps of weights + cache + logits, / data sheet",
-            lambda device, works=works: sum(one.bytes for one in works) / device.rates.reading,
+            lambda device: sum(one.bytes for one in works) / device.rates.reading,
             "{:.2f} s",
             "a floor",
-        )
-        add(
+        ),
+        predicted(
             f"{name}: time of the slowest completion",
             f"prefill + steps x (launches x {LAUNCH * 1e6:.0f} us + bytes / {READING} of bandwidth)",
-            lambda device, shape=shape, groups=groups: sampling_seconds(shape, groups, device),
+            mine,
             "{:.2f} s",
-            f"{ours['generate_seconds']:.1f} s" if seen else "not yet",
-        )
-        add(
-            f"{name}: tokens/s",
-            "tokens / that",
-            lambda device, shape=shape, groups=groups, tokens=tokens: tokens / sampling_seconds(shape, groups, device),
-            "{:,.0f}",
-            f"{ours['tokens_per_step'] / ours['generate_seconds']:,.0f}" if seen else "not yet",
-        )
-        add(
+            seconds,
+        ),
+        predicted(f"{name}: tokens/s", "tokens / that", lambda device: tokens / mine(device), "{:,.0f}", rate),
+        predicted(
             f"{name}: over vLLM's",
             f"vLLM: the same and {VLLM_STEP * 1e3:.0f} ms a step, {VLLM_ROW * 1e6:.0f} us a row",
-            lambda device, shape=shape, groups=groups: (
-                vllm_seconds(shape, groups, device) / sampling_seconds(shape, groups, device)
-            ),
+            lambda device: vllm_seconds(shape, groups, device) / mine(device),
             "{:.2f}",
-        )
-        add(
+        ),
+        predicted(
             f"{name}: share of the bandwidth, {FULL_ROWS} rows",
             "bytes of the first step / its seconds / data sheet",
-            lambda device, shape=shape, works=works: _share(shape, works[0], device),
+            share,
             "{:.0%}",
-        )
-    for size in ("qwen-1.5b", "qwen-7b"):
-        for row in ROWS[size]:
-            add_row(row, devices, found)
-    shape, groups = Shape.of(config_of(SHAPES[half.size])), groups_of(half)
-    for size in ("qwen-0.5b", "qwen-1.5b"):
-        workload = replace(half, size=size)
-        shape, groups = Shape.of(config_of(SHAPES[size])), groups_of(workload)
-        seen = size == "qwen-0.5b"
-        scale = shape.multiplied / Shape.of(config_of(SHAPES["qwen-0.5b"])).multiplied
+        ),
+    ]
 
-        def mine(device: Device, shape=shape, groups=groups) -> float:
-            return sampling_seconds(shape, groups, device) + update_seconds(shape, groups, device)
 
-        def trl(device: Device, shape=shape, groups=groups, scale=scale) -> float:
-            return vllm_seconds(shape, groups, device) + scale * (TRL_UPDATE + SYNC)
+def of_update(row: Row) -> list[Prediction]:
+    """An update's MFU, where nothing waits in main memory, and its planned memory."""
 
-        seconds = f"{ours['step_seconds']:.1f} s" if seen else "not yet"
-        add(f"{size}: a step", "sampling + update", mine, "{:.2f} s", seconds)
-        add(
+    def mfu(device: Device) -> float:
+        seconds = update_seconds(row.shape, row.work, device, adapter=row.lora, again=row.checkpointing)
+        return row.operations / seconds / device.rates.products
+
+    planned = [row.planned(device) for device in DEVICES]
+    fits = ["" if peak <= 0.95 * device.memory else ", too much" for peak, device in zip(planned, DEVICES, strict=True)]
+    peak = Prediction(
+        what=f"{row.name}: peak",
+        formula="`paceline plan`, the update without libraries",
+        values=tuple(f"{peak / 2**30:.1f} GiB{more}" for peak, more in zip(planned, fits, strict=True)),
+    )
+    if row.offload:
+        return [peak]
+    formula = "operations / seconds of the update / 989 TFLOP/s"
+    return [predicted(f"{row.name}: MFU", formula, mfu, "{:.0%}"), peak]
+
+
+def of_step(size: str, theirs: dict, ours: dict | None) -> list[Prediction]:
+    """Figures of a step at a size; `theirs` is TRL's measured step at 0.5B, `ours` what was measured at this size."""
+    shape, groups = drawn(replace(STEP["qwen-0.5b-long"], size=size))
+    scale = shape.multiplied / Shape.of(config_of(SHAPES["qwen-0.5b"])).multiplied
+    slow, trl_update = theirs["step_seconds"], theirs["step_seconds"] - theirs["generate_seconds"]
+
+    def update(device: Device) -> float:
+        return update_seconds(shape, groups, device)
+
+    def mine(device: Device) -> float:
+        return sampling_seconds(shape, groups, device) + update(device)
+
+    def trl(device: Device) -> float:
+        return vllm_seconds(shape, groups, device) + scale * (trl_update + SYNC)
+
+    seconds, of_it = "not yet", "not yet"
+    if ours is not None:
+        seconds, of_it = f"{ours['step_seconds']:.1f} s", f"{ours['step_seconds'] - ours['generate_seconds']:.1f} s"
+    found = [
+        predicted(f"{size}: a step", "sampling + update", mine, "{:.2f} s", seconds),
+        predicted(
             f"{size}: of it the update",
             f"operations / 638 TFLOP/s + {PASSES} x kept bytes + optimiser",
-            lambda device, shape=shape, groups=groups: update_seconds(shape, groups, device),
+            update,
             "{:.2f} s",
-            f"{ours['step_seconds'] - ours['generate_seconds']:.1f} s" if seen else "not yet",
-        )
-        formula = f"(vLLM's sampling + weights' ratio x ({TRL_UPDATE} s measured + {SYNC} s)) / a step"
-        add(
-            f"{size}: TRL with vLLM over Paceline",
-            formula,
-            lambda device, mine=mine, trl=trl: trl(device) / mine(device),
-            "{:.1f}",
-        )
-        if seen:
-            slow = theirs["step_seconds"]
-            add(
-                f"{size}: TRL with its own generation over Paceline",
-                f"{slow:.1f} s measured / a step",
-                lambda device, mine=mine, slow=slow: slow / mine(device),
-                "{:.1f}",
-                f"{slow / ours['step_seconds']:.1f}",
-            )
-    long = STEP["qwen-0.5b-32k"]
-    shape, groups = Shape.of(config_of(SHAPES[long.size])), groups_of(long)
-    add(
-        "qwen-0.5b-32k: a step",
-        f"sampling + update, longest {max(max(group.completions) for group in groups):,} tokens",
-        lambda device, shape=shape, groups=groups: (
-            sampling_seconds(shape, groups, device) + update_seconds(shape, groups, device)
+            of_it,
         ),
-        "{:.0f} s",
-    )
+        predicted(
+            f"{size}: TRL with vLLM over Paceline",
+            f"(vLLM's sampling + weights' ratio x ({trl_update:.2f} s measured + {SYNC} s)) / a step",
+            lambda device: trl(device) / mine(device),
+            "{:.1f}",
+        ),
+    ]
+    if ours is not None:
+        what, formula = f"{size}: TRL with its own generation over Paceline", f"{slow:.1f} s measured / a step"
+        ratio = f"{slow / ours['step_seconds']:.1f}"
+        found.append(predicted(what, formula, lambda device: slow / mine(device), "{:.1f}", ratio))
     return found
 
 
-def _share(shape: Shape, first: Work, device: Device) -> float:
-    started = (LAUNCHES_PER_LAYER * shape.layers + LAUNCHES_PER_STEP) * LAUNCH
-    return first.bytes / (started + floor(first, rates_of(device, READING))) / device.rates.reading
-
-
-def add_row(row: Row, devices: Sequence[Device], found: list[Prediction]) -> None:
-    """An update's MFU, where nothing waits in main memory, and its planned memory."""
-    if not row.offload:
-
-        def mfu(device: Device) -> float:
-            again = row.checkpointing
-            seconds = update_seconds(row.shape, row.work, device, adapter=row.lora, again=again)
-            return row.operations / seconds / device.rates.products
-
-        found.append(
-            Prediction(
-                what=f"{row.name}: MFU",
-                formula="operations / seconds of the update / 989 TFLOP/s",
-                values=tuple(f"{mfu(device):.0%}" for device in devices),
-            )
-        )
-    planned = [row.planned(device) for device in devices]
-    fits = ["" if peak <= 0.95 * device.memory else ", too much" for peak, device in zip(planned, devices, strict=True)]
-    found.append(
-        Prediction(
-            what=f"{row.name}: peak",
-            formula="`paceline plan`, the update without libraries",
-            values=tuple(f"{peak / 2**30:.1f} GiB{more}" for peak, more in zip(planned, fits, strict=True)),
-        )
+def of_long_step() -> Prediction:
+    """A step whose completions are very long."""
+    shape, groups = drawn(STEP["qwen-0.5b-32k"])
+    return predicted(
+        "qwen-0.5b-32k: a step",
+        f"sampling + update, longest {max(max(group.completions) for group in groups):,} tokens",
+        lambda device: sampling_seconds(shape, groups, device) + update_seconds(shape, groups, device),
+        "{:.0f} s",
     )
 
 

@@ -6,7 +6,7 @@ in for them, so that the same code can be tried anywhere.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -105,15 +105,11 @@ def _operations(found: profile) -> list[Span]:
     ]
 
 
-def decoding(engine: LocalEngine, shape: Shape, device: str, *, size: int, rows: Sequence[int]) -> list[dict]:
-    """By number of rows, a decoding step: its seconds, the bytes that it must read, what the device does in it.
+def decoding(engine: LocalEngine, shape: Shape, device: str, *, size: int, rows: int) -> dict[str, object]:
+    """A decoding step of so many rows: its seconds, the bytes that it must read, what the device does in it.
 
     All figures are differences of two calls, over the steps that one has more than the other.
     """
-    return [_decoding(engine, shape, device, size=size, rows=count) for count in rows]
-
-
-def _decoding(engine: LocalEngine, shape: Shape, device: str, *, size: int, rows: int) -> dict[str, object]:
     completions = min(GROUP, rows)
     prompts = [
         tuple(2 + (number + 7 * place) % 1000 for place in range(PROMPT)) for number in range(rows // completions)
