@@ -222,8 +222,8 @@ class ChatTools:
 
     def _call(self, method: Any, *given: object) -> object:
         arrived = queue.SimpleQueue[Outcome]()
-        self._hosted.call(method, *given, then=arrived.put)
         try:
+            self._hosted.call(method, *given, then=arrived.put)  # Ctrl-C may come before this returns
             outcome = arrived.get()
         except KeyboardInterrupt:
             self.was_stopped = True
