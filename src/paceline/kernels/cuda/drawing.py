@@ -62,9 +62,7 @@ def draw_tokens(
 @functools.cache
 def drawing_problem(device: torch.device, dtype: torch.dtype) -> str | None:
     """Return why the kernels do not serve here; if nothing speaks against them, they are tried on made-up numbers."""
-    if dtype not in (torch.float32, torch.bfloat16):
-        return f"they compute in float32, the logits are in {dtype}"
-    return triton_problem(device) or _tried(device, dtype)
+    return triton_problem(device, dtype) or _tried(device, dtype)
 
 
 def _tried(device: torch.device, dtype: torch.dtype) -> str | None:

@@ -16,8 +16,10 @@ Computed = TypeVar("Computed")
 
 
 @functools.cache
-def triton_problem(device: torch.device) -> str | None:
-    """Return why Triton's kernels cannot serve tensors of this device; None if they can be tried."""
+def triton_problem(device: torch.device, dtype: torch.dtype = torch.float32) -> str | None:
+    """Return why Triton's kernels cannot serve tensors of this device and precision; None if they can be tried."""
+    if dtype not in (torch.float32, torch.bfloat16):
+        return f"they compute in float32 or bfloat16, not in {dtype}"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if os.environ.get("TRITON_INTERPRET") == "1":  # Triton's own switch, read when a kernel is defined
