@@ -87,13 +87,10 @@ def choose_recomputing(
 
 
 def to_come(optim: OptimConfig, policy: Loaded) -> int:
-    """Bytes that the first update adds here: gradients, moments, and what autocast keeps of the weights on a GPU."""
+    """Bytes that the first update adds here: gradients and moments. Weights in half precision are not kept."""
     moments = 0 if "optimizer" in optim.offload else optim.moment_bytes
-    here = [(parameter.requires_grad, piece_of(parameter).tensor.numel()) for parameter in policy.model.parameters()]
-    trained = sum(count for is_trained, count in here if is_trained)
-    keeps = policy.model.device.type != "cpu" and policy.compute_dtype != policy.model.dtype
-    copies = policy.compute_dtype.itemsize if keeps else 0
-    return trained * (policy.model.dtype.itemsize + moments) + sum(count for _, count in here) * copies
+    pieces = [piece_of(parameter).tensor.numel() for parameter in policy.model.parameters() if parameter.requires_grad]
+    return sum(pieces) * (policy.model.dtype.itemsize + moments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
