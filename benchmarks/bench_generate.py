@@ -6,6 +6,7 @@
 | contender              | what it is                                                                             |
 |------------------------|----------------------------------------------------------------------------------------|
 | paceline               | `LocalEngine.generate`, all completions in one call, in the precision that it chooses   |
+| paceline-fp8           | the same with `--engine-quantization fp8` (on a GPU)                                    |
 | generate-DTYPE         | `model.generate(do_sample=True, num_return_sequences=G)`, all completions in one batch  |
 | continuous-DTYPE-N     | transformers' continuous batching with N tokens a batch, its manager kept running       |
 | vllm-DTYPE             | vLLM, all completions in one call, one process                                          |
@@ -76,6 +77,8 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
     """Who takes part."""
     usual = [str(given), str(conditions.threads), conditions.device]
     found = {"paceline": Entry(script="generate_paceline.py", arguments=usual)}
+    if conditions.device == "cuda":
+        found["paceline-fp8"] = Entry(script="generate_paceline.py", arguments=[*usual, "fp8"])
     for dtype in DTYPES[workload.size]:
         if workload.size not in WITHOUT_WEIGHTS:
             plain = [*usual, "generate", dtype]
@@ -107,7 +110,7 @@ def compared(answers: dict[str, dict], *, exact: list[str]) -> dict:
         one["tokens_per_second"] = median(rates(one["repetitions"]))
         one["mean_length"] = pooled([repetition["lengths"] for repetition in one["repetitions"]])["mean"]
         one["peak_mib"] = max(repetition["peak_mib"] for repetition in one["repetitions"])
-    peers = [name for name in done if name != "paceline"] if "paceline" in done else []
+    peers = [name for name in done if not name.startswith("paceline")] if "paceline" in done else []
     mine = answers.get("paceline", {}).get("repetitions", [])
     factors = {
         peer: ratio(rates(mine[: len(done[peer]["repetitions"])]), rates(done[peer]["repetitions"])) for peer in peers

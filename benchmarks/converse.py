@@ -25,7 +25,8 @@ from materials import SHAPES, write_model
 from measuring import Channel
 from rich.console import Console
 
-from paceline.config.sections import DataConfig, EngineConfig, ModelConfig
+from paceline.config.engine import EngineConfig
+from paceline.config.sections import DataConfig, ModelConfig
 from paceline.data.sources import load_rows
 from paceline.data.tasks import build_tasks
 from paceline.engines import Sampling

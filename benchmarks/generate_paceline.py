@@ -4,6 +4,7 @@ import paceline  # noqa: F401, I001 - before torch, as the command does: threads
 
 import sys
 import time
+from typing import Literal
 
 from figures import summary
 from given import Given, Prompt
@@ -13,12 +14,12 @@ from measuring import Channel, peak_mib
 from paceline.engines import Request, Sampling, sample_key
 
 
-def main(path: str, threads: str, device: str) -> None:
+def main(path: str, threads: str, device: str, quantization: Literal["none", "fp8"] = "none") -> None:
     channel, imported = Channel.open(), peak_mib()
     given = Given.read(path)
     workload = given.workload
     policy = load_policy(given, device=device)
-    engine = make_engine(given, policy)
+    engine = make_engine(given, policy, quantization)
     sampling = Sampling(max_completion_length=workload.max_new_tokens)
     dtype = str(policy.compute_dtype).removeprefix("torch.")
     channel.reply({"imported_mib": imported, "dtype": dtype, "path": f"{engine.path}: {engine.path_reason}"})

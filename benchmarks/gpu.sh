@@ -42,7 +42,7 @@ part  minutes  what                                                      the fig
 4     5        the step beside TRL: with vLLM colocated, with its own    how many times as fast as TRL; both peaks
                generation, with an adapter; 0.5B and 1.5B
 5     4        the update alone at 1.5B and 7B by what saves memory      MFU; peak memory beside the plan's
-6     4        the real model on GSM8K; bfloat16 and float32;            accuracy over steps; logprob mismatch by precision;
+6     4        the real model on GSM8K; bfloat16, float32 and fp8;       accuracy over steps; logprob mismatch by precision;
                completions of up to 32,000 tokens; then a run with       whether a step of these ends; what surviving costs
                and without checkpoints
 Minutes are planned for one H100 with everything installed, without the laws and what surviving costs.
@@ -162,10 +162,11 @@ part_6() {
     [[ -e $model ]] || echo "no file $model: the embedded model stands in for it"
     model=embedded data=arithmetic words=(--max-steps 2 --eval-size 8 --prompts-per-step 4)
   fi
-  for dtype in bfloat16 float32; do
-    local own=("${words[@]}")
+  for precision in bfloat16 float32 fp8; do
+    local own=("${words[@]}") named=(--dtype "$precision")
+    [[ $precision != fp8 ]] || named=(--dtype bfloat16 --engine-quantization fp8)
     ((${#quick[@]})) || own+=(--max-steps 30 --eval-steps 0)
-    train "precision $dtype" "$python" --model "$model" --dataset "$data" "${own[@]}" --dtype "$dtype"
+    train "precision $precision" "$python" --model "$model" --dataset "$data" "${own[@]}" "${named[@]}"
   done
   ((${#quick[@]})) || words+=(--max-steps 300 --eval-steps 50)
   train "real model" "$python" --model "$model" --dataset "$data" "${words[@]}"

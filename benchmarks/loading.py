@@ -1,6 +1,7 @@
 """Paceline's model and engine, in the precision and with the threads that they choose by themselves."""
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 from given import Given
@@ -29,7 +30,7 @@ def random_model(config: PretrainedConfig, device: str) -> PreTrainedModel:
     return model
 
 
-def make_engine(given: Given, policy: Loaded) -> LocalEngine:
+def make_engine(given: Given, policy: Loaded, quantization: Literal["none", "fp8"] = "none") -> LocalEngine:
     """An engine without end tokens where the workload says how long completions are."""
     tokenizer, workload = PreTrainedTokenizerFast.from_pretrained(given.model), given.workload
     return LocalEngine(
@@ -40,4 +41,5 @@ def make_engine(given: Given, policy: Loaded) -> LocalEngine:
         eos_token_ids=end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
         if workload.lengths == "natural"
         else frozenset(),
+        quantization=quantization,
     )

@@ -20,8 +20,10 @@ from paceline.training.plan.hardware import GPUS, Device
 
 RESULTS = Path(__file__).parent / "results"
 DEVICES = (GPUS["h100"], GPUS["h200"])
-BYTES = 2
-"""Of a number in bfloat16."""
+BYTES, LAYER_BYTES_SAVED = 2, 1
+"""Of a number in bfloat16, and what a layer's weight in e4m3 has less."""
+QUANTIZED = 4
+"""Products of a layer whose rows are written in e4m3 first, by a kernel each."""
 PRODUCTS = 638e12
 """Operations per second of a micro-batch's products on an H100; an H200 has the same cores."""
 READING = 0.8
@@ -76,6 +78,13 @@ def sampling_seconds(shape: Shape, groups: Sequence[Group], device: Device) -> f
     """prefill's floor + the steps of decoding."""
     before = floor(prefill(shape, groups, size=BYTES), rates_of(device, READING))
     return before + sum(step_seconds(shape, one, device) for one in decode(shape, groups, size=BYTES))
+
+
+def float8_step_seconds(shape: Shape, work: Work, device: Device) -> float:
+    """A step of decoding with layers in e4m3: half of their bytes, and a kernel more for each product."""
+    saved = (shape.multiplied - shape.head) * LAYER_BYTES_SAVED
+    fewer = replace(work, bytes=work.bytes - saved, touched=work.touched - saved)
+    return step_seconds(shape, fewer, device) + QUANTIZED * shape.layers * LAUNCH
 
 
 def vllm_seconds(shape: Shape, groups: Sequence[Group], device: Device) -> float:
@@ -139,6 +148,10 @@ def of_sampling(name: str, ours: dict | None) -> list[Prediction]:
     def share(device: Device) -> float:
         return works[0].bytes / step_seconds(shape, works[0], device) / device.rates.reading
 
+    def in_float8(device: Device) -> float:
+        """Seconds more than in bfloat16."""
+        return sum(float8_step_seconds(shape, one, device) - step_seconds(shape, one, device) for one in works)
+
     seconds, rate = "not yet", "not yet"
     if ours is not None:
         seconds = f"{ours['generate_seconds']:.1f} s"
@@ -170,6 +183,12 @@ def of_sampling(name: str, ours: dict | None) -> list[Prediction]:
             "bytes of the first step / its seconds / data sheet",
             share,
             "{:.0%}",
+        ),
+        predicted(
+            f"{name}: tokens/s with layers in e4m3, over those in bfloat16",
+            f"half of the layers' bytes, {QUANTIZED} kernels more in each",
+            lambda device: mine(device) / (mine(device) + in_float8(device)),
+            "{:.2f}",
         ),
     ]
 

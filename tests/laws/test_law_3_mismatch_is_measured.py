@@ -156,3 +156,16 @@ def test_conversations_of_models_off_the_fast_paths_have_no_mismatch_in_any_turn
     assert max(step["logprob_mismatch_by_turn"].values()) < 1e-5
     said = capsys.readouterr().out
     assert all(path in said for path in paths)
+
+
+def test_a_run_that_samples_in_eight_bits_reports_how_far_its_samples_are(tmp_path, capsys):
+    given = options_in(tmp_path / "place") | {"max_steps": 1}
+    off = {}
+    for quantization in ("none", "fp8"):
+        run = tmp_path / quantization
+        options = given | {"engine_quantization": quantization, "output_dir": run}
+        assert main(["train", *(f"--{option}={value}" for option, value in options.items())]) == 0
+        (off[quantization],) = (step["logprob_mismatch_mean"] for step in RunDir(run).metrics())
+    assert off["none"] < 1e-5
+    assert off["fp8"] > 1e-3
+    assert "engine: layers in eight bits (e4m3)" in capsys.readouterr().out

@@ -13,10 +13,11 @@ from paceline.cli.libraries import loading_libraries
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.layouts import in_our_words
+from paceline.config.engine import EngineConfig
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.reading import served_judges
 from paceline.config.rules import require
-from paceline.config.sections import Config, EngineConfig
+from paceline.config.sections import Config
 from paceline.data.duplicates import (
     also_trained_on,
     held_out_rows,
@@ -48,7 +49,7 @@ from paceline.training.plan.describing import (
 )
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, gpu_of
-from paceline.training.plan.memory import computed_bytes, judge_memory, sampler_memory, samplers
+from paceline.training.plan.memory import computed_bytes, judge_memory, sampled_bytes, sampler_memory, samplers
 from paceline.training.plan.seconds import rows_at_once, step_time
 from paceline.training.plan.shape import read_shape
 from paceline.training.setup.checks import Checked, check
@@ -279,7 +280,8 @@ def _print_memory_and_time(
     if device.rates is None:
         print("\nHow long a step takes is not known: --calibrate measures this machine for two seconds.")
     else:
-        time = step_time(mean, shape, memory, device.rates, number_bytes, sizes)
+        layer_bytes = sampled_bytes(config, number_bytes, device)
+        time = step_time(mean, shape, memory, device.rates, number_bytes, sizes, layer_bytes=layer_bytes)
         print(f"\n{describe_time(time, device.rates, device)}")
     if not fitting.has_room(memory):
         return refusal(fitting, sizes, memory)

@@ -2,6 +2,7 @@
 
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
+engine.py    the same for the engine that samples
 environments.py  the same for conversations
 layout.py    the same for processes: those of a cluster, and how model and samples lie on them
 former.py    options of earlier versions, in today's words

@@ -33,14 +33,15 @@ MAY_BE_EMPTY = ("system_prompt",)
 def following_values(values: Mapping[str, object]) -> dict[str, object]:
     """Return the defaults that follow from other options.
 
-    With `max_staleness` completions are of older weights, which the loss would ignore without a correction. CISPO
-    needs a bound of the ratio that is far from 1.
+    With `max_staleness` completions are of older weights, with `engine_quantization` of rounded ones, which the loss
+    would ignore without a correction. CISPO needs a bound of the ratio that is far from 1.
 
     >>> following_values({"max_staleness": 1})
     {'rollout_correction': 'token_truncate'}
     """
-    stale: dict[str, object] = {"rollout_correction": "token_truncate"} if values.get("max_staleness") else {}
-    return stale | ({"clip_eps_high": 4.0} if values.get("bound") == "cispo" else {})
+    differs = values.get("max_staleness") or values.get("engine_quantization", "none") != "none"
+    others: dict[str, object] = {"rollout_correction": "token_truncate"} if differs else {}
+    return others | ({"clip_eps_high": 4.0} if values.get("bound") == "cispo" else {})
 
 
 def tasks_of(environment: str) -> str | None:

@@ -102,7 +102,7 @@ class LossConfig:
     rollout_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "none"
     """Weight of old over rollout probability, for engines that compute otherwise and completions of older weights: of
     each token, or of a sequence by the product over its tokens; held at a bound (truncate), or 0 beyond it (mask). With
-    `max_staleness` above 0 the default is token_truncate."""
+    `max_staleness` above 0 or `engine_quantization` the default is token_truncate."""
     correction_bounds: tuple[float, ...] = (0.0, 2.0)
     """Lower and upper bound of that weight."""
     off_policy_threshold: float | None = None

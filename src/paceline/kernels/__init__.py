@@ -3,6 +3,7 @@
 cpu/                C for a CPU
 cuda/               Triton for a CUDA device
 linear.py           matrix products, in the form that is fastest for their shape
+float8.py           matrix products in eight bits
 flash_attention.py  attention without the matrix of scores
 cache.py            where what is made once per machine is kept; without torch
 checksums.py        whether weights in two places are the same bits

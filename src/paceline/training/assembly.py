@@ -30,6 +30,7 @@ def make_engine(
             compute_dtype=policy.compute_dtype,
             eos_token_ids=ends,
             take_newer=take_newer,
+            quantization=options.engine_quantization,
         )
     from paceline.engines.vllm.engine import VllmEngine
 

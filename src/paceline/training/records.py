@@ -158,7 +158,11 @@ def first_look(config: Config, results: Sequence[EvalResult]) -> list[str]:
 
 
 def engine_sentences(engine: TrainedEngine) -> list[str]:
-    """Where sampling does not take its fastest way."""
+    """Where sampling does not take its fastest way, or samples from another distribution than the model's."""
+    if engine.path == "float8":
+        return [
+            "engine: layers in eight bits (e4m3), in evaluations too; --engine-quantization none samples from the model"
+        ]
     if engine.path == "recomputing":
         return [f"engine: the whole context computed again for each token, far slower ({engine.path_reason})"]
     return [f"engine: plain path, slower ({engine.path_reason})"] if engine.path == "plain" else []

@@ -13,6 +13,7 @@ SHAPES = {
     "triton_kernels": {
         "add_norm": ("h h h h i f", {"HAS_UPDATE": True, "BLOCK": 1024}, 4),
         "silu_mul": ("h h h i i i", {"BLOCK": 1024}, 4),
+        "quantize_rows": ("h q s i", {"BLOCK": 32768}, 16),
         "rotate_and_store": ("h h h h l l l h h h h i i i f", {"HAS_NORM": True, "BLOCK": 128}, 4),
         "merge": ("h s h s l h i i i", {"BLOCK": 128}, 4),
         "statistics": ("h l s s s i f", {"BLOCK": 4096}, 4),
@@ -40,8 +41,8 @@ SHAPES = {
 }
 """By module and kernel: types of the arguments in order, constants, and warps of a program.
 
-h, s, d, l: pointers to bfloat16, float32, float64 and int64; i, f: numbers. Pointers and integers are divisible by 16,
-as they are for common widths.
+h, q, s, d, l: pointers to bfloat16, e4m3, float32, float64 and int64; i, f: numbers. Pointers and integers are
+divisible by 16, as they are for common widths.
 """
 
 COMPILED = """
@@ -50,7 +51,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-types = {"h": "*bf16", "s": "*fp32", "d": "*fp64", "l": "*i64", "i": "i32", "f": "fp32"}
+types = {"h": "*bf16", "q": "*fp8e4nv", "s": "*fp32", "d": "*fp64", "l": "*i64", "i": "i32", "f": "fp32"}
 dump = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin", "cuobjdump")
 found = {}
 for module, kernels in json.load(sys.stdin).items():

@@ -30,19 +30,20 @@ from paceline.engines.local.parking import ASSUMED_FREE, PARKED_SHARE, Parked
 from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.rows import SamplingJob
 from paceline.engines.local.scheduling import Scheduler
-from paceline.engines.local.weights import unsupported_reason
+from paceline.engines.local.weights import unaligned_reason, unsupported_reason
 from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite, texts_of
 from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
 from paceline.kernels.flash_attention import FlashKernel, flash_problem
+from paceline.kernels.float8 import FLOAT8, float8_problem
 from paceline.models.plain_forward import MISFITS, evaluating, plain_logits
 from paceline.runtime.devices import free_memory
 from paceline.types import Completion
 
-Path = Literal["fused", "plain", "recomputing"]
+Path = Literal["fused", "float8", "plain", "recomputing"]
 
-PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
+PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1, FLOAT8: 0.5}
 """Largest difference of logits taken for rounding, as a share of the largest logit (or of 1, where it is smaller)."""
 _PROMPTS, _STEPS = (11, 3), 5
 """Tokens of the probe's prompts, and after them: some more than a convolution of a state space model looks back, some
@@ -59,7 +60,7 @@ class LocalEngine(TrainedEngine):
 
     takes_further = True
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one model and how it is sampled from, without a record for one caller
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
@@ -69,23 +70,25 @@ class LocalEngine(TrainedEngine):
         eos_token_ids: frozenset[int],
         take_newer: TakeNewer | None = None,
         parked_bytes: int | None = None,
+        quantization: Literal["none", "fp8"] = "none",
     ) -> None:
         """Choose the decoder, by a short comparison with the model's own logits.
 
         The weights are shared, never changed; a copy is made per call where `compute_dtype` differs from theirs.
         `concurrent_sequences` bounds memory, never the result. A completion ends after any of `eos_token_ids`.
         `take_newer` is asked before each token; None: a call ends with the weights that it began with. `parked_bytes`
-        bounds what is kept between turns; None: a share of the memory that is free at a call.
+        bounds what is kept between turns; None: a share of the memory that is free at a call. With fp8 the weights of
+        layers and what they are multiplied by are rounded to eight bits; head, embedding and cache are not.
 
         Raises:
-            ModelError: no decoder gives the model's own logits.
+            ModelError: no decoder gives the model's own logits, or this model or device has no products in eight bits.
         """
         self.policy_version = 0
         """How many optimiser updates the weights have seen; copied into completions."""
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
         self._capacity, self._end_tokens, self._parked_bytes = concurrent_sequences, eos_token_ids, parked_bytes
-        self._decoder, self.path, self.path_reason = choose_decoder(model, compute_dtype)
+        self._decoder, self.path, self.path_reason = choose_decoder(model, compute_dtype, float8=quantization == "fp8")
 
     @override
     def take_weights(self, policy_version: int) -> None:
@@ -132,7 +135,7 @@ class LocalEngine(TrainedEngine):
             more = further.take(wait=wait)
             return None if more is None else call.add(more)
 
-        with torch.inference_mode(self.path == "fused"), evaluating(self._model):
+        with torch.inference_mode(self._decoder.refills), evaluating(self._model):
             if self._take_newer is not None:
                 self._take_newer()
             scheduler = Scheduler(
@@ -203,7 +206,7 @@ class LocalEngine(TrainedEngine):
 
         vocab_size = self._model.get_output_embeddings().weight.shape[0]
         stopping = Stopping(self._tokenizer, self._end_tokens, (), vocab_size)
-        with torch.inference_mode(self.path == "fused"), evaluating(self._model):
+        with torch.inference_mode(self._decoder.refills), evaluating(self._model):
             Scheduler(
                 decoder=self._decoder,
                 sampling=Sampling(max_completion_length=length),
@@ -286,16 +289,18 @@ def jobs_of(
 # --- the decoder: the fastest whose logits equal the model's own on a short made-up batch
 
 
-def choose_decoder(model: PreTrainedModel, dtype: torch.dtype) -> tuple[Decoder, Path, str]:
+def choose_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = False) -> tuple[Decoder, Path, str]:
     """Try the decoders from the fastest on; returns the one taken, and why not a faster one.
 
     The fused one is tried as it will compute, in `dtype`. The others run the model itself: they are tried in the
     weights' own precision, as rounding may send a token to another expert.
 
     Raises:
-        ModelError: none of them gives the model's own logits.
+        ModelError: none of them gives the model's own logits, or `float8` is asked for and cannot be had.
     """
     problem = unsupported_reason(model) or _problem("fused", model, lambda: fused_decoder(model, dtype), dtype)
+    if float8:
+        return _float8_decoder(model, dtype, problem), "float8", "the fused decoder, with layers in eight bits"
     if problem is None:
         kernels = kernels_reason(model.device, dtype, decoding_kernels())
         return fused_decoder(model, dtype), "fused", f"its logits agree with the model's own forward pass; {kernels}"
@@ -311,13 +316,25 @@ def choose_decoder(model: PreTrainedModel, dtype: torch.dtype) -> tuple[Decoder,
     )
 
 
-def fused_decoder(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:
+def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, problem: str | None) -> Decoder:
+    """Return the fused decoder in eight bits; `problem` is what speaks against it in `dtype`."""
+    problem = problem or float8_problem(model.device, dtype)
+    if problem is None and model.device.type == "cuda":
+        problem = unaligned_reason(model)
+    if problem is None:
+        problem = _problem("fused", model, lambda: fused_decoder(model, dtype, float8=True), dtype, rounding=FLOAT8)
+    if problem is not None:
+        raise ModelError(f"engine_quantization must be none for this model on this device, got fp8: {problem}")
+    return fused_decoder(model, dtype, float8=True)
+
+
+def fused_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = False) -> Decoder:
     """On CUDA, where the kernel serves, with steps that are recorded once and replayed."""
     heads, device = heads_of(model), model.device
     if flash_problem(device, dtype, (heads.query, heads.kv), heads.width) is not None:
-        return FusedDecoder(model, dtype, decoding_kernels())
+        return FusedDecoder(model, dtype, decoding_kernels(), float8=float8)
     return GraphedDecoder(
-        lambda make_attention: FusedDecoder(model, dtype, None, make_attention),
+        lambda make_attention: FusedDecoder(model, dtype, None, make_attention, float8=float8),
         attention=FlashKernel(),
         record=record_cuda_graph,
         free_bytes=lambda: free_cuda_bytes(device),
@@ -325,8 +342,18 @@ def fused_decoder(model: PreTrainedModel, dtype: torch.dtype) -> Decoder:
     )
 
 
-def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
-    """How the logits of a path's decoder differ from the model's own; None: by rounding only."""
+def _problem(
+    path: Path,
+    model: PreTrainedModel,
+    make: Callable[[], Decoder],
+    dtype: torch.dtype,
+    *,
+    rounding: torch.dtype | None = None,
+) -> str | None:
+    """How the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only.
+
+    `rounding`: the type that the decoder rounds to, where that is another one.
+    """
     vocab_size = cast(Tensor, model.get_input_embeddings().weight).shape[0]
     made_up = (torch.arange(1, 100) * 7919 % vocab_size).tolist()
     first, second = made_up[: _PROMPTS[0]], made_up[_PROMPTS[0] : sum(_PROMPTS)]
@@ -348,7 +375,7 @@ def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dt
         return f"the {path} decoder fails with {type(error).__name__}: {first_line(error)}"
     wanted = torch.cat([own[0][:1], own[2][:1], torch.stack(own, dim=1)[1:].flatten(0, 1)])
     difference = float((got - wanted).abs().max())
-    allowed = PROBE_TOLERANCE[dtype] * max(1.0, float(wanted.abs().max()))
+    allowed = PROBE_TOLERANCE[rounding or dtype] * max(1.0, float(wanted.abs().max()))
     if difference <= allowed:
         return None
     return f"the {path} decoder's logits differ by {difference:.2g} from the model's own, more than {allowed:.2g}"

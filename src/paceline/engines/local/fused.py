@@ -38,13 +38,16 @@ class FusedDecoder(Decoder):
         dtype: torch.dtype,
         native: CpuDecodingKernels | None,
         make_attention: NewAttention | None = None,
+        *,
+        float8: bool = False,
     ) -> None:
-        """`native`: what the machine has; None computes everything by torch's operations.
+        """`native`: what the machine has; None computes everything by torch's operations. `float8`: layers multiply in
+        eight bits.
 
         `make_attention` gives each call its attention; None: the one that belongs to the kernels.
         """
         self._model, self._heads, self._make_attention = model, heads_of(model), make_attention
-        self._kernels = choose_kernels(model.device, dtype, native)
+        self._kernels = choose_kernels(model.device, dtype, native, float8=float8)
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:

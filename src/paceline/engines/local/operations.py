@@ -17,6 +17,7 @@ from paceline.kernels.cpu.decoding import CpuDecodingKernels
 from paceline.kernels.cuda.decoding import CudaDecodingKernels, kernels_problem
 from paceline.kernels.cuda.decoding import decoding_kernels as cuda_kernels
 from paceline.kernels.cuda.drawing import drawing_problem
+from paceline.kernels.float8 import Float8Linear, float8_product, quantized
 from paceline.kernels.linear import prefers_onednn
 
 Linear = tuple[Tensor, Tensor | None]
@@ -38,6 +39,8 @@ class Kernels:
     """The same of a CUDA device."""
     onednn: bool
     """Products go to oneDNN; else to whatever torch's `linear` takes."""
+    float8: bool = False
+    """Layers are multiplied in eight bits. A CPU computes with the same numbers in `dtype`, and saves nothing by it."""
 
     @property
     def residual_dtype(self) -> torch.dtype:
@@ -49,6 +52,16 @@ class Kernels:
         """True if large weights are copied into oneDNN's own layout."""
         return self.onednn and self.dtype == torch.bfloat16
 
+    def in_layer(self, layer: Linear) -> Linear | Float8Linear:
+        """One of a decoder layer's as `linear` takes it: in eight bits, where these are asked for."""
+        if not self.float8:
+            return self.prepared(layer)
+        weight, bias = layer
+        numbers, scale = quantized(weight)
+        if weight.is_cpu:
+            numbers, _ = self.prepared((numbers.to(self.dtype), None))
+        return Float8Linear(numbers, scale.T.contiguous(), bias)
+
     def prepared(self, layer: Linear) -> Linear:
         """The layer as `linear` takes it fastest."""
         weight, bias = layer
@@ -56,8 +69,14 @@ class Kernels:
             return layer
         return torch.ops.mkldnn._reorder_linear_weight(weight), bias
 
-    def linear(self, x: Float[Tensor, "N I"], layer: Linear) -> Float[Tensor, "N O"]:
+    def linear(self, x: Float[Tensor, "N I"], layer: Linear | Float8Linear) -> Float[Tensor, "N O"]:
         """x @ weight.T + bias."""
+        if isinstance(layer, Float8Linear):
+            if x.is_cuda:
+                return float8_product((quantized if self.cuda is None else self.cuda.quantized)(x), layer, self.dtype)
+            numbers, scale = quantized(x)
+            sums = self.linear(numbers.to(self.dtype), (layer.numbers, None)).float() * scale * layer.scale
+            return (sums if layer.bias is None else sums + layer.bias).to(self.dtype)
         if not self.onednn:
             return F.linear(x, *layer)
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, *layer, "none", [], "")
@@ -73,7 +92,7 @@ class Kernels:
             return self.cuda.add_norm(residual, update, scale, eps)
         return rms_norm(residual if update is None else residual.add_(update), scale, eps)
 
-    def gated(self, x: Float[Tensor, "N I"], *layers: Linear) -> Float[Tensor, "N O"]:
+    def gated(self, x: Float[Tensor, "N I"], *layers: Linear | Float8Linear) -> Float[Tensor, "N O"]:
         """silu(gate(x)) * up(x), for the two layers or for one that has them below each other."""
         parts = tuple(self.linear(x, layer) for layer in layers)
         if self.native is not None:
@@ -84,7 +103,9 @@ class Kernels:
         return F.silu(gate, inplace=True).mul_(up)
 
 
-def choose_kernels(device: torch.device, dtype: torch.dtype, native: CpuDecodingKernels | None = None) -> Kernels:
+def choose_kernels(
+    device: torch.device, dtype: torch.dtype, native: CpuDecodingKernels | None = None, *, float8: bool = False
+) -> Kernels:
     """For this device and precision; `native` is what the machine has, None for torch's operations."""
     on_cpu = device.type == "cpu"
     native = native if on_cpu and dtype in STORAGE else None
@@ -93,6 +114,7 @@ def choose_kernels(device: torch.device, dtype: torch.dtype, native: CpuDecoding
         native=native,
         cuda=cuda_kernels(device, dtype) if device.type == "cuda" else None,
         onednn=on_cpu and prefers_onednn(dtype),
+        float8=float8,
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from paceline.engines.local.operations import Kernels, Linear
+from paceline.kernels.float8 import ALIGNED, Float8Linear
 from paceline.kernels.linear import ProductLinear
 from paceline.models.pretrained import partial_attention
 
@@ -98,19 +99,29 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
     return None
 
 
+def unaligned_reason(model: PreTrainedModel) -> str | None:
+    """Why the layers of a model that the fused decoder reads cannot be multiplied in eight bits on CUDA."""
+    for path in _PROJECTIONS + _MLP:
+        layer: Any = model.model.layers[0].get_submodule(path)
+        sides = layer.in_features, layer.out_features
+        if any(side % ALIGNED for side in sides):
+            return f"{path} is {sides[0]} by {sides[1]}, and both must be multiples of {ALIGNED}"
+    return None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedLayer:
     """One decoder layer. Its norms have the residual stream's precision."""
 
-    qkv: Linear
+    qkv: Linear | Float8Linear
     """Queries, keys and values below each other: [(H + 2K) * D, W]."""
     qk_norm: Float[Tensor, "H+K D"] | None
     """Scale of the norm over each query and key head, where the architecture has one."""
-    output: Linear
+    output: Linear | Float8Linear
     mlp_norm: Float[Tensor, " W"]
-    gate_up: tuple[Linear, ...]
+    gate_up: tuple[Linear | Float8Linear, ...]
     """Gate and up, or one layer that has them below each other."""
-    down: Linear
+    down: Linear | Float8Linear
     next_norm: Float[Tensor, " W"]
     """Before the next layer's attention; behind the last layer, before the head."""
 
@@ -131,7 +142,7 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
     """The model's present weights. Made layer by layer, so that no two copies of all of them exist at a time.
 
     They are the model's own tensors but for what is joined, what has a LoRA adapter in it, and what needs another
-    precision or oneDNN's layout.
+    precision or oneDNN's layout. In eight bits are the layers alone: the head decides between tokens.
     """
     decoder = model.model
     norms = [layer.input_layernorm for layer in decoder.layers] + [decoder.norm]
@@ -140,15 +151,15 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
     for layer, next_norm in zip(decoder.layers, scales[1:], strict=True):
         attention, mlp = layer.self_attn, layer.mlp
         own = mlp.gate_proj.weight
-        copies = kernels.packs or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
+        copies = kernels.packs or kernels.float8 or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
         gate_up = ((mlp.gate_proj, mlp.up_proj),) if copies else ((mlp.gate_proj,), (mlp.up_proj,))
         prepared = PreparedLayer(
-            qkv=_read(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
+            qkv=_in_layer(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
             qk_norm=joined_qk_norm(attention, kernels.residual_dtype) if hasattr(attention, "q_norm") else None,
-            output=_read(kernels, attention.o_proj),
+            output=_in_layer(kernels, attention.o_proj),
             mlp_norm=layer.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
-            gate_up=tuple(_read(kernels, *parts) for parts in gate_up),
-            down=_read(kernels, mlp.down_proj),
+            gate_up=tuple(_in_layer(kernels, *parts) for parts in gate_up),
+            down=_in_layer(kernels, mlp.down_proj),
             next_norm=next_norm,
         )
         layers.append(prepared)
@@ -156,20 +167,24 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
         embedding=decoder.embed_tokens.weight.detach(),
         first_norm=scales[0],
         layers=tuple(layers),
-        head=_read(kernels, model.lm_head),
+        head=kernels.prepared(_joined(kernels.dtype, model.lm_head)),
         norm_eps=model.config.rms_norm_eps,
     )
 
 
-def _read(kernels: Kernels, *modules: nn.Module) -> Linear:
-    """Layers of one input below each other: a single one's own tensors where they have the kernels' precision.
+def _in_layer(kernels: Kernels, *modules: nn.Module) -> Linear | Float8Linear:
+    return kernels.in_layer(_joined(kernels.dtype, *modules))
+
+
+def _joined(dtype: torch.dtype, *modules: nn.Module) -> Linear:
+    """Layers of one input below each other: a single one's own tensors where they have this precision.
 
     Several are written where they will lie, so that nothing is copied twice. All have a bias, or none has.
     """
     layers = [read_linear(module) for module in modules]
-    weight = _below_each_other([weight for weight, _ in layers], kernels.dtype)
     biases = [bias for _, bias in layers if bias is not None]
-    return kernels.prepared((weight, _below_each_other(biases, kernels.dtype) if biases else None))
+    weight = _below_each_other([weight for weight, _ in layers], dtype)
+    return weight, _below_each_other(biases, dtype) if biases else None
 
 
 def _below_each_other(

@@ -10,10 +10,11 @@ import functools
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from paceline.kernels.cuda.triton_check import next_power, trial_problem, triton_problem
+from paceline.kernels.cuda.triton_check import next_power, trial_problem, triton_problem, warps_of
+from paceline.kernels.float8 import FLOAT8
 
 BLOCK = 1024
 """Columns of a gated layer's row that a program has at a time."""
@@ -55,6 +56,17 @@ class CudaDecodingKernels:
             gate, up, out, width, gate.stride(0), up.stride(0), BLOCK=BLOCK
         )
         return out
+
+    def quantized(self, x: Float[Tensor, "N W"]) -> tuple[Shaped[Tensor, "N W"], Float[Tensor, "N 1"]]:
+        """Return what `float8.quantized` does."""
+        from paceline.kernels.cuda import triton_kernels
+
+        rows, width = x.shape
+        numbers, scales = torch.empty_like(x, dtype=FLOAT8), x.new_empty(rows, 1, dtype=torch.float32)
+        triton_kernels.quantize_rows[(rows,)](
+            x.contiguous(), numbers, scales, width, BLOCK=next_power(width), num_warps=warps_of(width)
+        )
+        return numbers, scales
 
     def rotate_and_store(
         self,

@@ -10,8 +10,9 @@ in a run that goes on after one.
 import math
 from dataclasses import dataclass, replace
 
+from paceline.config.engine import EngineConfig
 from paceline.config.layout import ClusterConfig, ParallelConfig, Sizes
-from paceline.config.sections import Config, EngineConfig, LoraConfig, ModelConfig, SamplingConfig
+from paceline.config.sections import Config, LoraConfig, ModelConfig, SamplingConfig
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, RecomputedLayers, choose_cut
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.training.plan.batches import considered_micro_batches, even_tokens, forwarded_tokens
@@ -110,7 +111,7 @@ def kept(config: Config, of: Activations, cut: RecomputedLayers, on: Device, pas
     return round(cut.tokens * of.kept(cut.layers) * (1 + (held if on.kind == "cpu" and not cut.layers else 0.0)))
 
 
-BFLOAT16_BYTES = 2
+BFLOAT16_BYTES, FLOAT8_BYTES = 2, 1
 HEAD_ROWS = {"cpu": 256, "cuda": 2048}
 """Tokens whose logits exist at a time; what the learner takes, which the planner must not load torch to read."""
 LIBRARIES = {"cpu": 450 << 20, "cuda": 600 << 20}
@@ -236,6 +237,11 @@ def computed_bytes(config: Config, shape: ModelShape, on: Device) -> int:
     return BFLOAT16_BYTES if dtype == "bfloat16" or (dtype == "auto" and by_itself) else FLOAT32_BYTES
 
 
+def sampled_bytes(config: Config, number_bytes: int, on: Device) -> int:
+    """Bytes of a layer's weight while the engine samples; `number_bytes` are those of a number in training."""
+    return FLOAT8_BYTES if config.engine.engine_quantization == "fp8" and on.kind == "cuda" else number_bytes
+
+
 def saves_beside_a_step(config: Config) -> bool:
     """Return True if a checkpoint may be written in the background of a later step: none is before the last one."""
     loop = config.loop
@@ -330,8 +336,8 @@ def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> tupl
         tokens += sequences * config.data.max_prompt_length
     # what `prepared_weights` of engines/local copies: all in another precision or with an adapter, else what is joined
     if number_bytes < FLOAT32_BYTES:
-        copied = (shape.num_layers * shape.layer + shape.matrix) * number_bytes
-    elif config.lora.lora_rank or shape.layer < 8 * JOINED_WEIGHTS:
+        copied = shape.num_layers * shape.layer * sampled_bytes(config, number_bytes, on) + shape.matrix * number_bytes
+    elif config.engine.engine_quantization == "fp8" or config.lora.lora_rank or shape.layer < 8 * JOINED_WEIGHTS:
         copied = shape.num_layers * shape.layer * FLOAT32_BYTES
     else:
         joined = shape.width * shape.head_dim * (shape.num_heads + 2 * shape.num_key_value_heads)

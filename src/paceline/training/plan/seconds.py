@@ -44,9 +44,19 @@ def rows_at_once(config: Config, sizes: Sizes) -> int:
 
 
 def step_time(
-    config: Config, shape: ModelShape, memory: MemoryPlan, rates: Rates, number_bytes: int, sizes: Sizes
+    config: Config,
+    shape: ModelShape,
+    memory: MemoryPlan,
+    rates: Rates,
+    number_bytes: int,
+    sizes: Sizes,
+    *,
+    layer_bytes: int | None = None,
 ) -> StepTime:
-    """The floor of a step on these rates; `memory` says what is computed again."""
+    """The floor of a step on these rates; `memory` says what is computed again.
+
+    `layer_bytes`: of a layer's weight while the engine samples; None: `number_bytes`, as of any other number.
+    """
     prompt, length = config.data.max_prompt_length, config.sampling.max_completion_length
     generations, optim = config.sampling.num_generations, config.optim
     layers, head = shape.num_layers * shape.layer, shape.matrix
@@ -58,7 +68,8 @@ def step_time(
     first = FORWARD * groups * (layers * prompt + head) / rates.products
     read_cache = rows * length / 2 + rows / generations * prompt  # on average, a group's prompt once
     operations = rows * FORWARD * shape.multiplied / (rates.decoding or rates.products)
-    reading = number_bytes * (shape.multiplied + shape.cached * read_cache) / rates.reading
+    weights = layers * (layer_bytes or number_bytes) + head * number_bytes
+    reading = (weights + number_bytes * shape.cached * read_cache) / rates.reading
     generate = first + waves * (length - 1) * max(operations, reading)
     # update: forward and backward over every token, logits of completions alone, and what AdamW reads and writes
     share = config.loop.prompts_per_step / sizes.shares / sizes.context
