@@ -196,9 +196,10 @@ $(VENV)/installed-docs: $(VENV)/installed
 	$(INSTALL) -e '.[docs]'
 	touch $@
 
-# All that a check of a change needs: each call of pip takes seconds, also where little is left to install.
+# All that a check of a change needs, in one call. Not compiled: most files of these libraries are never imported, and the
+# first import of one compiles it.
 $(VENV)/installed-ci: pyproject.toml $(VENV)/constraints.txt
-	$(INSTALL) '$(TORCH)' -e '.[dev,docs]'
+	$(INSTALL) --no-compile '$(TORCH)' -e '.[dev,docs]'
 	touch $(VENV)/installed $(VENV)/installed-dev $(VENV)/installed-docs $@
 
 $(VENV)/installed-bench: $(VENV)/installed-dev constraints-bench.txt
