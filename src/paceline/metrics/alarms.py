@@ -177,8 +177,8 @@ RULES = (
     AlarmRule(
         name="logprob_mismatch",
         meaning="engine and trainer differ by more than 0.1 nats per token",
-        remedy="give --rollout-correction token_truncate, lower --max-staleness, or sample without top-p, top-k and "
-        "min-p",
+        remedy="give --rollout-correction token_truncate, lower --max-staleness, or sample without top-p, top-k, min-p "
+        "and engine_quantization",
         holds=_above("logprob_mismatch_mean", FAR_MISMATCH),
     ),
     AlarmRule(

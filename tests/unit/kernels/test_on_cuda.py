@@ -6,10 +6,12 @@ import torch
 from paceline.engines import Sampling
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, record_cuda_graph
+from paceline.engines.local.operations import choose_kernels
 from paceline.engines.sampling import draw, uniforms
 from paceline.kernels.cuda.decoding import decoding_kernels
 from paceline.kernels.cuda.drawing import drawing_problem
 from paceline.kernels.flash_attention import DenseKernel, FlashKernel, Spans, flash_problem
+from paceline.kernels.float8 import float8_problem, quantized
 from paceline.models.varlen import varlen_attention, varlen_layout
 from tests.tiny import tiny_model
 from tests.unit.engines.test_engine_static import prompt, tokens
@@ -80,12 +82,14 @@ def test_training_attention_and_its_gradients_are_exact_up_to_rounding(batch):
     assert all(close(got, wanted) for got, wanted in zip(*results, strict=True))
 
 
-def test_a_recorded_step_gives_the_fused_decoders_logits():
+@pytest.mark.parametrize("float8", [False, True], ids=["bfloat16", "float8"])
+def test_a_recorded_step_gives_the_fused_decoders_logits(float8):
     # the heads of the tiny model, 8 wide, are the narrowest that the kernel takes
     model = tiny_model("qwen3", dtype=torch.bfloat16).to(DEVICE)
-    plain = FusedDecoder(model, torch.bfloat16, None)
+    plain = FusedDecoder(model, torch.bfloat16, None, float8=float8)
+    limit = 3 * OF_LOGITS if float8 else OF_LOGITS  # what bfloat16 rounds otherwise may be another number in eight bits
     graphed = GraphedDecoder(
-        lambda make_attention: FusedDecoder(model, torch.bfloat16, None, make_attention),
+        lambda make_attention: FusedDecoder(model, torch.bfloat16, None, make_attention, float8=float8),
         attention=KERNEL,
         record=RECORD,
         free_bytes=lambda: 1 << 30,
@@ -94,17 +98,28 @@ def test_a_recorded_step_gives_the_fused_decoders_logits():
     prompts, rows = [prompt(9), prompt(4)], [[0, 1], [2]]
     for decoder in (plain, graphed):
         decoder.begin(3, 90)
-    assert close(graphed.admit(prompts, rows), plain.admit(prompts, rows), OF_LOGITS)
+    assert close(graphed.admit(prompts, rows), plain.admit(prompts, rows), limit)
     for _ in range(70):
         fed = tokens(3).to(DEVICE)
-        assert close(graphed.step(fed), plain.step(fed), OF_LOGITS)
+        assert close(graphed.step(fed), plain.step(fed), limit)
     assert graphed.steps.recorded, graphed.steps.problem
     for decoder in (plain, graphed):
         decoder.compact(torch.tensor([2, 0], device=DEVICE), 2)
     for _ in range(5):
         fed = tokens(2).to(DEVICE)
-        assert close(graphed.step(fed), plain.step(fed), OF_LOGITS)
+        assert close(graphed.step(fed), plain.step(fed), limit)
     assert graphed.steps.recorded, graphed.steps.problem
+
+
+@pytest.mark.parametrize("rows", [1, 16, 250])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_product_in_eight_bits_is_of_the_rounded_rows_and_weights(rows, has_bias):
+    assert float8_problem(DEVICE, torch.bfloat16) is None
+    x, weight, bias = states((rows, 896), (1152, 896), (1152,))
+    (numbers, of_rows), (outputs, of_outputs) = quantized(x), quantized(weight)
+    wanted = (numbers.double() * of_rows) @ (outputs.double() * of_outputs).T + (bias.double() if has_bias else 0)
+    kernels = choose_kernels(DEVICE, torch.bfloat16, float8=True)
+    assert close(kernels.linear(x, kernels.in_layer((weight, bias if has_bias else None))), wanted, 1e-2)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
