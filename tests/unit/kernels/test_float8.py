@@ -28,7 +28,7 @@ def test_a_number_that_is_not_finite_shows_in_the_product():
     rows[1, 5] = torch.nan
     rows[2, 0] = torch.inf
     kernels = choose_kernels(rows.device, rows.dtype, decoding_kernels(), float8=True)
-    finite = kernels.linear(rows, kernels.in_layer((weight, None))).isfinite().all(1)
+    finite = kernels.linear(rows, kernels.projection((weight, None))).isfinite().all(1)
     assert finite.tolist() == [True, False, False]
 
 
@@ -41,7 +41,7 @@ def test_a_product_is_of_the_rounded_rows_and_weights(dtype, limit, bias):
     (rows, of_rows), (outputs, of_outputs) = quantized(x), quantized(weight)
     wanted = (rows.double() * of_rows) @ (outputs.double() * of_outputs).T + (0 if added is None else added.double())
     kernels = choose_kernels(x.device, dtype, decoding_kernels(), float8=True)
-    by_engine = kernels.linear(x, kernels.in_layer((weight, added)))
+    by_engine = kernels.linear(x, kernels.projection((weight, added)))
     by_instructions = float8_product((rows, of_rows), Float8Linear(outputs, of_outputs.T.contiguous(), added), dtype)
     for got in (by_engine, by_instructions):
         assert got.dtype == dtype

@@ -119,7 +119,7 @@ def test_a_product_in_eight_bits_is_of_the_rounded_rows_and_weights(rows, has_bi
     (numbers, of_rows), (outputs, of_outputs) = quantized(x), quantized(weight)
     wanted = (numbers.double() * of_rows) @ (outputs.double() * of_outputs).T + (bias.double() if has_bias else 0)
     kernels = choose_kernels(DEVICE, torch.bfloat16, float8=True)
-    assert close(kernels.linear(x, kernels.in_layer((weight, bias if has_bias else None))), wanted, 1e-2)
+    assert close(kernels.linear(x, kernels.projection((weight, bias if has_bias else None))), wanted, 1e-2)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

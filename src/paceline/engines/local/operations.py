@@ -52,8 +52,8 @@ class Kernels:
         """True if large weights are copied into oneDNN's own layout."""
         return self.onednn and self.dtype == torch.bfloat16
 
-    def in_layer(self, layer: Linear) -> Linear | Float8Linear:
-        """One of a decoder layer's as `linear` takes it: in eight bits, where these are asked for."""
+    def projection(self, layer: Linear) -> Linear | Float8Linear:
+        """A projection of a decoder layer as `linear` takes it: in eight bits, where these are asked for."""
         if not self.float8:
             return self.prepared(layer)
         weight, bias = layer

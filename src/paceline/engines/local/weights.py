@@ -154,12 +154,12 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
         copies = kernels.packs or kernels.float8 or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
         gate_up = ((mlp.gate_proj, mlp.up_proj),) if copies else ((mlp.gate_proj,), (mlp.up_proj,))
         prepared = PreparedLayer(
-            qkv=_in_layer(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
+            qkv=_projection(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
             qk_norm=joined_qk_norm(attention, kernels.residual_dtype) if hasattr(attention, "q_norm") else None,
-            output=_in_layer(kernels, attention.o_proj),
+            output=_projection(kernels, attention.o_proj),
             mlp_norm=layer.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
-            gate_up=tuple(_in_layer(kernels, *parts) for parts in gate_up),
-            down=_in_layer(kernels, mlp.down_proj),
+            gate_up=tuple(_projection(kernels, *parts) for parts in gate_up),
+            down=_projection(kernels, mlp.down_proj),
             next_norm=next_norm,
         )
         layers.append(prepared)
@@ -172,8 +172,8 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
     )
 
 
-def _in_layer(kernels: Kernels, *modules: nn.Module) -> Linear | Float8Linear:
-    return kernels.in_layer(_joined(kernels.dtype, *modules))
+def _projection(kernels: Kernels, *modules: nn.Module) -> Linear | Float8Linear:
+    return kernels.projection(_joined(kernels.dtype, *modules))
 
 
 def _joined(dtype: torch.dtype, *modules: nn.Module) -> Linear:
