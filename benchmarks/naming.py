@@ -2,6 +2,7 @@
 
 WHOLE = {
     "paceline": "**Paceline**",
+    "paceline-fp8": "**Paceline**, `--engine-quantization fp8`",
     "paceline-recomputing": "**Paceline**, `--gradient-checkpointing true`",
     "paceline-lora": "**Paceline**, an adapter of rank 16",
     "math-verify": "math-verify, one by one",

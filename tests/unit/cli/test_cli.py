@@ -406,6 +406,7 @@ class Stopped:
         return None
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_tools_of_a_stopped_call_are_made_anew(capsys):
     turns = [AgentTurn(number=0, text="", content="", calls=(ToolCall(name="f", arguments={}),), is_last=False,
                        finish_reason="stop"),
