@@ -6,7 +6,7 @@
 | contender              | what it is                                                                             |
 |------------------------|----------------------------------------------------------------------------------------|
 | paceline               | `LocalEngine.generate`, all completions in one call, in the precision that it chooses   |
-| paceline-fp8           | the same with `--engine-quantization fp8` (on a GPU)                                    |
+| paceline-fp8           | the same with `--engine-quantization fp8` (on a GPU, where each has the machine alone)  |
 | generate-DTYPE         | `model.generate(do_sample=True, num_return_sequences=G)`, all completions in one batch  |
 | continuous-DTYPE-N     | transformers' continuous batching with N tokens a batch, its manager kept running       |
 | vllm-DTYPE             | vLLM, all completions in one call, one process                                          |
@@ -77,7 +77,7 @@ def entries(workload: Workload, given: Path, conditions: Conditions) -> dict[str
     """Who takes part."""
     usual = [str(given), str(conditions.threads), conditions.device]
     found = {"paceline": Entry(script="generate_paceline.py", arguments=usual)}
-    if conditions.device == "cuda":
+    if conditions.device == "cuda" and not workload.takes_turns:  # beside the others its cache would not fit
         found["paceline-fp8"] = Entry(script="generate_paceline.py", arguments=[*usual, "fp8"])
     for dtype in DTYPES[workload.size]:
         if workload.size not in WITHOUT_WEIGHTS:

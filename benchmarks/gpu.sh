@@ -36,16 +36,17 @@ if [[ -n $list ]]; then
 part  minutes  what                                                      the figure it gives
 1     4        rates of the machine; kernels and graphs on the device;   decoded bytes over the bandwidth; share of the wall
                phases and profile of a step at 0.5B; then the laws       clock in which the GPU computes; decoding by rows
-2     5        plain generation beside vLLM at 0.5B, 1.5B and 7B         tokens/s over vLLM's; time of the slowest completion
+2     5        plain generation beside vLLM at 0.5B, 1.5B and 7B,        tokens/s over vLLM's; time of the slowest completion
+               at 7B with layers in eight bits too
 3     4        training with vLLM colocated: weights, an adapter,        whether each run ends; its logprob mismatch;
                newer weights while it samples; vLLM's tests              tests that pass on the device
-4     5        the step beside TRL: with vLLM colocated, with its own    how many times as fast as TRL; both peaks
-               generation, with an adapter; 0.5B and 1.5B
+4     4        the step beside TRL with vLLM colocated, weights and an   how many times as fast as TRL; both peaks
+               adapter, 0.5B and 1.5B; then with its own generation
 5     4        the update alone at 1.5B and 7B by what saves memory      MFU; peak memory beside the plan's
 6     4        the real model on GSM8K; bfloat16, float32 and fp8;       accuracy over steps; logprob mismatch by precision;
                completions of up to 32,000 tokens; then a run with       whether a step of these ends; what surviving costs
                and without checkpoints
-Minutes are planned for one H100 with everything installed, without the laws and what surviving costs.
+Minutes, 25 in all, are planned for one H100 with everything installed, without what stands behind "then".
 LIST
   exit 0
 fi
@@ -115,8 +116,8 @@ part_1() {
 }
 part_2() {
   for workload in $(on_workloads qwen-0.5b-long qwen-1.5b-long qwen-7b-long); do
-    measure 240 "generation, $workload" "${generate[@]}" --workload "$workload" --contender paceline --contender vllm \
-      --repetitions 3 "${quick[@]}"
+    measure 300 "generation, $workload" "${generate[@]}" --workload "$workload" --contender paceline --contender vllm \
+      --repetitions 2 "${quick[@]}"
   done
 }
 part_3() {
@@ -165,7 +166,7 @@ part_6() {
   for precision in bfloat16 float32 fp8; do
     local own=("${words[@]}") named=(--dtype "$precision")
     [[ $precision != fp8 ]] || named=(--dtype bfloat16 --engine-quantization fp8)
-    ((${#quick[@]})) || own+=(--max-steps 30 --eval-steps 0)
+    ((${#quick[@]})) || own+=(--max-steps 20 --eval-steps 0)
     train "precision $precision" "$python" --model "$model" --dataset "$data" "${own[@]}" "${named[@]}"
   done
   ((${#quick[@]})) || words+=(--max-steps 300 --eval-steps 50)
