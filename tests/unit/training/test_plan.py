@@ -457,10 +457,13 @@ def test_a_step_at_best_by_hand():
     moved = 7 * 4 * 2_320 / 1e9
     operations = 144 * 6 * (2_000 + 2 * 2 * 32 * 16) + 128 * 8 * 320
     assert time.update == pytest.approx(operations / 1e6 + moved)
-    slow = step_time(config, shape, memory, Rates(products=1e12, reading=1e3), 4, Sizes())
+    rates_of_bytes = Rates(products=1e12, reading=1e3)
+    slow = step_time(config, shape, memory, rates_of_bytes, 4, Sizes())
     # weights, and of the cache on average half of 8 rows' completions and two prompts
     cache = 2 * 2 * 2 * 8 * (8 * 8 + 2 * 8)
     assert slow.generate == pytest.approx(15 * 4 * (2_320 + cache) / 1e3)
+    eighths = step_time(config, shape, memory, rates_of_bytes, 4, Sizes(), layer_bytes=1)
+    assert slow.generate - eighths.generate == pytest.approx(15 * 3 * 2_000 / 1e3), "the head stays as it is"
     assert time.step == time.generate + time.update
     # measured with as few rows, products of a decoding step have a rate of their own, and so have those of an update
     measured = Rates(products=1e6, reading=1e9, decoding=5e5, training=2e6)
