@@ -74,10 +74,12 @@ def step_seconds(shape: Shape, work: Work, device: Device) -> float:
     return launches * LAUNCH + floor(work, rates_of(device, READING))
 
 
-def sampling_seconds(shape: Shape, groups: Sequence[Group], device: Device) -> float:
+def sampling_seconds(
+    shape: Shape, groups: Sequence[Group], device: Device, step: Callable[[Shape, Work, Device], float] = step_seconds
+) -> float:
     """prefill's floor + the steps of decoding."""
     before = floor(prefill(shape, groups, size=BYTES), rates_of(device, READING))
-    return before + sum(step_seconds(shape, one, device) for one in decode(shape, groups, size=BYTES))
+    return before + sum(step(shape, one, device) for one in decode(shape, groups, size=BYTES))
 
 
 def float8_step_seconds(shape: Shape, work: Work, device: Device) -> float:
@@ -148,10 +150,6 @@ def of_sampling(name: str, ours: dict | None) -> list[Prediction]:
     def share(device: Device) -> float:
         return works[0].bytes / step_seconds(shape, works[0], device) / device.rates.reading
 
-    def in_float8(device: Device) -> float:
-        """Seconds more than in bfloat16."""
-        return sum(float8_step_seconds(shape, one, device) - step_seconds(shape, one, device) for one in works)
-
     seconds, rate = "not yet", "not yet"
     if ours is not None:
         seconds = f"{ours['generate_seconds']:.1f} s"
@@ -187,7 +185,7 @@ def of_sampling(name: str, ours: dict | None) -> list[Prediction]:
         predicted(
             f"{name}: tokens/s with layers in e4m3, over those in bfloat16",
             f"half of the layers' bytes, {QUANTIZED} kernels more in each",
-            lambda device: mine(device) / (mine(device) + in_float8(device)),
+            lambda device: mine(device) / sampling_seconds(shape, groups, device, float8_step_seconds),
             "{:.2f}",
         ),
     ]

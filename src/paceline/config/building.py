@@ -39,7 +39,7 @@ def following_values(values: Mapping[str, object]) -> dict[str, object]:
     >>> following_values({"max_staleness": 1})
     {'rollout_correction': 'token_truncate'}
     """
-    differs = values.get("max_staleness") or values.get("engine_quantization", "none") != "none"
+    differs = values.get("max_staleness") or values.get("engine_quantization") == "fp8"
     others: dict[str, object] = {"rollout_correction": "token_truncate"} if differs else {}
     return others | ({"clip_eps_high": 4.0} if values.get("bound") == "cispo" else {})
 

@@ -49,14 +49,15 @@ def float8_product(
 
 def float8_problem(device: torch.device, dtype: torch.dtype) -> str | None:
     """Return why products in eight bits cannot stand in for those in `dtype` on this device."""
-    if device.type == "cpu":
-        return (
-            None if dtype in (torch.float32, torch.bfloat16) else f"it stands in for float32 or bfloat16, not {dtype}"
-        )
-    if device.type != "cuda":
+    if device.type not in ("cpu", "cuda"):
         return f"it is for CUDA and CPUs, the model is on {device.type}"
-    if dtype != torch.bfloat16:
-        return f"on CUDA its products give bfloat16, and the model computes in {str(dtype).removeprefix('torch.')}"
+    if dtype not in (torch.float32, torch.bfloat16):
+        return f"it stands in for float32 or bfloat16, not {dtype}"
+    if device.type == "cpu":
+        return None
+    if dtype == torch.float32:
+        return "on CUDA its products give bfloat16, and the model computes in float32"
     capability = torch.cuda.get_device_capability(device)
-    needed = ".".join(map(str, LEAST_CAPABILITY))
-    return None if capability >= LEAST_CAPABILITY else f"it needs compute capability {needed}, not {capability}"
+    if capability < LEAST_CAPABILITY:
+        return f"it needs compute capability 8.9, the device has {capability[0]}.{capability[1]}"
+    return None

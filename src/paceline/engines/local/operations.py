@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from paceline.kernels.cpu.compiling import STORAGE, library
@@ -57,7 +57,7 @@ class Kernels:
         if not self.float8:
             return self.prepared(layer)
         weight, bias = layer
-        numbers, scale = quantized(weight)
+        numbers, scale = self._quantized(weight)
         if weight.is_cpu:
             numbers, _ = self.prepared((numbers.to(self.dtype), None))
         return Float8Linear(numbers, scale.T.contiguous(), bias)
@@ -72,15 +72,18 @@ class Kernels:
     def linear(self, x: Float[Tensor, "N I"], layer: Linear | Float8Linear) -> Float[Tensor, "N O"]:
         """x @ weight.T + bias."""
         if isinstance(layer, Float8Linear):
+            numbers, scale = self._quantized(x)
             if x.is_cuda:
-                return float8_product((quantized if self.cuda is None else self.cuda.quantized)(x), layer, self.dtype)
-            numbers, scale = quantized(x)
+                return float8_product((numbers, scale), layer, self.dtype)
             sums = self.linear(numbers.to(self.dtype), (layer.numbers, None)).float() * scale * layer.scale
             return (sums if layer.bias is None else sums + layer.bias).to(self.dtype)
         if not self.onednn:
             return F.linear(x, *layer)
         result: Tensor = torch.ops.mkldnn._linear_pointwise(x, *layer, "none", [], "")
         return result
+
+    def _quantized(self, rows: Float[Tensor, "N I"]) -> tuple[Shaped[Tensor, "N I"], Float[Tensor, "N 1"]]:
+        return quantized(rows) if self.cuda is None else self.cuda.quantized(rows)
 
     def add_norm(
         self, residual: Float[Tensor, "N W"], update: Tensor | None, scale: Float[Tensor, " W"], eps: float

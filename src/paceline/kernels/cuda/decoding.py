@@ -62,7 +62,7 @@ class CudaDecodingKernels:
         from paceline.kernels.cuda import triton_kernels
 
         rows, width = x.shape
-        numbers, scales = torch.empty_like(x, dtype=FLOAT8), x.new_empty(rows, 1, dtype=torch.float32)
+        numbers, scales = x.new_empty(rows, width, dtype=FLOAT8), x.new_empty(rows, 1, dtype=torch.float32)
         triton_kernels.quantize_rows[(rows,)](
             x.contiguous(), numbers, scales, width, BLOCK=next_power(width), num_warps=warps_of(width)
         )
