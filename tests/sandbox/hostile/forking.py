@@ -256,17 +256,18 @@ time.sleep(30)
     Hostile(
         name="thread_bomb_by_number",
         source=r"""
-# CLONE_VM | FS | FILES | SIGHAND | THREAD | SYSVSEM, in machine code: 1000 threads that only sleep, within milliseconds
+# CLONE_VM | FS | FILES | SIGHAND | THREAD | SYSVSEM, in machine code: threads that only sleep, within milliseconds.
+# So many, as at `landlock` a user without rights may have 256 more than the whole machine had at the start.
 import mmap, platform
 if platform.machine() != "x86_64":
     sys.exit("another machine")
 page = mmap.mmap(-1, 4096, prot=7)
 page.write(bytes.fromhex(
     "5331dbb838000000bf000f05004889e631d20f0585c07410"
-    "780affc381fbe803000072df89d85bc3b8220000000f05ebf7"
+    "780affc381fbb80b000072df89d85bc3b8220000000f05ebf7"
 ))
 made = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
-if made >= 1000:
+if made >= 3000:
     escaped(f"{made} threads")
 os._exit(0)
 """,

@@ -72,7 +72,8 @@ def test_a_frozen_head_still_passes_the_gradient_on_to_the_hidden_states():
 
 
 def test_bfloat16_hidden_states_give_float32_logprobs():
-    hidden, head = torch.randn(4, 8).bfloat16(), torch.randn(6, 8)
+    hidden, head, _ = random_case(6, rows=4, width=8, vocab=6)
+    hidden, head = hidden.detach().bfloat16(), head.detach().float()
     logprobs, _ = token_logprobs(hidden, head, torch.tensor([0, 1, 2, 3]), temperature=1.0)
     wanted = torch.log_softmax((hidden @ head.bfloat16().T).float(), dim=-1)[range(4), range(4)]
     assert logprobs.dtype == torch.float32
