@@ -111,6 +111,13 @@ def test_a_preset_that_is_given_anew_brings_its_values(cut, capsys):
     said = refusal(cut, capsys, "--preset gspo")
     assert "--preset is gspo and was none" in said
     assert "--ratio-level is sequence and was token" in said
+    assert "was edited" not in said
+
+
+def test_what_follows_from_an_option_that_is_given_anew_is_asked_for_with_it(cut, capsys):
+    said = refusal(cut, capsys, "--engine-quantization fp8 --override engine_quantization")
+    assert "--rollout-correction is token_truncate and was none, with which" in said
+    assert "--override engine_quantization rollout_correction" in said
 
 
 def test_an_edited_configuration_is_found_out(cut, capsys):

@@ -348,6 +348,11 @@ def test_eval_keeps_its_completions_as_a_run_does_and_prints_json(tmp_path, caps
     assert f"--output-dir {measured.path} must be a new or an empty directory" in capsys.readouterr().err
 
 
+def test_eval_says_that_it_measures_layers_in_eight_bits(capsys):
+    assert main(["eval", "--eval-size", "4", "--engine-quantization", "fp8"]) == 0
+    assert "every completion is of the model with layers in eight bits" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_quiet_measurement_prints_its_accuracy_alone(capsys):
     assert main(["eval", "--eval-size", "4", "--quiet"]) == 0
     said = capsys.readouterr()

@@ -89,7 +89,7 @@ VALUE_SOURCES: Mapping[str, Mapping[object, str]] = {
 """Source of a value of an option."""
 
 FOLLOWING = {
-    "rollout_correction": "default with --max-staleness above 0",
+    "rollout_correction": "default with --max-staleness above 0 or --engine-quantization fp8",
     "clip_eps_high": "default with --bound cispo",
 }
 """Origin of the defaults that follow from other options."""
@@ -165,10 +165,10 @@ def _origins(config: Config, *, flags: Mapping[str, str], file: Mapping[str, tup
     `flags` has the origin of each option that was given as a flag, `file` value and origin of each that a file gives. A
     file's value that is another now was fitted to the flags, as a recipe's warm-up is to a shorter run.
     """
-    preset, origins = config.advantage.preset, dict[str, str]()
-    following = following_values({"max_staleness": config.cluster.max_staleness, "bound": config.loss.bound})
-    for option, value in zip(options(), values_of(config).values(), strict=True):
-        name = option.name
+    preset, origins, values = config.advantage.preset, dict[str, str](), values_of(config)
+    following = following_values(values)
+    for option in options():
+        name, value = option.name, values[option.name]
         if name in flags:
             origins[name] = flags[name]
         elif name in file:

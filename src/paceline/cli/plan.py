@@ -49,9 +49,16 @@ from paceline.training.plan.describing import (
 )
 from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, gpu_of
-from paceline.training.plan.memory import computed_bytes, judge_memory, sampled_bytes, sampler_memory, samplers
+from paceline.training.plan.memory import (
+    BFLOAT16_BYTES,
+    computed_bytes,
+    judge_memory,
+    sampled_bytes,
+    sampler_memory,
+    samplers,
+)
 from paceline.training.plan.seconds import rows_at_once, step_time
-from paceline.training.plan.shape import read_shape
+from paceline.training.plan.shape import ModelShape, read_shape
 from paceline.training.setup.checks import Checked, check
 from paceline.training.setup.configuration import read_configuration
 from paceline.types import RowCheck, Task
@@ -188,6 +195,19 @@ def refuse_spread(engine: EngineConfig, processes: int) -> None:
     require(right, "vllm_tensor_parallel", engine.vllm_tensor_parallel, rule, why)
 
 
+def refuse_eight_bits(engine: EngineConfig, shape: ModelShape, device: Device, number_bytes: int) -> None:
+    """Refuse, as a run would, layers in eight bits that the engine cannot read or the device cannot multiply."""
+    problem = None
+    if not shape.fused:
+        problem = "the fused decoder does not know this model's family"
+    elif device.kind == "cuda" and number_bytes != BFLOAT16_BYTES:
+        problem = "on CUDA its products give bfloat16, and the model computes in float32"
+    elif not device.float8:
+        problem = f"it needs compute capability 8.9 or higher, which {device.name} has not"
+    right, rule = engine.engine_quantization == "none" or problem is None, "be none for this model on this device"
+    require(right, "engine_quantization", engine.engine_quantization, rule, problem or "")
+
+
 def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
     """What a run would say of its rows before the first step."""
     yield from unmet_needs(checked.functions, tasks)
@@ -263,6 +283,7 @@ def _print_memory_and_time(
         )
         return ""
     fitting, number_bytes = Fitting(config=config, shape=shape, device=device), computed_bytes(config, shape, device)
+    refuse_eight_bits(config.engine, shape, device, number_bytes)
     memory = fitting.plan(sizes=sizes)
     several = f"Of each of {sizes.ranks} processes that train:\n" if sizes.ranks > 1 else ""
     print(f"{several}{describe_memory(memory)}\n{describe_room(fitting, sizes, memory)}")

@@ -14,7 +14,7 @@ from paceline.config.presets import preset_values
 from paceline.config.reading import options, values_of
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
-from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code, under_bound
+from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code, with_following
 
 if TYPE_CHECKING:
     from paceline.training.replaying import Replay
@@ -97,7 +97,7 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
         return None
     own = parse_yaml(to_yaml(config), "config.yaml")
     brought = preset_values(given.get("preset"))
-    values = {**under_bound(own, {**brought, **given}), **brought, **following_values(given), **given}
+    values = {**with_following(own, {**brought, **given}), **brought, **following_values(given), **given}
     without = build_config({**values, **dict.fromkeys(FIXED)})
     # a reference that moves belongs to how the run came about, and there is none without a KL
     return build_config(values) if without.loss.beta > 0 else without

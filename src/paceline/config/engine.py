@@ -18,8 +18,8 @@ class EngineConfig:
     which is renewed and checked after every step."""
     engine_quantization: Literal["none", "fp8"] = "none"
     """fp8: `local` multiplies the layers' weights in eight bits, half the bytes of bfloat16, on a GPU of compute
-    capability 8.9; training is as before, and `rollout_correction` is token_truncate unless given. A CPU computes the
-    same numbers and saves nothing."""
+    capability 8.9 or higher; training is as before, and `rollout_correction` is token_truncate unless given. A CPU
+    computes the same numbers and saves nothing."""
     concurrent_sequences: int = 256
     """Completions computed at the same time, at most; finished ones make room for waiting prompts."""
     vllm_memory: float | str | None = None

@@ -4,7 +4,8 @@
     y[n, o] = s[n] t[o] (sum over i of q[n, i] p[o, i])
 
 N rows, I inputs, O outputs. e4m3 has four bits of exponent and three of fraction: numbers up to 448, each within a
-sixteenth of itself (FP8 formats for deep learning, arXiv:2209.05433). Its numbers are exact in bfloat16 and float32.
+sixteenth of itself, and below 2^-6 to a multiple of 2^-9 (FP8 formats for deep learning, arXiv:2209.05433). Its numbers
+are exact in bfloat16 and float32.
 """
 
 from typing import NamedTuple
@@ -47,8 +48,11 @@ def float8_product(
     return result if layer.bias is None else result.add_(layer.bias)
 
 
-def float8_problem(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return why products in eight bits cannot stand in for those in `dtype` on this device."""
+def float8_problem(device: torch.device, dtype: torch.dtype, capability: tuple[int, int] | None = None) -> str | None:
+    """Return why products in eight bits cannot stand in for those in `dtype` on this device.
+
+    `capability`: compute capability of a CUDA device; None: the device is asked.
+    """
     if device.type not in ("cpu", "cuda"):
         return f"it is for CUDA and CPUs, the model is on {device.type}"
     if dtype not in (torch.float32, torch.bfloat16):
@@ -57,7 +61,7 @@ def float8_problem(device: torch.device, dtype: torch.dtype) -> str | None:
         return None
     if dtype == torch.float32:
         return "on CUDA its products give bfloat16, and the model computes in float32"
-    capability = torch.cuda.get_device_capability(device)
+    capability = capability or torch.cuda.get_device_capability(device)
     if capability < LEAST_CAPABILITY:
-        return f"it needs compute capability 8.9, the device has {capability[0]}.{capability[1]}"
+        return f"it needs compute capability 8.9 or higher, the device has {capability[0]}.{capability[1]}"
     return None

@@ -31,11 +31,14 @@ def measure(
     # loading torch takes seconds: whatever can be refused is refused before these lines
     with loading():
         from paceline.models.pretrained import load_tokenizer, positions_in, read_config
+        from paceline.runtime.devices import choose_device
         from paceline.training.setup.held_out import make_evaluators
-        from paceline.training.setup.preparation import conversations_of
+        from paceline.training.setup.preparation import check_eight_bits, conversations_of
 
     own = None if overrides is None else overrides.model
     described = read_config(config.model) if own is None else own.config
+    if own is None:
+        check_eight_bits(config, described, choose_device(config.model))
     limit = positions_in(described)
     tokenizer = (None if overrides is None else overrides.tokenizer) or load_tokenizer(config.model)
     conversations = conversations_of(config, tokenizer, checked.environments, described, own)
@@ -48,12 +51,12 @@ def measure(
     with loading():
         from paceline.models.loading import adopt_model, load_model
         from paceline.training.assembly import make_engine
-        from paceline.training.records import of_machine
+        from paceline.training.records import engine_sentences, of_machine
 
     policy = load_model(config.model) if own is None else adopt_model(own, config.model)
-    for note in of_machine(policy):
-        say(note)
     engine = make_engine(config, policy, tokenizer)
+    for note in (*of_machine(policy), *engine_sentences(engine)):
+        say(note)
     with nullcontext() if conversations is None else conversations.hosts:
         for evaluator in evaluators:
             ACTIVITY.begin(evaluator.name)

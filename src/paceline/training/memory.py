@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
+
 from paceline.config.objective import OptimConfig
 from paceline.config.sections import Config
+from paceline.kernels.linear import ProductLinear
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, choose_cut
 from paceline.models.activations import recompute
 from paceline.models.loaded import Loaded
@@ -87,10 +90,22 @@ def choose_recomputing(
 
 
 def to_come(optim: OptimConfig, policy: Loaded) -> int:
-    """Bytes that the first update adds here: gradients and moments. Weights in half precision are not kept."""
+    """Bytes that the first update adds here: gradients, moments, and weights in the precision of the computation.
+
+    Of the last are only those of layers that autocast itself casts, and keeps for the backward pass: `ProductLinear`
+    casts again, embeddings are not cast, and experts (matrices in three dimensions) multiply in groups, without a copy.
+    """
     moments = 0 if "optimizer" in optim.offload else optim.moment_bytes
     pieces = [piece_of(parameter).tensor.numel() for parameter in policy.model.parameters() if parameter.requires_grad]
-    return sum(pieces) * (policy.model.dtype.itemsize + moments)
+    casting = policy.compute_dtype != policy.model.dtype
+    cast = [
+        parameter.numel() * policy.compute_dtype.itemsize
+        for module in policy.model.modules()
+        if casting and not isinstance(module, ProductLinear | nn.Embedding)
+        for parameter in module.parameters(recurse=False)
+        if parameter.is_floating_point() and parameter.dim() == 2
+    ]
+    return sum(pieces) * (policy.model.dtype.itemsize + moments) + sum(cast)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -161,7 +161,8 @@ def engine_sentences(engine: TrainedEngine) -> list[str]:
     """Where sampling does not take its fastest way, or samples from another distribution than the model's."""
     if engine.path == "float8":
         return [
-            "engine: layers in eight bits (e4m3), in evaluations too; --engine-quantization none samples from the model"
+            "engine: every completion is of the model with layers in eight bits (e4m3); --engine-quantization none "
+            "takes the model itself"
         ]
     if engine.path == "recomputing":
         return [f"engine: the whole context computed again for each token, far slower ({engine.path_reason})"]

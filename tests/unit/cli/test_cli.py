@@ -266,6 +266,22 @@ def test_a_preset_with_a_bound_of_its_own_leaves_the_old_shape_behind(tmp_path):
     assert both == build_config({**REQUIRED, "preset": "grpo", "bound": "cispo"})  # as a new run has it
 
 
+@pytest.mark.parametrize(
+    ("own", "given", "correction"),
+    [
+        ({}, {"engine_quantization": "fp8"}, "token_truncate"),
+        ({}, {"max_staleness": "1", "cluster": "true"}, "token_truncate"),
+        ({"engine_quantization": "fp8"}, {"engine_quantization": "none"}, "none"),
+        ({"rollout_correction": "token_mask"}, {"engine_quantization": "fp8"}, "token_mask"),  # a chosen one stays
+        ({}, {"engine_quantization": "fp8", "rollout_correction": "none"}, "none"),
+        ({"engine_quantization": "fp8", "rollout_correction": "none"}, {"seed": "1"}, "none"),
+    ],
+)
+def test_a_run_that_samples_from_another_distribution_from_now_on_is_corrected(tmp_path, own, given, correction):
+    (tmp_path / "config.yaml").write_text(to_yaml(build_config({**REQUIRED, **own})))
+    assert read_run_configuration(tmp_path, given=given).loss.rollout_correction == correction
+
+
 def test_a_run_whose_file_has_no_line_of_the_upper_bound_takes_another_bound(tmp_path):
     text = to_yaml(build_config(REQUIRED))
     kept = [line for line in text.splitlines() if not line.startswith("clip_eps_high")]

@@ -74,7 +74,7 @@ def test_a_run_names_the_lines_that_say_more_than_preset_and_default(capsys, tmp
 def test_the_correction_of_stale_completions_names_its_number_and_its_origin(capsys, tmp_path):
     words = ["--model", "m", "--dataset", "d", "--cluster", "--max-staleness", "1"]
     out, rows = explained(capsys, *words)
-    origin = "default with --max-staleness above 0"
+    origin = "default with --max-staleness above 0 or --engine-quantization fp8"
     assert rows["rollout_correction"][:2] == ["token_truncate", origin]
     assert "c_t = min(rho, 2), rho = old_t / rollout_t" in " ".join(out.split())
     assert explained(capsys, *words, "--rollout-correction", "none")[1]["rollout_correction"] == ["none", "flag"]

@@ -6,13 +6,18 @@ import pytest
 import torch
 from torch import nn
 
+from paceline.cli.main import main
 from paceline.config.building import build_config
 from paceline.engines import Request, Sampling, sample_key
+from paceline.engines.local.operations import Kernels
+from paceline.engines.local.weights import unaligned_reason
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import quantized
 from paceline.training.plan.hardware import CPU, GPUS
 from paceline.training.plan.memory import memory_plan
 from paceline.training.plan.shape import model_shape
+from paceline.training.setup.preparation import check_eight_bits
+from tests.families import family, make_config
 from tests.tiny import local_engine, make_unfamiliar, tiny_model
 
 PROMPTS = (tuple(b"some prompt"), tuple(b"another one"))
@@ -81,10 +86,78 @@ def test_weights_that_change_are_rounded_anew():
 
 
 def test_a_model_that_only_its_own_code_computes_is_refused_by_name():
-    with pytest.raises(ModelError, match=r"engine_quantization must be none .* got fp8: UnfamiliarForCausalLM is not"):
+    with pytest.raises(
+        ModelError, match=r"^--engine-quantization must be none .* got fp8: UnfamiliarForCausalLM is not"
+    ):
         local_engine(make_unfamiliar(tiny_model("llama")), quantization="fp8", path="float8")
-    with pytest.raises(ModelError, match=r"engine_quantization must be none .* not torch.float64"):
+    with pytest.raises(ModelError, match=r"^--engine-quantization must be none .* not torch.float64"):
         local_engine(tiny_model("llama", dtype=torch.float64), quantization="fp8", path="float8")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama"])
+def test_a_model_that_rounding_leads_far_away_is_sampled_from_all_the_same(kind, dtype):
+    deep = tiny_model(kind, layers=8)  # its logits differ by up to 2.5 from the rounded ones
+    local_engine(deep, dtype=dtype, quantization="fp8", path="float8")
+    assert not any(module._forward_hooks for module in deep.modules()), "what it is held to leaves nothing behind"
+
+
+def test_a_decoder_that_mixes_up_its_scales_is_found_out(monkeypatch):
+    right = Kernels.projection
+
+    def mixed_up(self, layer):
+        found = right(self, layer)
+        return found._replace(scale=found.scale.flip(1)) if self.float8 else found
+
+    monkeypatch.setattr(Kernels, "projection", mixed_up)
+    with pytest.raises(ModelError, match=r"the float8 decoder's logits differ by .* from the model's own"):
+        local_engine(tiny_model("llama"), quantization="fp8", path="float8")
+
+
+def test_layers_that_cannot_be_multiplied_in_eight_bits_on_cuda_are_named():
+    model = tiny_model("qwen2")
+    assert unaligned_reason(model) is None
+    model.model.layers[0].mlp.up_proj = nn.Linear(32, 40)
+    assert unaligned_reason(model) == "mlp.up_proj is 32 by 40, and both must be multiples of 16"
+
+
+@pytest.mark.parametrize(
+    ("changed", "dtype", "device", "problem"),
+    [
+        ({"architectures": ["Gemma2ForCausalLM"]}, "auto", "cpu", "Gemma2ForCausalLM is not among the architectures"),
+        ({"hidden_act": "gelu"}, "auto", "cpu", "hidden_act is 'gelu', not 'silu'"),
+        ({}, "float32", "cuda", "the model computes in float32"),
+    ],
+)
+def test_what_the_configuration_tells_is_refused_before_weights_are_read(changed, dtype, device, problem):
+    given = build_config({"model": "m", "dataset": "d", "engine_quantization": "fp8", "dtype": dtype})
+    described = tiny_model("llama").config
+    described.architectures = ["LlamaForCausalLM"]
+    check_eight_bits(given, described, torch.device("cpu"))
+    described.update(changed)
+    with pytest.raises(ConfigError, match=rf"^--engine-quantization must be none .*, got 'fp8'; .*{problem}"):
+        check_eight_bits(given, described, torch.device(device))
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--gpu", "a100-80gb"], "it needs compute capability 8.9 or higher, which NVIDIA A100 80GB has not"),
+        (["--gpu", "h100", "--dtype", "float32"], "the model computes in float32"),
+        (["--model", "gemma", "--max-completion-length", "100"], "the fused decoder does not know this model's family"),
+    ],
+)
+def test_plan_refuses_what_a_run_refuses(words, problem, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_config(family("gemma2")).save_pretrained("gemma")
+    (tmp_path / "rows.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
+    options = ["--model", "embedded", "--dataset", "rows.jsonl", "--engine-quantization", "fp8"]
+    if "--model" in words:
+        options = options[2:]
+    assert main(["plan", *options, *words]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--engine-quantization must be none for this model on this device, got 'fp8'" in said
+    assert problem in said
 
 
 def test_vllm_is_refused_and_ratios_are_corrected_unless_said_otherwise():

@@ -50,7 +50,10 @@ def test_a_product_is_of_the_rounded_rows_and_weights(dtype, limit, bias):
     assert float((wanted - exact).abs().max()) > 2e-2 * float(exact.abs().max()), "rounding to eight bits shows"
 
 
-@pytest.mark.skipif(triton_problem(HERE) is not None, reason=f"{triton_problem(HERE)}; TRITON_INTERPRET=1 needs no GPU")
+WITHOUT = triton_problem(HERE) or (float8_problem(HERE, torch.bfloat16) if HERE.type == "cuda" else None)
+
+
+@pytest.mark.skipif(WITHOUT is not None, reason=f"{WITHOUT}; TRITON_INTERPRET=1 needs no GPU")
 @pytest.mark.parametrize("width", [64, 100, 896])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_kernel_in_triton_gives_the_numbers_of_torch(dtype, width):
@@ -72,4 +75,9 @@ def test_what_cannot_be_multiplied_in_eight_bits_is_said():
     cpu = torch.device("cpu")
     assert float8_problem(cpu, torch.bfloat16) is float8_problem(cpu, torch.float32) is None
     assert float8_problem(cpu, torch.float64) == "it stands in for float32 or bfloat16, not torch.float64"
-    assert "the model computes in float32" in (float8_problem(torch.device("cuda"), torch.float32) or "")
+    gpu = torch.device("cuda")
+    assert "the model computes in float32" in (float8_problem(gpu, torch.float32) or "")
+    assert (
+        float8_problem(gpu, torch.bfloat16, (8, 6)) == "it needs compute capability 8.9 or higher, the device has 8.6"
+    )
+    assert float8_problem(gpu, torch.bfloat16, (8, 9)) is float8_problem(gpu, torch.bfloat16, (9, 0)) is None

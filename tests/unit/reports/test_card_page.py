@@ -77,6 +77,18 @@ def test_before_and_after_stand_side_by_side_with_the_paired_interval_and_the_ex
     assert "measured 2 times after its first step" in card
 
 
+def test_an_accuracy_of_layers_in_eight_bits_is_said_to_be_one():
+    plain, card = (
+        model_card(facts(config=build_config({**OPTIONS, **more}))) for more in ({}, {"engine_quantization": "fp8"})
+    )
+    _, (read,) = model_index_to_eval_results(front_matter(card)["model-index"])
+    assert read.metric_args["engine_quantization"] == "fp8"
+    assert "Layers were multiplied in eight bits (e4m3); the weights here are not rounded" in card
+    assert "| `engine_quantization` | fp8 |" in card
+    assert "eight bits" not in plain
+    assert "engine_quantization" not in plain
+
+
 def test_a_run_that_measured_nothing_says_so_and_has_no_index():
     card = model_card(facts(results=()))
     assert "Nothing was measured on held-out tasks." in card

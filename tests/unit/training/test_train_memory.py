@@ -5,11 +5,14 @@ from functools import partial
 
 import pytest
 import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from paceline.config.building import build_config
 from paceline.config.objective import MICRO_BATCH_TOKENS
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
+from paceline.kernels.linear import speed_up_linear_layers
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import measure_activations, recompute
 from paceline.models.forward import choose_forward
@@ -18,6 +21,7 @@ from paceline.runtime.devices import free_memory
 from paceline.training.memory import Recomputing, choose_recomputing, least_memory, to_come
 from paceline.training.plan.batches import most_tokens
 from paceline.training.setup.preparation import check_memory_options
+from tests.families import family, make_model
 from tests.tiny import tiny_model
 
 CPU = torch.device("cpu")
@@ -112,6 +116,25 @@ def test_ranks_that_share_tokens_take_the_budget_each_and_their_part_of_the_long
 def test_gradients_and_moments_are_still_to_come():
     trained, optim = policy(), configured().optim
     assert to_come(optim, trained) == trained.model.num_parameters() * (4 + 8)
+
+
+@pytest.mark.parametrize(("name", "copied"), [("gpt2", True), ("llama", False)])
+def test_layers_that_autocast_casts_keep_a_copy_until_the_backward_pass(name, copied):
+    model = make_model(family(name)).train()
+    speed_up_linear_layers(model)
+    optim, numbers = configured().optim, model.num_parameters()
+    layers = [one.weight.numel() for one in model.modules() if isinstance(one, Conv1D)]
+    assert bool(layers) is copied
+    wanted = numbers * (4 + 8) + 2 * sum(layers)
+    assert to_come(optim, Loaded(model=model, compute_dtype=torch.bfloat16)) == wanted
+    # what a pass in bfloat16 keeps beside what grows with its tokens
+    saved = list[Tensor]()
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda one: saved.append(one) or one, lambda one: one)
+    with keep, torch.autocast("cpu", dtype=torch.bfloat16):
+        model(input_ids=torch.arange(8)[None])
+    shapes = {tuple(sorted(one.weight.shape)) for one in model.modules() if isinstance(one, Conv1D | nn.Linear)}
+    cast = {one.data_ptr(): one for one in saved if one.dtype == torch.bfloat16 and tuple(sorted(one.shape)) in shapes}
+    assert 2 * sum(layers) == sum(one.nbytes for one in cast.values())
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from paceline.engines.local.parking import ASSUMED_FREE, PARKED_SHARE, Parked
 from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.rows import SamplingJob
 from paceline.engines.local.scheduling import Scheduler
-from paceline.engines.local.weights import unaligned_reason, unsupported_reason
+from paceline.engines.local.weights import rounded_layers, unaligned_reason, unsupported_reason
 from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite, texts_of
 from paceline.errors import ModelError, first_line
 from paceline.kernels.cpu.decoding import decoding_kernels
@@ -322,9 +322,10 @@ def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, problem: str | N
     if problem is None and model.device.type == "cuda":
         problem = unaligned_reason(model)
     if problem is None:
-        problem = _problem("fused", model, lambda: fused_decoder(model, dtype, float8=True), dtype, rounding=FLOAT8)
+        with rounded_layers(model):
+            problem = _problem("float8", model, lambda: fused_decoder(model, dtype, float8=True), dtype)
     if problem is not None:
-        raise ModelError(f"engine_quantization must be none for this model on this device, got fp8: {problem}")
+        raise ModelError(f"--engine-quantization must be none for this model on this device, got fp8: {problem}")
     return fused_decoder(model, dtype, float8=True)
 
 
@@ -342,18 +343,8 @@ def fused_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = 
     )
 
 
-def _problem(
-    path: Path,
-    model: PreTrainedModel,
-    make: Callable[[], Decoder],
-    dtype: torch.dtype,
-    *,
-    rounding: torch.dtype | None = None,
-) -> str | None:
-    """How the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only.
-
-    `rounding`: the type that the decoder rounds to, where that is another one.
-    """
+def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
+    """How the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only."""
     vocab_size = cast(Tensor, model.get_input_embeddings().weight).shape[0]
     made_up = (torch.arange(1, 100) * 7919 % vocab_size).tolist()
     first, second = made_up[: _PROMPTS[0]], made_up[_PROMPTS[0] : sum(_PROMPTS)]
@@ -375,7 +366,7 @@ def _problem(
         return f"the {path} decoder fails with {type(error).__name__}: {first_line(error)}"
     wanted = torch.cat([own[0][:1], own[2][:1], torch.stack(own, dim=1)[1:].flatten(0, 1)])
     difference = float((got - wanted).abs().max())
-    allowed = PROBE_TOLERANCE[rounding or dtype] * max(1.0, float(wanted.abs().max()))
+    allowed = PROBE_TOLERANCE[FLOAT8 if path == "float8" else dtype] * max(1.0, float(wanted.abs().max()))
     if difference <= allowed:
         return None
     return f"the {path} decoder's logits differ by {difference:.2g} from the model's own, more than {allowed:.2g}"

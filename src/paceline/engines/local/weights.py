@@ -3,17 +3,19 @@
 W width of the model, V vocabulary, H query heads, K key/value heads, D head width; of one layer O outputs, I inputs.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from paceline.engines.local.operations import Kernels, Linear
-from paceline.kernels.float8 import ALIGNED, Float8Linear
+from paceline.kernels.float8 import ALIGNED, Float8Linear, quantized
 from paceline.kernels.linear import ProductLinear
 from paceline.models.pretrained import partial_attention
 
@@ -76,14 +78,18 @@ def _is_lora(module: nn.Module) -> bool:
     return (type(module).__module__, type(module).__name__) == _LORA_LINEAR
 
 
-def unsupported_reason(model: PreTrainedModel) -> str | None:
-    """Why the fused decoder cannot read this model, None when it can."""
-    name, config = type(model).__name__, model.config
+def unknown_architecture(name: str, config: PretrainedConfig) -> str | None:
+    """Why the fused decoder cannot read a model of this class and configuration; None: its layers may be read."""
     if name not in KNOWN_ARCHITECTURES:
         return f"{name} is not among the architectures that it knows ({', '.join(KNOWN_ARCHITECTURES)})"
     if config.hidden_act != "silu":
         return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    if (reason := partial_attention(config)) is not None:
+    return partial_attention(config)
+
+
+def unsupported_reason(model: PreTrainedModel) -> str | None:
+    """Why the fused decoder cannot read this model, None when it can."""
+    if (reason := unknown_architecture(type(model).__name__, model.config)) is not None:
         return reason
     rope_type = model.model.rotary_emb.rope_type
     if rope_type not in FIXED_ROPE_TYPES:
@@ -107,6 +113,31 @@ def unaligned_reason(model: PreTrainedModel) -> str | None:
         if any(side % ALIGNED for side in sides):
             return f"{path} is {sides[0]} by {sides[1]}, and both must be multiples of {ALIGNED}"
     return None
+
+
+@contextlib.contextmanager
+def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the model's own forward pass has the products of its layers in eight bits, by torch's plain operations.
+
+    What the fused decoder gives in eight bits is held to this: the model that is not rounded may be far from both.
+    """
+
+    def product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        weight, bias = read_linear(module)
+        dtype, rows = output.dtype, inputs[0]
+        numbers, scale = quantized(rows.to(dtype).flatten(0, -2))
+        of_outputs, scales = quantized(weight.to(dtype))
+        sums = F.linear(numbers.to(dtype), of_outputs.to(dtype)).float() * scale * scales.T
+        result: Tensor = (sums if bias is None else sums + bias).to(dtype)
+        return result.view(*rows.shape[:-1], result.shape[-1])
+
+    parts = [layer.get_submodule(path) for layer in model.model.layers for path in _PROJECTIONS + _MLP]
+    hooks = [part.register_forward_hook(product) for part in parts]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

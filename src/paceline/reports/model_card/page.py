@@ -96,6 +96,8 @@ def header(facts: CardFacts) -> str:
             "completions_per_task": evaluation.eval_generations,
             "max_new_tokens": facts.config.sampling.max_completion_length,
         }
+        if facts.config.engine.engine_quantization != "none":
+            measured["engine_quantization"] = facts.config.engine.engine_quantization
         if result.before is not None:
             measured["before"] = round(result.before.accuracy.value, DIGITS)
         value = round(after.accuracy.value, DIGITS)
@@ -137,6 +139,8 @@ def _results(facts: CardFacts) -> list[str]:
         f"{facts.config.sampling.max_completion_length:,} tokens. Brackets are 95 % intervals; differences are paired "
         "by task, and the test is McNemar's, exact."
     )
+    if facts.config.engine.engine_quantization == "fp8":
+        note += " Layers were multiplied in eight bits (e4m3); the weights here are not rounded, and were not measured."
     most, blocks = max(result.looks for result in facts.results), ["\n".join(rows), note]
     if most > 1:
         blocks.append(
@@ -148,6 +152,7 @@ def _results(facts: CardFacts) -> list[str]:
 
 def _options(config: Config) -> dict[str, object]:
     values = {name: value for section in SECTIONS for name, value in asdict(getattr(config, section)).items()}
+    values["engine_quantization"] = config.engine.engine_quantization
     kept = {name: value for name, value in values.items() if name in ALWAYS or value != find_option(name).default}
     return {**kept, "prompts_per_step": config.loop.prompts_per_step, "seed": config.loop.seed}
 

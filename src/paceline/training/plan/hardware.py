@@ -37,23 +37,25 @@ class Device:
     """None: not known."""
     fast_bfloat16: bool = False
     """True if the precision `auto` may be bfloat16; on CUDA it always is."""
+    float8: bool = True
+    """False if it is known that it does not multiply in eight bits."""
 
 
 CPU = Device(name="a CPU", kind="cpu")
 
 
-def _gpu(name: str, mib: int, teraflops: float, terabytes: float) -> Device:
+def _gpu(name: str, mib: int, teraflops: float, terabytes: float, *, float8: bool = True) -> Device:
     rates = Rates(products=teraflops * 1e12, reading=terabytes * 1e12)
-    return Device(name=name, kind="cuda", memory=mib << 20, rates=rates, fast_bfloat16=True)
+    return Device(name=name, kind="cuda", memory=mib << 20, rates=rates, fast_bfloat16=True, float8=float8)
 
 
 GPUS: Mapping[str, Device] = {
     "l4": _gpu("NVIDIA L4", 23_034, 121, 0.3),
     "rtx-4090": _gpu("NVIDIA GeForce RTX 4090", 24_564, 165, 1.008),
     "rtx-5090": _gpu("NVIDIA GeForce RTX 5090", 32_607, 210, 1.792),
-    "a100-40gb": _gpu("NVIDIA A100 40GB", 40_960, 312, 1.555),
+    "a100-40gb": _gpu("NVIDIA A100 40GB", 40_960, 312, 1.555, float8=False),
     "l40s": _gpu("NVIDIA L40S", 46_068, 362, 0.864),
-    "a100-80gb": _gpu("NVIDIA A100 80GB", 81_920, 312, 2.039),
+    "a100-80gb": _gpu("NVIDIA A100 80GB", 81_920, 312, 2.039, float8=False),
     "h100": _gpu("NVIDIA H100 80GB HBM3", 81_559, 989, 3.35),
     "h200": _gpu("NVIDIA H200", 143_771, 989, 4.8),
     "b200": _gpu("NVIDIA B200", 183_359, 2250, 8.0),
@@ -71,7 +73,8 @@ def gpu_of(driver_name: str, mib: int) -> Device:
     """
     known = [gpu for name, gpu in GPUS.items() if _words(name) <= _words(driver_name.lower())]
     rates = known[0].rates if known and "pcie" not in driver_name.lower() else None
-    return Device(name=driver_name, kind="cuda", memory=mib << 20, rates=rates, fast_bfloat16=True)
+    float8 = not known or known[0].float8
+    return Device(name=driver_name, kind="cuda", memory=mib << 20, rates=rates, fast_bfloat16=True, float8=float8)
 
 
 def _words(name: str) -> set[str]:

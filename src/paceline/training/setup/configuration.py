@@ -73,7 +73,7 @@ def read_run_configuration(
 ) -> Config:
     """Configuration of the run directory behind a flag; `given` holds options that differ now.
 
-    A preset that is given anew brings its values, and another bound its numbers.
+    A preset that is given anew brings its values, and other options the defaults that follow from them.
 
     Raises:
         CheckpointError: it is no run directory.
@@ -85,22 +85,28 @@ def read_run_configuration(
     brought = dict[str, object]()
     if "preset" in given and (preset := parse_value(find_option("preset"), given["preset"])) != ground.get("preset"):
         brought = {**preset_values(preset), **following_values({"bound": given.get("bound")})}
-    ground = {**under_bound(ground, {**brought, **given}), **brought}
+    ground = {**with_following(ground, {**brought, **given}), **brought}
     return build_config(_merged(ground, given))
 
 
-def under_bound(ground: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Return a run's options for the bound that is given, with that one's usual numbers if it is another.
+def with_following(ground: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+    """Return a run's options with the defaults that follow from what is given, and without another bound's shape.
 
-    A `clip_eps_high` other than the old bound's default was chosen, and stays.
+    A value other than the default that followed before was chosen, and stays.
     """
-    old, new = (values.get("bound", find_option("bound").default) for values in (ground, {**ground, **given}))
-    if new == old:
-        return dict(ground)
-    option = find_option("clip_eps_high")
-    before, after = (following_values({"bound": bound}).get(option.name, option.default) for bound in (old, new))
-    is_usual = option.name in ground and parse_value(option, ground[option.name]) == before
-    return {**ground, "bound_shape": None, **({option.name: after} if is_usual else {})}
+    old, new = (
+        {find_option(spelling).name: parse_value(find_option(spelling), value) for spelling, value in values.items()}
+        for values in (ground, {**ground, **given})
+    )
+    before, after, fitted = following_values(old), following_values(new), dict(ground)
+    for name in (*before, *after):
+        default = find_option(name).default
+        if name in old and old[name] == before.get(name, default):
+            fitted[name] = after.get(name, default)
+    bound = find_option("bound")
+    if old.get("bound", bound.default) != new.get("bound", bound.default):
+        fitted["bound_shape"] = None
+    return fitted
 
 
 def replaced_by(given: Mapping[str, object]) -> set[str]:

@@ -6,8 +6,9 @@ So mistakes cost seconds, whichever door a run comes through.
 import importlib.util
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from paceline.config.reading import is_code
@@ -19,6 +20,7 @@ from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks, no_tools
 from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError, ModelError
+from paceline.kernels.float8 import float8_problem
 from paceline.models.places import check_completion_fits, model_place
 from paceline.models.pretrained import (
     changed_logits,
@@ -47,9 +49,6 @@ from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.setup.samplers import make_conversations, with_reward_models
 from paceline.types import Task
 
-if TYPE_CHECKING:
-    import torch
-
 
 def prepare(config: Config, overrides: Overrides | None = None, checked: Checked | None = None) -> RunInputs:
     """Tokenizer, reward functions, tasks and held-out tasks, from what the cheap stage has found where it was made.
@@ -66,6 +65,8 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     check_memory_options(config, choose_device(config.model))
     check_quantisation(config, overrides)
     described = read_config(config.model) if overrides.model is None else overrides.model.config
+    if overrides.model is None:  # a program's own is loaded already
+        check_eight_bits(config, described, choose_device(config.model))
     how = changed_logits(described)
     if how is not None:  # they are not what the trainer would compute
         raise ModelError(f"--model {config.model.model} {other_logits(how)}")
@@ -243,9 +244,24 @@ def check_quantisation(config: Config, overrides: Overrides) -> None:
     require(not config.cluster.cluster, "cluster", True, f"be false {beside}", "one process trains on them")
     remedy = "merge the adapter of final/ into the weights in full, which are not rounded"
     require(not config.lora.merge_lora, "merge_lora", True, f"be false {beside}", remedy)
+    taken = config.engine.engine_quantization
+    require(taken == "none", "engine_quantization", taken, f"be none {beside}", "they are rounded already")
 
 
-def check_memory_options(config: Config, device: "torch.device") -> None:
+def check_eight_bits(config: Config, described: PretrainedConfig, device: torch.device) -> None:
+    """Refuse sampling in eight bits, by a ConfigError, where the engine would once the weights are loaded."""
+    taken, dtype = config.engine.engine_quantization, config.model.dtype
+    if taken == "none":
+        return
+    from paceline.engines.local.weights import unknown_architecture  # takes seconds, which other runs are spared
+
+    unknown = [unknown_architecture(name, described) for name in described.architectures or ()]
+    computed = torch.float32 if dtype == "float32" else torch.bfloat16
+    problem = next(filter(None, (*unknown, float8_problem(device, computed))), None)
+    require(problem is None, "engine_quantization", taken, "be none for this model on this device", problem or "")
+
+
+def check_memory_options(config: Config, device: torch.device) -> None:
     """Refuse what can have no effect here, and a library that is not there, by a ConfigError."""
     moved = config.optim.offload
     for name in ("activations", "optimizer"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from paceline.checkpoints.existing_runs import refuse_existing_run
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
-from paceline.config.changing import override_names, plain_options, refuse_changes
+from paceline.config.changing import differences, override_names, plain_options, refuse_changes
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import check_trackers
@@ -18,7 +18,6 @@ from paceline.training.setup.configuration import (
     read_configuration,
     read_run_configuration,
     refuse_foreign_code,
-    replaced_by,
 )
 
 
@@ -92,8 +91,10 @@ def resumed_run(
     config = read_run_configuration(path, given=written)
     refuse_foreign_code(config, path / "config.yaml", written)
     identity = RunDir(path).identity()
-    before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
-    refuse_changes(before, plain_options(config), override=overridden, written={*written, *replaced_by(written)})
+    there = plain_options(read_run_configuration(path))
+    before = there if identity is None else identity["options"]
+    changed = {one.option for one in differences(there, plain_options(config))}  # by what was given, or follows from it
+    refuse_changes(before, plain_options(config), override=overridden, written={*written, *changed})
     check_trackers(config.loop.report_to)
     if checkpoint is not None:
         read_checkpoint(checkpoint, by_size=True)  # refused where it is not whole
