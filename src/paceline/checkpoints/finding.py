@@ -74,6 +74,9 @@ def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
 
     With `by_size` a file of the right size counts as unchanged: hashing takes a second per 1.5 GB.
     """
+    if not place.is_dir():
+        there = ", ".join(path.name for _, path in numbered(place.parent)) or "none"
+        raise CheckpointError(f"{place} is not there; the checkpoints of this run: {there}")
     try:
         manifest = json.loads((place / "manifest.json").read_text())
         for name, expected in manifest.items():

@@ -210,5 +210,7 @@ def _unknown(command: Command, word: str) -> str:
         return f"there is no option {flag} any more; {FORMER[name].now}"
     names = [option.name for option in command.options] + [option.name for option in command.door_options]
     otherwise = f"`paceline {command.name} --help` lists all"
+    if command.name == "train":
+        otherwise += ", and `paceline translate -- COMMAND` reads a command of TRL, ms-swift or ColossalChat"
     near = suggest(name, names, form=lambda right: f"--{right.replace('_', '-')}", otherwise=otherwise)
     return f"there is no option {flag}; {near}"

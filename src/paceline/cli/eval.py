@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
+from paceline.data.sources import has_split
 from paceline.errors import DONE, ConfigError
 from paceline.models.places import FINAL, holds_model
 from paceline.reports.console import MeasurementDisplay, open_console, tell
@@ -100,6 +101,7 @@ def run(argv: list[str]) -> int:
     refuse_foreign_code(config, configuration.ground, flags)
     is_length_free = configuration.ground is None and "max_completion_length" not in flags
     output_dir = _new_directory(given.door.get("output_dir"))
+    _refuse_training_rows(config, flags, configuration.ground)
     checked, before = check_held_out(config), list["AccuracyResult"]()
     if "baseline" in given.door:
         baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
@@ -161,6 +163,8 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
         if "model" in flags or file is not None:
             other = "--model" if "model" in flags else "--config"
             raise ConfigError(f"eval {place} measures what that run trained; leave out {other}, or the run")
+        if holds_model(place) and not is_run(place):
+            raise ConfigError(f"eval {place} is a model and no run; measure it by --model {place} --dataset DATASET")
         refuse_no_run(place, "eval")
         flags = {**flags, "model": str(place)}
     if "model" not in flags or not is_run(run := Path(str(flags["model"])).expanduser()):
@@ -172,6 +176,19 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
             "that of its newest checkpoint, to be measured by --model DIRECTORY"
         )
     return {**flags, "model": str(final)}, file or str(run / "config.yaml")
+
+
+def _refuse_training_rows(config: Config, flags: Mapping[str, object], ground: Path | None) -> None:
+    """Refuse to measure a run without held-out tasks on what it was trained on, unless the command names the tasks."""
+    data, names_tasks = config.data, {"dataset", "eval_dataset", "eval_share"} & flags.keys()
+    if names_tasks or ground is None or ground.name != "config.yaml" or not is_run(ground.parent):
+        return
+    keeps_apart = data.eval_dataset is not None or data.eval_share is not None
+    if not keeps_apart and not any(has_split(one, data.eval_split) for one in data.datasets):
+        raise ConfigError(
+            f"eval {ground.parent} has no held-out tasks, as the run was trained on all of --dataset "
+            f"{' '.join(data.datasets)}; give tasks that it has not seen by --dataset"
+        )
 
 
 def _new_directory(named: str | None) -> Path | None:

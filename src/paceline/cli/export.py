@@ -1,9 +1,11 @@
 """`paceline export`: a run's checkpoint to a directory that transformers or peft loads, or llama.cpp."""
 
+import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.checkpoints.finding import Checkpoint, newest_checkpoint, read_checkpoint, run_and_checkpoint
+from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something
 from paceline.cli.arguments import Command, DoorOption, before_flags, directories, help_page, parse
@@ -25,12 +27,12 @@ TAKEN = ("trust_remote_code", "final_dtype")
 COMMAND = Command(
     name="export",
     usage="paceline export RUN [DIRECTORY] [--format gguf] [--final-dtype float32] [--trust-remote-code true]",
-    summary="Writes the model of a run's newest whole checkpoint, whatever ranks wrote it, as the end of the run "
-    "would: a directory that transformers loads, or peft where an adapter was trained, with a card of what the "
-    "run measured up to there. RUN may also be one of its checkpoints, such as "
-    "runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`. Takes the memory of one "
-    "whole model. Where the run's model came with Python code of its own, --trust-remote-code has to be said "
-    "here too.",
+    summary="Writes the newest model of a run, of its newest whole checkpoint, whatever ranks wrote it, as the end of "
+    "the run would, or of its `final` where the run ended after that: a directory that transformers loads, or peft "
+    "where an adapter was trained, with a card of what the run measured up to there. RUN may also be one of its "
+    "checkpoints, such as runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`. Takes the "
+    "memory of one whole model. Where the run's model came with Python code of its own, --trust-remote-code has to be "
+    "said here too.",
     door_options=(FORMAT,),
     options=tuple(option for option in options() if option.name in TAKEN),
 )
@@ -56,27 +58,43 @@ def run(argv: list[str]) -> int:
         )
     if holds_something(out):
         raise ConfigError(f"export would write into {out}, which is there; name a directory that is not")
-    checkpoint, damaged = newest_checkpoint(root / "checkpoints") if named is None else (read_checkpoint(named), ())
-    if checkpoint is None:
-        raise CheckpointError(f"export {place} has no checkpoint yet; train with --save-steps, or until the run ends")
-    for sentence in damaged:
-        print(sentence)
+    saved, step = _newest_model(root, named, given.options)
     if kind is not None:
-        _check_gguf(config, checkpoint, kind)
+        _check_gguf(config, saved, kind)
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
     with loading_libraries():
         from paceline.models.pretrained import load_tokenizer
         from paceline.training.card import card_facts, write_card
         from paceline.training.trainer import export_saved
 
-    tokenizer = load_tokenizer(replace(config.model, model=str(checkpoint.model)))
-    export_saved(config, checkpoint.model, tokenizer, out)
+    if saved == root / FINAL:
+        shutil.copytree(saved, out, dirs_exist_ok=True)
+    else:
+        export_saved(config, saved, load_tokenizer(replace(config.model, model=str(saved))), out)
     if kind is not None:
         write_gguf(out, out / "model.gguf", kind)
-    step = checkpoint.state.step
     card = write_card(card_facts(RunDir(root), config, out, step=step), out)
     print(f"step {step}: {out} (its card: {card.name})")
     return DONE
+
+
+def _newest_model(root: Path, named: Path | None, given: Mapping[str, object]) -> tuple[Path, int]:
+    """The saved model to export, and its step: of the checkpoint that is named, of the newest, or the final one."""
+    checkpoint, damaged = newest_checkpoint(root / "checkpoints") if named is None else (read_checkpoint(named), ())
+    for sentence in damaged:
+        print(sentence)
+    final, last = root / FINAL, max((record["step"] for record in RunDir(root).metrics()), default=0)
+    has_ended = holds_model(final) and (root / "summary.json").is_file()  # which a run that goes on takes away
+    if named is None and has_ended and (checkpoint is None or checkpoint.state.step < last):
+        if "final_dtype" in given:
+            raise ConfigError(
+                f"--final-dtype cannot be given for {final}, which is in its precision already, and no checkpoint is "
+                f"of its step {last}; leave it out, or name a checkpoint"
+            )
+        return final, last
+    if checkpoint is None:
+        raise CheckpointError(f"export {root} has no checkpoint yet; train with --save-steps, or until the run ends")
+    return checkpoint.model, checkpoint.state.step
 
 
 def _gguf_type(given: str) -> str:
@@ -89,14 +107,14 @@ def _gguf_type(given: str) -> str:
     return kind or "BF16"
 
 
-def _check_gguf(config: Config, checkpoint: Checkpoint, kind: str) -> None:
+def _check_gguf(config: Config, saved: Path, kind: str) -> None:
     """Refuse what cannot be a GGUF file before anything is written."""
-    if (checkpoint.model / ADAPTER_CONFIG).is_file() and not config.lora.merge_lora:
+    if (saved / ADAPTER_CONFIG).is_file() and not config.lora.merge_lora:
         raise ConfigError(
-            f"--format gguf needs a whole model, and {checkpoint.path} holds an adapter; export it without --format, "
-            "and merge it with peft"
+            f"--format gguf needs a whole model, and {saved} holds an adapter; export it without --format, and merge "
+            "it with peft"
         )
-    has_own = (checkpoint.model / "config.json").is_file()
-    described = checkpoint.model if has_own else Path(model_place(config.model.model).base)
+    has_own = (saved / "config.json").is_file()
+    described = saved if has_own else Path(model_place(config.model.model).base)
     if described.is_dir():  # else it lies on the Hub
         check_written(described, kind)

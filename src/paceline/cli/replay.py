@@ -11,7 +11,7 @@ from paceline.cli.libraries import loading_libraries
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import parse_yaml, to_yaml
 from paceline.config.presets import preset_values
-from paceline.config.reading import options, values_of
+from paceline.config.reading import find_option, options, parse_value, values_of
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
 from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code, with_following
@@ -96,7 +96,7 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
     if not given:
         return None
     own = parse_yaml(to_yaml(config), "config.yaml")
-    brought = preset_values(given.get("preset"))
+    brought = preset_values(parse_value(find_option("preset"), given["preset"])) if "preset" in given else {}
     values = {**with_following(own, {**brought, **given}), **brought, **following_values(given), **given}
     without = build_config({**values, **dict.fromkeys(FIXED)})
     # a reference that moves belongs to how the run came about, and there is none without a KL

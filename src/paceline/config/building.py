@@ -26,6 +26,8 @@ from paceline.errors import ConfigError
 
 SEEDED = ("gymnasium", "textarena", "openenv")
 """Packages whose environments make a game of a seed, by the first word of an address of `environment`."""
+EXAMPLES = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "dataset": "train.jsonl"}
+"""Values of the options that must be given, for the sentence that asks for them."""
 MAY_BE_EMPTY = ("system_prompt",)
 """Text options for which the empty text has a meaning; elsewhere it is an unset shell variable."""
 
@@ -82,8 +84,8 @@ def build_config(given: Mapping[str, object]) -> Config:
         values["dataset"] = tasks
     missing = [option for option in options() if option.required and option.name not in values]
     if missing:
-        meanings = "; ".join(f"{option.flag} ({option.help.rstrip('.')})" for option in missing)
-        raise ConfigError(f"missing {meanings}: give it as a flag or in the --config file")
+        flags = " and ".join(f"{option.flag} {EXAMPLES[option.name]}" for option in missing)
+        raise ConfigError(f"missing {' and '.join(one.flag for one in missing)}: give such as {flags}, or in --config")
     values = {**preset_values(values.get("preset")), **following_values(values), **values}
     # rewards that other options imply, so that the resolved configuration names them
     if values.get("reward_funcs") is None:

@@ -44,7 +44,8 @@ class EngineConfig:
         for name in ("vllm_memory", "vllm_tensor_parallel", "vllm_eager"):
             value, default = getattr(self, name), EngineConfig.__dataclass_fields__[name].default
             right = self.engine == "vllm" or value == default
-            require(right, name, value, f"be {default} without --engine vllm", "there is no vLLM then")
+            rule = "be left out" if default is None else f"be {default}"
+            require(right, name, value, f"{rule} without --engine vllm", "there is no vLLM then")
 
     @property
     def vllm_cache_bytes(self) -> int | None:

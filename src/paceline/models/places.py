@@ -1,6 +1,7 @@
 """Where a model lies: its weights, an adapter on top of them; and its config.json. Found out without any library, but
 for GGUF files."""
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -126,4 +127,7 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
         raise ModelError(
             f"{label} is not a directory; name a model directory, a .gguf file or a Hub name such as Qwen/Qwen3-0.6B"
         )
+    near = difflib.get_close_matches(name.lower(), DIRECTORIES, n=1, cutoff=0.85)
+    if near:  # the Hub would be asked for it, several times where it cannot be reached
+        raise ModelError(f"{label} is neither a directory nor a model of the package; did you mean {near[0]}?")
     return name

@@ -103,8 +103,8 @@ def default_system_prompt(names: Sequence[str]) -> str | None:
 NO_CONTEXT = RewardContext()  # Context of a function that is resolved outside a run
 
 
-def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
-    """The reward function that `--reward-funcs` calls `name`, made for a run.
+def resolve(name: str, context: RewardContext = NO_CONTEXT, *, flag: str = "--reward-funcs") -> RewardFunction:
+    """The reward function that an option, `flag`, calls `name`, made for a run.
 
     A built-in name may carry parameters: `cosine(max_length=512)`. `judge:` and an address, or a model that the run
     serves itself, is a language model that grades. Another name with a colon is code of the user's own:
@@ -119,12 +119,14 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT) -> RewardFunction:
         return judge(name, context)
     if base in BUILT_IN:
         return BUILT_IN[base](context, **parameters_of(name, BUILT_IN[base]))
+    if base.endswith(".py"):
+        raise RewardError(f"{flag}: {base!r} is a file; name the function in it, as {base}:function")
     if not is_code(name):
         raise RewardError(
-            f"--reward-funcs: no built-in reward function {base!r}{nearest(base, BUILT_IN)}; choose from "
+            f"{flag}: no built-in reward function {base!r}{nearest(base, BUILT_IN)}; choose from "
             f"{', '.join(BUILT_IN)}, or give your own as file.py:function or module:function"
         )
-    return own_function(name, flag="--reward-funcs")
+    return own_function(name, flag=flag)
 
 
 def has_home(name: str) -> bool:

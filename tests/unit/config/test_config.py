@@ -139,7 +139,7 @@ def test_a_configuration_is_the_given_options_over_the_defaults():
 
 
 def test_missing_required_options_are_named_all_at_once_with_the_remedy():
-    with pytest.raises(ConfigError, match=r"missing --model \(.*; --dataset \(.*give it as a flag or in the --config"):
+    with pytest.raises(ConfigError, match=r"^missing --model and --dataset: give such as --model .* in --config$"):
         build_config({})
 
 

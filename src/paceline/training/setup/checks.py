@@ -82,7 +82,8 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
     is_own = measure in environments or (not config.rewards.names and measure == EvalConfig().eval_reward_func)
     found = resolve_functions(config, wanted, own.functions)
     # one object under one name: a judge has one budget
-    measured = resolve_functions(config, [measure], {**own.functions, **found}) if not is_own else {}
+    known, flag = {**own.functions, **found}, "--eval-reward-func"
+    measured = {} if is_own else resolve_functions(config, [measure], known, flag=flag)
     return Checked(
         functions=found,
         measure=measured,
@@ -151,11 +152,15 @@ def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
 
 
 def resolve_functions(
-    config: Config, names: Iterable[str], given: Mapping[str, RewardFunction] = MappingProxyType({})
+    config: Config,
+    names: Iterable[str],
+    given: Mapping[str, RewardFunction] = MappingProxyType({}),
+    *,
+    flag: str = "--reward-funcs",
 ) -> dict[str, RewardFunction]:
-    """Resolve the reward functions of these names under the options; `given` are a program's own."""
+    """Resolve the reward functions of these names, which `flag` has, under the options; `given` are a program's own."""
     context = reward_context(config.rewards, config.sampling, seed=config.loop.seed)
-    return {name: given[name] if name in given else resolve(name, context) for name in names}
+    return {name: given[name] if name in given else resolve(name, context, flag=flag) for name in names}
 
 
 def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
