@@ -103,13 +103,15 @@ class Spinning(Async):
 
 
 class Stubborn(Silent):
-    """Computes without end, and swallows every exception."""
+    """Computes until its class is told that it is over, and swallows every exception."""
+
+    over = threading.Event()
 
     def answer(self, turn):
-        until = time.monotonic() + float(turn.text)
-        while time.monotonic() < until:
+        over, until = self.over, time.monotonic() + float(turn.text)
+        while time.monotonic() < until and not over.is_set():
             try:
-                while time.monotonic() < until:
+                while time.monotonic() < until and not over.is_set():
                     pass
             except:  # noqa: E722
                 pass

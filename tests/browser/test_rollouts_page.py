@@ -151,7 +151,7 @@ def test_the_list_can_be_ordered(opened):
     )
     for order, first in orders.items():
         opened.select_option("#order", order)
-        assert opened.locator(".row .place").first.text_content() == first
+        opened.locator(".row").first.locator(".place", has_text=re.compile(f"^{first}$")).wait_for()
 
 
 def test_suspicious_ones_come_first_with_the_rule_that_holds(opened):

@@ -756,9 +756,9 @@ def test_a_trainers_run_in_which_nothing_happens_any_more_ends(tmp_path):
             if state.global_step == 3:
                 threading.Event().wait(600)
 
-    made = trainer(tmp_path, parts={"callbacks": [Stuck()]}, step_timeout=1.0)
+    made = trainer(tmp_path, parts={"callbacks": [Stuck()]}, step_timeout=5.0)
     with pytest.raises(
-        TrainingError, match=r"for step_timeout 1 s, .* continue it with train\(resume_from_checkpoint=True\)"
+        TrainingError, match=r"for step_timeout 5 s, .* continue it with train\(resume_from_checkpoint=True\)"
     ):
         made.train()
     (report,) = (tmp_path / "run" / "stuck").glob("*/report.txt")

@@ -44,10 +44,10 @@ def test_a_run_ends_with_the_seconds_that_its_phases_and_their_order_let_expect(
 
 def test_a_sampler_that_dies_or_stops_is_replaced_and_the_run_is_what_it_would_have_been(tmp_path, alone, capsys):
     trap = "SIGKILL self run/config.yaml SIGSTOP self run/rollouts/step-000002.jsonl"
-    run = train(tmp_path / "run", *CLUSTER, "--actor-timeout", 4, trap=trap)
+    run = train(tmp_path / "run", *CLUSTER, "--actor-timeout", 10, trap=trap)
     said = " ".join(capsys.readouterr().out.split())
     assert said.count("another takes its place") == 2
     assert "is gone" in said
-    assert "gave no sign of life for 4 s" in said
+    assert "gave no sign of life for 10 s" in said
     assert weights(run) == weights(alone)
     assert completions(run) == completions(alone)

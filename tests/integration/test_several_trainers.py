@@ -35,10 +35,10 @@ def test_after_the_loss_of_a_trainer_the_run_goes_on_from_its_checkpoint_and_is_
 ):
     # a step is sampled while the checkpoint of the step before is written
     trap = "SIGKILL TrainerActor run/checkpoints/step-000001 SIGSTOP TrainerActor run/checkpoints/step-000002"
-    run = train(tmp_path / "run", *TRAINERS, "--actor-timeout", 4, trap=trap)
+    run = train(tmp_path / "run", *TRAINERS, "--actor-timeout", 10, trap=trap)
     said = " ".join(capsys.readouterr().out.split())
     assert "restart 1 of 3 from the last checkpoint" in said
     assert "restart 2 of 3 from the last checkpoint" in said
-    assert "gave no sign of life for 4 s" in said
+    assert "gave no sign of life for 10 s" in said
     assert weights(run) == weights(shared)
     assert completions(run) == completions(shared)

@@ -418,7 +418,7 @@ REFUSED = {
     3: (EACH.replace("{{ message.content }}", "{{ message.content if message.role == 'user' }}"), {}),
     4: (EACH.replace("<|im_end|>", "\n"), {"stops": ()}),
     5: ("{{ bos_token }}{{ bos_token }}" + EACH, {"bos": "<|endoftext|>"}),
-    7: ("{{ range(100000) | random }}" + EACH, {}),
+    7: ("{{ range(100000) | random }}{{ range(100000) | random }}" + EACH, {}),
     8: (EACH, {"special": ("<|im_start|>", "<|im_end|>", "left")}),
 }
 """By obligation, a template that fails it so that no way of holding a conversation is right, and what else it takes."""

@@ -120,11 +120,13 @@ def test_ctrl_c_while_tools_are_called_ends_in_time_and_leaves_nothing(place, un
 
 
 def test_what_a_killed_machine_left_of_conversations_the_next_attempt_reclaims(place, undisturbed):
-    """Whoever would have cleaned up is killed first."""
+    """All are stopped before any is killed, so that none cleans up after another."""
     running, processes = hanging(place)
-    for pid in [*descendants(running.pid), running.pid]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    doomed = [*descendants(running.pid), running.pid]
+    for sent in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, sent)
     running.process.join(SOON)
     assert have_ended(processes)
     assert any((place.folder / "tmp").iterdir()), "nothing was left"

@@ -42,7 +42,7 @@ def test_nothing_outlives_the_process_that_opened_the_sandbox(level, sudden):
         if sudden:
             holder.kill()
         holder.communicate()
-        assert eventually(lambda: descendants() == others)
+        assert eventually(lambda: not descendants() - others)  # of the others one may end meanwhile
         assert eventually(lambda: not list(Path(host.scratch).iterdir()))
     finally:
         host.close()

@@ -246,7 +246,7 @@ try:
         made += 1
 except Exception as error:
     print(error)
-if made > 1500:
+if made >= 3000:
     escaped(f"{made} threads")
 time.sleep(30)
 """,

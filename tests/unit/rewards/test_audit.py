@@ -159,7 +159,7 @@ def test_a_grader_that_hangs_on_a_cheat_is_a_failure_of_that_cheat_only():
             pass
         return last_tag(completions, answer)
 
-    report = audited(hangs, attacks=COMPLETION_ATTACKS, timeout=0.3)
+    report = audited(hangs, attacks=COMPLETION_ATTACKS, timeout=2)
     failing = [one for one in report.findings if one.failed]
     assert names(failing) == {"huge completions"}
     assert failing[0].failed == failing[0].completions

@@ -91,10 +91,14 @@ def test_without_a_signal_there_is_no_limit_and_behind_the_block_none_is_left():
     with StopRequest(0.01) as stop:
         threading.Event().wait(0.05)
     assert stop.received is None
-    with StopRequest(0.02) as stop:
+    with StopRequest(3600) as stop:
         os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(0.05)
-    assert stop.received == "SIGTERM"
+        assert stop.received == "SIGTERM"
+        threads = [one for one in threading.enumerate() if one.name == "grace"]
+    assert threads
+    for one in threads:
+        one.join(60)
+        assert not one.is_alive()
 
 
 def test_a_hang_up_that_nohup_ignores_stays_ignored():

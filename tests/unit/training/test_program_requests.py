@@ -55,6 +55,7 @@ def played(
     *names: str,
     script: Callable[[Request, int], str] = said,
     engine: KeepingEngine | None = None,
+    step_seconds: float = 5.0,
     **limits: Any,
 ) -> list[Completion]:
     """Let a program play, and hold the law: what is trained on is what was sampled, where it was sampled."""
@@ -64,7 +65,7 @@ def played(
         return program(Client(base_url, api_key))
 
     spec = EnvironmentSpec(name="program", make=lambda: Harness(own), has_reward=True)
-    held_by = conversations(spec, **{"prompt_tokens": 900, **limits})
+    held_by = replace(conversations(spec, **{"prompt_tokens": 900, **limits}), hosts=Hosts(step_seconds=step_seconds))
     with held_by.hosts:
         completed = complete(engine, [(task(name), 0) for name in names or ["t"]], SAMPLING, DRAWS, held_by)
     groups = [(one.task, one.completions) for one in completed]
@@ -299,7 +300,7 @@ def test_sixty_four_programs_at_once_each_get_their_own_turns():
         seen.append(tuple(ids))
 
     seen = list[tuple]()
-    found = played(program, *(f"t{number}" for number in range(32)))
+    found = played(program, *(f"t{number}" for number in range(32)), step_seconds=60.0, episode_seconds=600.0)
     assert [(one.episode.end, one.episode.failure) for one in found] == [("done", None)] * 64
     turns = (tuple(one.token_ids[start:end] for start, end in one.sampled_spans) for one in found)
     assert Counter(turns) == Counter(seen)
@@ -463,11 +464,11 @@ def test_a_program_that_hangs_is_ended_at_its_deadline():
         over.wait()
 
     spec = EnvironmentSpec(name="program", make=lambda: Harness(program), has_reward=True)
-    held_by = replace(conversations(spec), hosts=Hosts(step_seconds=0.5))
+    held_by = replace(conversations(spec), hosts=Hosts(step_seconds=3.0))
     ((_, group),) = held(DictatedEngine(said), held_by, task())
     over.set()
     assert [one.episode.end for one in group] == ["timed_out"] * 2
-    assert group[0].episode.failure.startswith("environment 'program' failed in turn 1: it took more than 0.5 seconds")
+    assert group[0].episode.failure.startswith("environment 'program' failed in turn 1: it took more than 3 seconds")
 
 
 def test_a_lost_answer_is_given_again_and_not_sampled_again():

@@ -27,6 +27,7 @@ class Ranks:
     def __init__(self, opened: ExitStack) -> None:
         self.opened, self.forced = opened, threading.Event()
         """`forced`: a process would have been ended."""
+        self.beat = BEAT
 
     def between(
         self, others: int, *, limit: float = SOON
@@ -47,7 +48,7 @@ class Ranks:
         return first, [channel for _, channel in pairs]
 
     def heartbeats(self, peers: dict[int, Any], *, limit: float) -> PeerHeartbeats:
-        one = PeerHeartbeats(peers, limit=limit, force=lambda verdict: self.forced.set(), beat=BEAT)
+        one = PeerHeartbeats(peers, limit=limit, force=lambda verdict: self.forced.set(), beat=self.beat)
         return self.opened.enter_context(one)
 
 
@@ -109,6 +110,7 @@ def test_an_error_that_nobody_raised_on_purpose_comes_with_where_it_came_from(ra
 
 
 def test_a_rank_that_only_lost_touch_leaves_it_to_the_culprit_to_be_named(ranks):
+    ranks.beat = 1.0  # the culprit's line must end before the doubt of some beats does
     first, others, channels = ranks.between(2)
     others[0].tell_failure(RankLost("rank 1 was adding up gradients when another rank went away"))
     others[1].__exit__(None, None, None)

@@ -167,7 +167,7 @@ def test_who_waits_for_weights_that_do_not_come_knows_in_the_end():
     store = dist.HashStore()
 
     def join(number: int) -> WeightsGroup:
-        return WeightsGroup(store, rank=number, size=2, device=CPU, timeout=0.5)
+        return WeightsGroup(store, rank=number, size=2, device=CPU, timeout=5)
 
     with ThreadPoolExecutor(2) as threads:
         first, last = threads.map(join, range(2))
