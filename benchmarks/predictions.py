@@ -246,7 +246,7 @@ def of_step(size: str, theirs: dict, ours: dict | None) -> list[Prediction]:
         ),
     ]
     if ours is not None:
-        what, formula = f"{size}: TRL with its own generation over Paceline", f"{slow:.1f} s measured / a step"
+        what, formula = f"{size}: TRL with its own generation over Paceline", f"{slow:.1f} s measured / a step, medians"
         ratio = f"{slow / ours['step_seconds']:.1f}"
         found.append(predicted(what, formula, lambda device: slow / mine(device), "{:.1f}", ratio))
     return found

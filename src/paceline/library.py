@@ -21,7 +21,7 @@ from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.models.places import FINAL
 from paceline.rewards.judges.own_service import end_services
 from paceline.training.measuring import measure
-from paceline.training.setup.checks import Checked, check, check_held_out, resolved
+from paceline.training.setup.checks import Checked, check, check_held_out, refuse_training_rows, resolved
 from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
 from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
@@ -369,6 +369,7 @@ def evaluate(
         configuration = read_configuration(objects.flags, file=config)
         refuse_foreign_code(configuration.config, configuration.ground, objects.flags)
         options_of_run = configuration.config
+        refuse_training_rows(options_of_run, configuration.ground, objects.flags)
         if launched(os.environ) is not None:
             raise ConfigError("evaluate is one process, and a launcher started several; call it in a program of one")
         checked = check_held_out(options_of_run, objects)

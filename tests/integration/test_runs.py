@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+import paceline
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
+from paceline.errors import ConfigError
 from paceline.models.gguf import write_gguf
 from paceline.models.places import model_place
 from tests.gguf_models import saved_model
@@ -248,7 +250,9 @@ def test_a_run_without_held_out_tasks_is_not_measured_on_what_it_was_trained_on(
     capsys.readouterr()
     assert main(["eval", str(run.path)]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"has no held-out tasks, as the run was trained on all of --dataset {rows}; give tasks" in said
+    assert f"{run.path} has no held-out tasks, as it was trained on all of --dataset {rows}; give tasks" in said
+    with pytest.raises(ConfigError, match="has no held-out tasks, as it was trained on all of dataset"):
+        paceline.evaluate(config=run.path / "config.yaml")
     assert main(["eval", str(run.path / "final")]) == 2
     assert "is a model and no run; measure it by --model" in " ".join(capsys.readouterr().err.split())
     assert main(["eval", str(run.path), "--dataset", str(rows), "--eval-size", "2"]) == 0

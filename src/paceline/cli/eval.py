@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,12 @@ from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
-from paceline.data.sources import has_split
 from paceline.errors import DONE, ConfigError
 from paceline.models.places import FINAL, holds_model
 from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
-from paceline.training.setup.checks import Checked, check_held_out
+from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows
 from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
 from paceline.workers.torchrun.environment import launched
 
@@ -101,7 +100,7 @@ def run(argv: list[str]) -> int:
     refuse_foreign_code(config, configuration.ground, flags)
     is_length_free = configuration.ground is None and "max_completion_length" not in flags
     output_dir = _new_directory(given.door.get("output_dir"))
-    _refuse_training_rows(config, flags, configuration.ground)
+    refuse_training_rows(config, configuration.ground, flags)
     checked, before = check_held_out(config), list["AccuracyResult"]()
     if "baseline" in given.door:
         baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
@@ -176,19 +175,6 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
             "that of its newest checkpoint, to be measured by --model DIRECTORY"
         )
     return {**flags, "model": str(final)}, file or str(run / "config.yaml")
-
-
-def _refuse_training_rows(config: Config, flags: Mapping[str, object], ground: Path | None) -> None:
-    """Refuse to measure a run without held-out tasks on what it was trained on, unless the command names the tasks."""
-    data, names_tasks = config.data, {"dataset", "eval_dataset", "eval_share"} & flags.keys()
-    if names_tasks or ground is None or ground.name != "config.yaml" or not is_run(ground.parent):
-        return
-    keeps_apart = data.eval_dataset is not None or data.eval_share is not None
-    if not keeps_apart and not any(has_split(one, data.eval_split) for one in data.datasets):
-        raise ConfigError(
-            f"eval {ground.parent} has no held-out tasks, as the run was trained on all of --dataset "
-            f"{' '.join(data.datasets)}; give tasks that it has not seen by --dataset"
-        )
 
 
 def _new_directory(named: str | None) -> Path | None:

@@ -1,11 +1,12 @@
 """The cheap stage of setup: what files and names alone can tell, before the libraries that take seconds are loaded."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
+from paceline.checkpoints.existing_runs import is_run
 from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.reading import base_name, is_code
 from paceline.config.sections import Config, EvalConfig
@@ -149,6 +150,26 @@ def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
     _look_at_held_out_rows(config, checked)
     _look_at_what_they_need(checked.measure.values(), checked.environments)
     return checked
+
+
+def refuse_training_rows(config: Config, file: Path | None, given: Collection[str]) -> None:
+    """Refuse to measure a run without held-out tasks on what it was trained on.
+
+    `file` is where the configuration came from, `given` the options that the command names itself.
+
+    Raises:
+        ConfigError: the run keeps no tasks apart, and the command names none.
+    """
+    names_tasks = not {"dataset", "eval_dataset", "eval_share"}.isdisjoint(given)
+    if names_tasks or file is None or file.name != "config.yaml" or not is_run(file.parent):
+        return
+    data = config.data
+    keeps_apart = data.eval_dataset is not None or data.eval_share is not None
+    if not keeps_apart and not any(has_split(one, data.eval_split) for one in data.datasets):
+        raise ConfigError(
+            f"{file.parent} has no held-out tasks, as it was trained on all of --dataset {' '.join(data.datasets)}; "
+            "give tasks that it has not seen by --dataset"
+        )
 
 
 def resolve_functions(

@@ -180,6 +180,8 @@ def reward_names(names: FlagWords, found: Translation) -> tuple[str, ...]:
         elif "." in name:
             module, _, function = name.rpartition(".")
             reward = f"{module}:{function}"
+            text = "`completions` are text also where prompts are messages; `completion_messages` has these as lists"
+            found.note("changed", f"--reward_funcs {name}", text)
         else:
             near = suggest(name, REWARDS, otherwise="give the dotted path of a function of your own")
             raise ConfigError(f"--reward_funcs must be of {', '.join(REWARDS)}, or a dotted path, got {name!r}; {near}")
