@@ -153,7 +153,10 @@ CASES = {
     "warm-up past the end": (TRAIN + "--warmup-steps 9 --max-steps 3", ["--warmup-steps", "--max-steps (3)"]),
     "old system prompt": (TRAIN + "--system-prompt-file b", ["--system-prompt-file any more", "file:PATH"]),
     "empty output dir": (TRAIN + "--output-dir=", ["--output-dir", "empty"]),
-    "dataset left out": ("train --model model", ["missing --dataset: give such as --dataset train.jsonl"]),
+    "dataset left out": (
+        "train --model model",
+        ["missing --dataset; give it as a flag, for example --dataset train.jsonl"],
+    ),
     "option of another command": ("eval --model model --dataset rows.jsonl --beta 1", ["--beta", "eval"]),
     "missing configuration": ("train --config nowhere.yaml", ["--config nowhere.yaml", "No such file"]),
     "configuration is a directory": ("train --config folder", ["--config folder", "directory"]),

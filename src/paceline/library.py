@@ -4,7 +4,6 @@ Every option of the command line is a keyword, under its name with underscores. 
 may be given as objects.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -97,8 +96,7 @@ class TrainedRun:
     @property
     def summary(self) -> RunLine:
         """What the run achieved: before, after, the paired difference, seconds per phase; empty until its end."""
-        file = self.path / "summary.json"
-        return RunLine(json.loads(file.read_text(encoding="utf-8")) if file.exists() else {})
+        return RunLine(RunDir(self.path).summary())
 
     @property
     def final_dir(self) -> Path:

@@ -185,6 +185,8 @@ def test_early_stopping_ends_the_run_and_the_best_model_is_loaded(tmp_path):
     trained = dict(made.model.named_parameters())
     assert all(torch.equal(trained[name], tensor) for name, tensor in weights(best / "model").items())
     assert sorted(path.name for path in best.parent.iterdir()) == ["step-000001", "step-000003"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["final_step"] == 1, "of the model that is exported, not of the run"
 
 
 def test_none_is_no_reward_and_async_functions_are_awaited(tmp_path):

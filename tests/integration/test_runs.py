@@ -235,7 +235,7 @@ def test_the_newest_model_is_exported_whether_or_not_a_checkpoint_has_it(tmp_pat
         assert main(words) == 0
     else:
         assert main(words) == 2
-        assert "which is in its precision already, and no checkpoint is of its step 3" in capsys.readouterr().err
+        assert "--final-dtype needs a checkpoint, and the newest model of the run is only in" in capsys.readouterr().err
     if save_steps == 2:  # a checkpoint that is named is taken
         assert main(["export", str(run.path / "checkpoints" / "step-000002"), str(tmp_path / "two")]) == 0
         assert "step 2: " in capsys.readouterr().out
@@ -250,11 +250,13 @@ def test_a_run_without_held_out_tasks_is_not_measured_on_what_it_was_trained_on(
     capsys.readouterr()
     assert main(["eval", str(run.path)]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"{run.path} has no held-out tasks, as it was trained on all of --dataset {rows}; give tasks" in said
-    with pytest.raises(ConfigError, match="has no held-out tasks, as it was trained on all of dataset"):
-        paceline.evaluate(config=run.path / "config.yaml")
+    assert f"the run of {run.path / 'config.yaml'} kept no tasks apart from --dataset {rows}; give tasks" in said
+    with pytest.raises(ConfigError, match="kept no tasks apart from dataset"):
+        paceline.evaluate(config=run.path / "config.yaml", model=str(run.path / "final"))
     assert main(["eval", str(run.path / "final")]) == 2
-    assert "is a model and no run; measure it by --model" in " ".join(capsys.readouterr().err.split())
+    assert "is a model and no run; name the run that trained it, or measure it by --model" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert main(["eval", str(run.path), "--dataset", str(rows), "--eval-size", "2"]) == 0
 
 
@@ -393,7 +395,7 @@ def test_eval_keeps_its_completions_as_a_run_does_and_prints_json(tmp_path, caps
 
 def test_eval_says_that_it_measures_layers_in_eight_bits(capsys):
     assert main(["eval", "--eval-size", "4", "--engine-quantization", "fp8"]) == 0
-    assert "every completion is of the model with layers in eight bits" in " ".join(capsys.readouterr().out.split())
+    assert "completions are sampled with layers in eight bits" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_quiet_measurement_prints_its_accuracy_alone(capsys):

@@ -168,4 +168,4 @@ def test_a_run_that_samples_in_eight_bits_reports_how_far_its_samples_are(tmp_pa
         (off[quantization],) = (step["logprob_mismatch_mean"] for step in RunDir(run).metrics())
     assert off["none"] < 1e-5
     assert off["fp8"] > 1e-3
-    assert "every completion is of the model with layers in eight bits (e4m3)" in capsys.readouterr().out
+    assert "completions are sampled with layers in eight bits (e4m3)" in capsys.readouterr().out

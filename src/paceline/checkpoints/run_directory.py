@@ -182,6 +182,11 @@ class RunDir:
         """Write the summary of a finished run."""
         write_or_explain(self.path / "summary.json", json_line(record))
 
+    def summary(self) -> dict[str, Any]:
+        """Read the summary; empty until the run has ended."""
+        file = self.path / "summary.json"
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+
     def write_timeline(self, record: Record) -> None:
         """Write the timeline: the whole file or none of it."""
         write_or_explain(self.path / "timeline.json", json_line(record))

@@ -163,7 +163,9 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
             other = "--model" if "model" in flags else "--config"
             raise ConfigError(f"eval {place} measures what that run trained; leave out {other}, or the run")
         if holds_model(place) and not is_run(place):
-            raise ConfigError(f"eval {place} is a model and no run; measure it by --model {place} --dataset DATASET")
+            raise ConfigError(
+                f"eval {place} is a model and no run; name the run that trained it, or measure it by --model {place}"
+            )
         refuse_no_run(place, "eval")
         flags = {**flags, "model": str(place)}
     if "model" not in flags or not is_run(run := Path(str(flags["model"])).expanduser()):

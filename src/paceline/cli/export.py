@@ -27,12 +27,12 @@ TAKEN = ("trust_remote_code", "final_dtype")
 COMMAND = Command(
     name="export",
     usage="paceline export RUN [DIRECTORY] [--format gguf] [--final-dtype float32] [--trust-remote-code true]",
-    summary="Writes the newest model of a run, of its newest whole checkpoint, whatever ranks wrote it, as the end of "
-    "the run would, or of its `final` where the run ended after that: a directory that transformers loads, or peft "
-    "where an adapter was trained, with a card of what the run measured up to there. RUN may also be one of its "
-    "checkpoints, such as runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`. Takes the "
-    "memory of one whole model. Where the run's model came with Python code of its own, --trust-remote-code has to be "
-    "said here too.",
+    summary="Writes the newest model of a run: that of its newest whole checkpoint, whatever ranks wrote it, or "
+    "`final` where the run ended after it. It is a directory that transformers loads, or peft where an "
+    "adapter was trained, with a card of what the run measured up to there. RUN may also be one of its "
+    "checkpoints, such as runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`. Takes "
+    "the memory of one whole model. Where the run's model came with Python code of its own, --trust-remote- "
+    "code has to be said here too.",
     door_options=(FORMAT,),
     options=tuple(option for option in options() if option.name in TAKEN),
 )
@@ -68,7 +68,10 @@ def run(argv: list[str]) -> int:
         from paceline.training.trainer import export_saved
 
     if saved == root / FINAL:
-        shutil.copytree(saved, out, dirs_exist_ok=True)
+        try:
+            shutil.copytree(saved, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.gguf"))
+        except OSError as error:
+            raise ConfigError(f"export cannot write {out} ({error}); name a directory where you may write") from error
     else:
         export_saved(config, saved, load_tokenizer(replace(config.model, model=str(saved))), out)
     if kind is not None:
@@ -83,18 +86,19 @@ def _newest_model(root: Path, named: Path | None, given: Mapping[str, object]) -
     checkpoint, damaged = newest_checkpoint(root / "checkpoints") if named is None else (read_checkpoint(named), ())
     for sentence in damaged:
         print(sentence)
-    final, last = root / FINAL, max((record["step"] for record in RunDir(root).metrics()), default=0)
-    has_ended = holds_model(final) and (root / "summary.json").is_file()  # which a run that goes on takes away
-    if named is None and has_ended and (checkpoint is None or checkpoint.state.step < last):
+    newest, ended = 0 if checkpoint is None else checkpoint.state.step, RunDir(root).summary()
+    # a run that goes on has no summary; one of an earlier version does not say of which step its model is
+    if named is None and "final_step" in ended and newest < ended["final_step"] and holds_model(root / FINAL):
+        model_place(str(root / FINAL))  # refused here where a part of it is gone
         if "final_dtype" in given:
             raise ConfigError(
-                f"--final-dtype cannot be given for {final}, which is in its precision already, and no checkpoint is "
-                f"of its step {last}; leave it out, or name a checkpoint"
+                f"--final-dtype needs a checkpoint, and the newest model of the run is only in {root / FINAL}; leave "
+                "it out, or name an earlier checkpoint"
             )
-        return final, last
+        return root / FINAL, int(ended["final_step"])
     if checkpoint is None:
         raise CheckpointError(f"export {root} has no checkpoint yet; train with --save-steps, or until the run ends")
-    return checkpoint.model, checkpoint.state.step
+    return checkpoint.model, newest
 
 
 def _gguf_type(given: str) -> str:

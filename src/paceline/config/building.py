@@ -84,8 +84,9 @@ def build_config(given: Mapping[str, object]) -> Config:
         values["dataset"] = tasks
     missing = [option for option in options() if option.required and option.name not in values]
     if missing:
-        flags = " and ".join(f"{option.flag} {EXAMPLES[option.name]}" for option in missing)
-        raise ConfigError(f"missing {' and '.join(one.flag for one in missing)}: give such as {flags}, or in --config")
+        absent = " and ".join(option.flag for option in missing)
+        flags = " ".join(f"{option.flag} {EXAMPLES[option.name]}" for option in missing)
+        raise ConfigError(f"missing {absent}; give it as a flag, for example {flags}, or in the --config file")
     values = {**preset_values(values.get("preset")), **following_values(values), **values}
     # rewards that other options imply, so that the resolved configuration names them
     if values.get("reward_funcs") is None:

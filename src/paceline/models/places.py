@@ -128,6 +128,6 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
             f"{label} is not a directory; name a model directory, a .gguf file or a Hub name such as Qwen/Qwen3-0.6B"
         )
     near = difflib.get_close_matches(name.lower(), DIRECTORIES, n=1, cutoff=0.85)
-    if near:  # the Hub would be asked for it, several times where it cannot be reached
+    if near and "/" not in name:  # the Hub would be asked for it, several times where it cannot be reached
         raise ModelError(f"{label} is neither a directory nor a model of the package; did you mean {near[0]}?")
     return name

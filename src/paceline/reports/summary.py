@@ -20,18 +20,24 @@ PHASES = ("generate", "reward", "update", "other")
 
 
 def summarise(
-    run_dir: RunDir, *, checkpoint_seconds: float, paces: Mapping[str, float] | None, console: Console
+    run_dir: RunDir,
+    *,
+    final_step: int,
+    checkpoint_seconds: float,
+    paces: Mapping[str, float] | None,
+    console: Console,
 ) -> dict[str, Any]:
     """Write `summary.json` and print it: accuracy before and after, the gain, where the time went.
 
-    `paces` are those of `step_paces`, None where one thing simply came after the other.
+    `final_step` is that of the model that is exported. `paces` are those of `step_paces`, None where one thing simply
+    came after the other.
     """
     # seconds per phase, and in all: less than the sum where phases ran side by side
     steps, evals = run_dir.metrics(), run_dir.evals()
     between = {"evaluate": sum(record["clock"]["seconds"] for record in evals), "checkpoint": checkpoint_seconds}
     clock = {phase: sum(record["clock"][phase] for record in steps) for phase in PHASES} | between
     clock["total"] = sum(record["clock"]["total"] for record in steps) + sum(between.values())
-    summary: dict[str, Any] = {"finished": True, "clock": clock}
+    summary: dict[str, Any] = {"finished": True, "final_step": final_step, "clock": clock}
     by_set: dict[str, list[Mapping[str, Any]]] = {}
     for record in evals:
         if "accuracy" in record:

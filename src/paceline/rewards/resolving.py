@@ -120,7 +120,7 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT, *, flag: str = "--re
     if base in BUILT_IN:
         return BUILT_IN[base](context, **parameters_of(name, BUILT_IN[base]))
     if base.endswith(".py"):
-        raise RewardError(f"{flag}: {base!r} is a file; name the function in it, as {base}:function")
+        raise RewardError(f"{flag}: {base!r} names a file; name the function in it, as {base}:function")
     if not is_code(name):
         raise RewardError(
             f"{flag}: no built-in reward function {base!r}{nearest(base, BUILT_IN)}; choose from "

@@ -161,8 +161,8 @@ def engine_sentences(engine: TrainedEngine) -> list[str]:
     """Where sampling does not take its fastest way, or samples from another distribution than the model's."""
     if engine.path == "float8":
         return [
-            "engine: every completion is of the model with layers in eight bits (e4m3); --engine-quantization none "
-            "takes the model itself"
+            "engine: completions are sampled with layers in eight bits (e4m3); --engine-quantization none samples from "
+            "the unrounded model"
         ]
     if engine.path == "recomputing":
         return [f"engine: the whole context computed again for each token, far slower ({engine.path_reason})"]

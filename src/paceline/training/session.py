@@ -230,13 +230,14 @@ class RunSession:
     def finish(self, console: Console, *, step: int | None = None) -> None:
         """Export the model (weights after `step`, None: the last), sum the run up, draw its report, write its card."""
         run, final = self.run, self.output_dir / FINAL
+        step = step or run.state.step
         ACTIVITY.begin("export of the trained model")
         run.backend.export(final)
         steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
         foreseen = run.backend.foresee(steps) if steps else None
         paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
-        summarise(run.run_dir, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
-        card = write_card(card_facts(run.run_dir, run.config, final, step=step or run.state.step), final)
+        summarise(run.run_dir, final_step=step, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
+        card = write_card(card_facts(run.run_dir, run.config, final, step=step), final)
         # what is copied from here is on a line of its own
         for line in (
             f"model   {final} (its card: {card.name})",

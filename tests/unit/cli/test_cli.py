@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -20,8 +21,10 @@ from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation, ToolCall
 from paceline.environments.hosting import Hosts
-from paceline.errors import ConfigError, TrainingError
+from paceline.errors import ConfigError, ModelError, TrainingError
+from paceline.models.places import model_place
 from paceline.training.plan.batches import batch_plan, describe, total_steps
+from paceline.training.setup.checks import refuse_training_rows
 from paceline.training.setup.configuration import read_configuration, read_run_configuration
 from paceline.training.setup.run_request import default_output_dir
 
@@ -382,6 +385,31 @@ def test_a_traceback_of_the_users_own_code_keeps_its_lines(capsys):
     assert capsys.readouterr().err == (
         "paceline: function 'f' failed on row 3\nTraceback (most recent call last):\n  File a\nValueError: x\n"
     )
+
+
+def test_a_model_of_the_hub_may_be_called_as_one_of_the_package():
+    assert model_place("me/embedded-programs").base == "me/embedded-programs"
+    with pytest.raises(ModelError, match=r"did you mean embedded-programs\?"):
+        model_place("embedded-program")
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [({}, True), ({"eval_split": "train"}, True), ({"eval_split": "validation"}, False), ({"eval_share": 0.1}, False)],
+)
+def test_a_run_is_measured_on_tasks_that_it_kept_apart(tmp_path, words, refused):
+    for split in ("train", "validation"):
+        (tmp_path / "set").mkdir(exist_ok=True)
+        (tmp_path / "set" / f"{split}.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n')
+    options = {**REQUIRED, "dataset": str(tmp_path / "set"), "model": str(tmp_path / "final"), **words}
+    config, another = build_config(options), build_config({**options, "model": "another"})
+    file = tmp_path / "config.yaml"
+    file.write_text("# paceline 0.1\n")
+    refuse_training_rows(config, None, ())
+    refuse_training_rows(config, file, {"dataset_split"})
+    refuse_training_rows(another, file, ())
+    with pytest.raises(ConfigError, match="kept no tasks apart from --dataset") if refused else nullcontext():
+        refuse_training_rows(config, file, ())
 
 
 def test_an_export_that_cannot_be_made_is_refused_before_weights_are_read(tmp_path, capsys):

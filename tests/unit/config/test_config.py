@@ -139,7 +139,9 @@ def test_a_configuration_is_the_given_options_over_the_defaults():
 
 
 def test_missing_required_options_are_named_all_at_once_with_the_remedy():
-    with pytest.raises(ConfigError, match=r"^missing --model and --dataset: give such as --model .* in --config$"):
+    with pytest.raises(
+        ConfigError, match=r"^missing --model and --dataset; give .* --dataset train.jsonl, or in the --config file$"
+    ):
         build_config({})
 
 

@@ -30,7 +30,7 @@ def summary_of(path, *rights: list[bool]) -> tuple[dict, str]:
             "held-out", step, [{"task_id": str(task), "correct": one} for task, one in enumerate(right)]
         )
     console = Console(file=out, width=200)
-    return summarise(run, checkpoint_seconds=0.0, paces=None, console=console), out.getvalue()
+    return summarise(run, final_step=1, checkpoint_seconds=0.0, paces=None, console=console), out.getvalue()
 
 
 def test_a_difference_comes_with_its_test(tmp_path):

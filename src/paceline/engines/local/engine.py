@@ -44,7 +44,11 @@ from paceline.types import Completion
 Path = Literal["fused", "float8", "plain", "recomputing"]
 
 PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1, FLOAT8: 0.5}
-"""Largest difference of logits taken for rounding, as a share of the largest logit (or of 1, where it is smaller)."""
+"""Largest difference of logits taken for rounding, as a share of the largest logit (or of 1, where it is smaller).
+
+In eight bits what bfloat16 rounds otherwise may be the next number: eight random layers were up to 0.37 off, and scales
+that are mixed up at least 0.9.
+"""
 _PROMPTS, _STEPS = (11, 3), 5
 """Tokens of the probe's prompts, and after them: some more than a convolution of a state space model looks back, some
 fewer."""
@@ -369,4 +373,5 @@ def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dt
     allowed = PROBE_TOLERANCE[FLOAT8 if path == "float8" else dtype] * max(1.0, float(wanted.abs().max()))
     if difference <= allowed:
         return None
-    return f"the {path} decoder's logits differ by {difference:.2g} from the model's own, more than {allowed:.2g}"
+    own_logits = "the model's own with rounded layers" if path == "float8" else "the model's own"
+    return f"the {path} decoder's logits differ by {difference:.2g} from {own_logits}, more than {allowed:.2g}"

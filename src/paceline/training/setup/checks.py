@@ -153,22 +153,24 @@ def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
 
 
 def refuse_training_rows(config: Config, file: Path | None, given: Collection[str]) -> None:
-    """Refuse to measure a run without held-out tasks on what it was trained on.
+    """Refuse to measure what a run has trained on its training rows, where it kept no tasks apart.
 
     `file` is where the configuration came from, `given` the options that the command names itself.
 
     Raises:
         ConfigError: the run keeps no tasks apart, and the command names none.
     """
-    names_tasks = not {"dataset", "eval_dataset", "eval_share"}.isdisjoint(given)
+    names_tasks = not {"dataset", "dataset_split", "eval_dataset", "eval_share"}.isdisjoint(given)
     if names_tasks or file is None or file.name != "config.yaml" or not is_run(file.parent):
         return
-    data = config.data
+    data, model = config.data, Path(config.model.model).expanduser().resolve()
     keeps_apart = data.eval_dataset is not None or data.eval_share is not None
-    if not keeps_apart and not any(has_split(one, data.eval_split) for one in data.datasets):
+    if keeps_apart or not model.is_relative_to(file.parent.resolve()):
+        return
+    if data.eval_split == data.dataset_split or not any(has_split(one, data.eval_split) for one in data.datasets):
         raise ConfigError(
-            f"{file.parent} has no held-out tasks, as it was trained on all of --dataset {' '.join(data.datasets)}; "
-            "give tasks that it has not seen by --dataset"
+            f"the run of {file} kept no tasks apart from --dataset {' '.join(data.datasets)}; give tasks that it has "
+            "not seen by --eval-dataset, or a split of them by --eval-split"
         )
 
 

@@ -255,7 +255,8 @@ def check_eight_bits(config: Config, described: PretrainedConfig, device: torch.
         return
     from paceline.engines.local.weights import unknown_architecture  # takes seconds, which other runs are spared
 
-    unknown = [unknown_architecture(name, described) for name in described.architectures or ()]
+    names = [name for name in described.architectures or () if name.endswith("ForCausalLM")]
+    unknown = [unknown_architecture(name, described) for name in names]
     computed = torch.float32 if dtype == "float32" else torch.bfloat16
     problem = next(filter(None, (*unknown, float8_problem(device, computed))), None)
     require(problem is None, "engine_quantization", taken, "be none for this model on this device", problem or "")

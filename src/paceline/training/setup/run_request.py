@@ -9,7 +9,9 @@ from pathlib import Path
 from paceline.checkpoints.existing_runs import refuse_existing_run
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
-from paceline.config.changing import differences, override_names, plain_options, refuse_changes
+from paceline.config.building import following_values
+from paceline.config.changing import override_names, plain_options, refuse_changes
+from paceline.config.presets import preset_values
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import check_trackers
@@ -18,6 +20,7 @@ from paceline.training.setup.configuration import (
     read_configuration,
     read_run_configuration,
     refuse_foreign_code,
+    replaced_by,
 )
 
 
@@ -91,10 +94,13 @@ def resumed_run(
     config = read_run_configuration(path, given=written)
     refuse_foreign_code(config, path / "config.yaml", written)
     identity = RunDir(path).identity()
-    there = plain_options(read_run_configuration(path))
-    before = there if identity is None else identity["options"]
-    changed = {one.option for one in differences(there, plain_options(config))}  # by what was given, or follows from it
-    refuse_changes(before, plain_options(config), override=overridden, written={*written, *changed})
+    before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
+    options, followed = plain_options(config), set(replaced_by(written))
+    if written:  # what was given brings other options with it
+        followed |= {"bound_shape", *following_values(before), *following_values(options)}
+    if "preset" in written:
+        followed |= preset_values(options["preset"]).keys()
+    refuse_changes(before, options, override=overridden, written={*written, *followed})
     check_trackers(config.loop.report_to)
     if checkpoint is not None:
         read_checkpoint(checkpoint, by_size=True)  # refused where it is not whole
