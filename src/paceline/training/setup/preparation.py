@@ -62,11 +62,12 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     functions, completion = dict(checked.functions), config.sampling.max_completion_length
     own, loss = own_objective(config, overrides)
     # what needs the model's configuration alone
-    check_memory_options(config, choose_device(config.model))
+    device = choose_device(config.model)
+    check_memory_options(config, device)
     check_quantisation(config, overrides)
     described = read_config(config.model) if overrides.model is None else overrides.model.config
     if overrides.model is None:  # a program's own is loaded already
-        check_eight_bits(config, described, choose_device(config.model))
+        check_eight_bits(config, described, device)
     how = changed_logits(described)
     if how is not None:  # they are not what the trainer would compute
         raise ModelError(f"--model {config.model.model} {other_logits(how)}")
