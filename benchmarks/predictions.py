@@ -52,7 +52,7 @@ class Prediction:
     values: tuple[str, str]
     """On an H100 and on an H200."""
     measured: str = "not yet"
-    """On an H100 80GB."""
+    """On an H100 80GB, unless it names another GPU."""
 
 
 def groups_of(workload: Workload, repetition: int = 1) -> list[Group]:
@@ -191,8 +191,21 @@ def of_sampling(name: str, ours: dict | None) -> list[Prediction]:
     ]
 
 
+def measured_updates(size: str) -> dict[str, tuple[dict, str]]:
+    """The rows of a size that were measured, by name, each with the GPU's name."""
+    file = RESULTS / f"gpu-update-{size}.json"
+    if not file.exists():
+        return {}
+    found = json.loads(file.read_text())
+    return {row["name"]: (row, found["machine"]["gpu"]) for row in found["rows"] if "error" not in row}
+
+
 def of_update(row: Row) -> list[Prediction]:
     """An update's MFU, where nothing waits in main memory, and its planned memory."""
+    mfu_seen = peak_seen = "not yet"
+    if row.name in (measured := measured_updates(row.size)):
+        figures, gpu = measured[row.name]
+        mfu_seen, peak_seen = f"{figures['mfu']:.0%} ({gpu})", f"{figures['peak_mib'] / 1024:.1f} GiB ({gpu})"
 
     def mfu(device: Device) -> float:
         seconds = update_seconds(row.shape, row.work, device, adapter=row.lora, again=row.checkpointing)
@@ -204,11 +217,12 @@ def of_update(row: Row) -> list[Prediction]:
         what=f"{row.name}: peak",
         formula="`paceline plan`, the update without libraries",
         values=tuple(f"{peak / 2**30:.1f} GiB{more}" for peak, more in zip(planned, fits, strict=True)),
+        measured=peak_seen,
     )
     if row.offload:
         return [peak]
     formula = "operations / seconds of the update / 989 TFLOP/s"
-    return [predicted(f"{row.name}: MFU", formula, mfu, "{:.0%}"), peak]
+    return [predicted(f"{row.name}: MFU", formula, mfu, "{:.0%}", mfu_seen), peak]
 
 
 def of_step(size: str, theirs: dict, ours: dict | None) -> list[Prediction]:
@@ -265,7 +279,7 @@ def of_long_step() -> Prediction:
 
 def table(rows: Sequence[Prediction]) -> str:
     """The predictions as the page shows them."""
-    lines = ["| figure | formula | H100 | H200 | measured, H100 |", "|---|---|--:|--:|--:|"]
+    lines = ["| figure | formula | H100 | H200 | measured, H100 or as named |", "|---|---|--:|--:|--:|"]
     lines += [f"| {one.what} | {one.formula} | {one.values[0]} | {one.values[1]} | {one.measured} |" for one in rows]
     return "\n".join(lines)
 

@@ -98,10 +98,10 @@ ROWS: dict[str, Sequence[Row]] = {
     "qwen-1.5b": (
         Row(size="qwen-1.5b"),
         Row(size="qwen-1.5b", checkpointing=True),
-        Row(size="qwen-1.5b", micro_batch_tokens=8192),
-        Row(size="qwen-1.5b", micro_batch_tokens=4096),
         Row(size="qwen-1.5b", lora=True),
         Row(size="qwen-1.5b", offload=("optimizer",)),
+        Row(size="qwen-1.5b", micro_batch_tokens=8192),
+        Row(size="qwen-1.5b", micro_batch_tokens=4096),
         Row(size="qwen-1.5b", offload=("activations",)),
         Row(size="qwen-1.5b", optimizer="adamw_8bit"),
         Row(size="qwen-1.5b", micro_batch_tokens=32_768),

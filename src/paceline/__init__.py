@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from paceline.library import Session, TrainedRun, evaluate, train
     from paceline.rewards.function import needs_group
 
+__version__ = "0.1.0"
+
 __all__ = ["GRPOConfig", "GRPOTrainer", "Session", "TrainedRun", "evaluate", "needs_group", "train"]
 
 OPENMP_SPINS = "1000"

@@ -5,12 +5,12 @@
 
 import atexit
 import importlib
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
+from paceline import __version__
 from paceline.config.reading import suggest
 from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
 
@@ -112,7 +112,7 @@ def _dispatch(argv: list[str]) -> int:
         print(HELP, end="")
         return DONE
     if argv[0] == "--version":
-        print(f"paceline {importlib.metadata.version('paceline')}")
+        print(f"paceline {__version__}")
         return DONE
     if argv[0] not in COMMANDS:
         otherwise = f"the commands are {', '.join(COMMANDS)}"

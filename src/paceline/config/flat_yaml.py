@@ -3,7 +3,6 @@
 A scalar keeps its text, and the option's own type decides. `1e-4` is a number, `no` may be the name of a split, `2024`
 the name of a directory."""
 
-import importlib.metadata
 import inspect
 import math
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 
 import yaml
 
+from paceline import __version__
 from paceline.config.former import FORMER, in_todays_words, is_told
 from paceline.config.reading import find_option, option_name, options, parse_value, section_classes
 from paceline.config.sections import Config
@@ -101,7 +101,7 @@ def _kind(node: yaml.Node) -> str:
 
 def to_yaml(config: Config) -> str:
     """Write every option with its value, by section, under the section's docstring."""
-    blocks = [f"# paceline {importlib.metadata.version('paceline')}\n"]
+    blocks = [f"# paceline {__version__}\n"]
     for section, section_class in section_classes().items():
         sentence = " ".join((inspect.getdoc(section_class) or "").split())
         values = getattr(config, section)

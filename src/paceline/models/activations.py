@@ -112,7 +112,7 @@ def in_main_memory(model: PreTrainedModel) -> contextlib.AbstractContextManager[
         if tensor.numel() < FEW_ELEMENTS or tensor.untyped_storage().data_ptr() in weights:
             return tensor.device, tensor.detach()  # as above: never the tensor itself
         # page-locked memory is what a GPU can copy to and from by itself
-        there = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        there = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
         return tensor.device, there.copy_(tensor)
 
     def back(kept: tuple[torch.device, Tensor]) -> Tensor:

@@ -36,7 +36,8 @@ def check_policy_loss(function: PolicyLoss, name: str) -> None:
         ConfigError: it raises, returns something else than one finite loss per token, has no gradient, or gives a token
             another loss or gradient where its sequence stands in another micro-batch.
     """
-    tokens = _random_tokens()
+    with torch.device("cpu"):  # wherever a program's own default is
+        tokens = _random_tokens()
     whole, gradient = _losses(function, name, tokens)
     if not torch.equal(_losses(function, name, tokens)[0], whole):
         raise _refusal(name, "gives the same tokens two different losses", "leave out what is random or remembered")

@@ -121,7 +121,7 @@ def on_its_way(tensor: Shaped[Tensor, " N"]) -> Callable[[], np.ndarray]:
     if not tensor.is_cuda:
         return tensor.numpy
     # page-locked memory is what a GPU can copy to by itself
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
     arrived = torch.cuda.Event()
     arrived.record()
 

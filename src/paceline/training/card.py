@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import cast
 
+from paceline import __version__
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import write_or_explain
 from paceline.config.sections import Config
@@ -39,8 +40,9 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
     is_adapter = (folder / "adapter_config.json").is_file()
     versions = dict.fromkeys(LIBRARIES if is_adapter else LIBRARIES[:-1], "not installed")
     for library in versions:
-        with suppress(PackageNotFoundError):  # run from a source tree that was not installed
+        with suppress(PackageNotFoundError):
             versions[library] = version(library)
+    versions["paceline"] = __version__  # a source tree need not be installed
     # one dataset as a source, or several as one that is nowhere
     sources = [_source(address) for address in config.data.datasets]
     joined = Source(label=", ".join(source.label for source in sources))

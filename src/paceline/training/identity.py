@@ -5,7 +5,6 @@ unnoticed.
 """
 
 import hashlib
-import importlib.metadata
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
+from paceline import __version__
 from paceline.checkpoints.digests import TasksDigest, tasks_difference, tasks_digest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.changing import Difference, changes_what_is_computed, differences, plain_options, refuse_changes
@@ -167,7 +167,7 @@ def write_identity(
     `--override` again.
     """
     now = {
-        "paceline": importlib.metadata.version("paceline"),
+        "paceline": __version__,
         "options": plain_options(config),
         "dataset": asdict(tasks_digest(inputs.tasks.tasks)),
         "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},

@@ -19,6 +19,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 
 from paceline.config.sections import LoraConfig
 from paceline.kernels.cpu.compiling import library
+from paceline.models.activations import recompute
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.fused_layers import FusedLayer, fuse_layers, restore_layers
 from paceline.models.loaded import Loaded
@@ -110,7 +111,7 @@ def test_recomputed_activations_give_the_same_gradient():
     model = wide_model()
     choose_forward(model)
     plain = hidden_and_gradient(model)[1]
-    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    recompute(model, None)
     assert torch.equal(hidden_and_gradient(model)[1], plain)
 
 

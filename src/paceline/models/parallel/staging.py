@@ -49,11 +49,11 @@ class StagingBuffers:
     def copy(self, tensor: Tensor) -> Tensor:
         """Copy a tensor into a storage of its own. A copy from a GPU is complete once its device is synchronised."""
         if not tensor.numel():
-            return torch.empty(tensor.shape, dtype=tensor.dtype)
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         buffer = next((one for one in self._buffers if one.used + tensor.nbytes <= one.memory.nbytes), None)
         if buffer is None:
             size = max(BUFFER_BYTES, 1 << (tensor.nbytes - 1).bit_length())
-            buffer = _Buffer(memory=torch.empty(size, dtype=torch.uint8, pin_memory=self._is_locked))
+            buffer = _Buffer(memory=torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=self._is_locked))
             self._buffers.append(buffer)
         # Not a slice of the buffer: safetensors takes two tensors of one storage for one tensor.
         place = torch.frombuffer(buffer.memory.numpy(), dtype=tensor.dtype, count=tensor.numel(), offset=buffer.used)
