@@ -99,8 +99,7 @@ _CHARACTERS = str.maketrans(
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
-_GAP = r"(?:\\q?quad(?![a-zA-Z])|(?<!\\)\\[,;:!]|~)"
-_EDGE = re.compile(rf"^(?!~){_GAP}|{_GAP}$")
+_EDGE = re.compile(r"^(?:\\q?quad(?![a-zA-Z])|\\[,;:!]|\s)+|(?<!\\)\\(?:q?quad|[,;:!])$")
 _COLOUR = r"(?!white|none|transparent)[a-zA-Z]+"
 _FUNCTIONS = (
     "sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|coth|ln|log|lg|exp|max|min|gcd|lcm|det|tg|ctg"
@@ -196,7 +195,7 @@ _WRAPPER = re.compile(
 )
 """A command that changes how its argument looks. White on white shows nothing, and is none."""
 _LEADING = re.compile(
-    r"(?:=(?![=>])|=>|->|\\(?:Rightarrow|Longrightarrow|implies|therefore|rightarrow|longrightarrow|to)(?![a-zA-Z]))\s*"
+    r"(?:(?:=(?![=>])|=>|->|\\(?:Rightarrow|Longrightarrow|implies|therefore|rightarrow|longrightarrow|to)(?![a-zA-Z]))\s*)+"
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _MARKUP = re.compile(r"<(b|strong|i|em|u)>(.*)</\1>", re.DOTALL)
@@ -247,6 +246,8 @@ def _unwrapped(text: str) -> str:
         return text[:-1].rstrip()
     if edge := _EDGE.search(text):
         return (text[: edge.start()] + text[edge.end() :]).strip()
+    if text.endswith("~"):
+        return text.rstrip("~ ")
     for start, end in _DELIMITERS:
         inner = text[len(start) : -len(end)]
         if text.startswith(start) and text.endswith(end) and inner.strip() and start not in inner:
