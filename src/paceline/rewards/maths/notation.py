@@ -258,8 +258,8 @@ def _unwrapped(text: str) -> str:
         return text[leading.end() :]
     if markup := _MARKUP.fullmatch(text):
         return markup[2].strip()
-    inner = _argument(text)
-    return unboxed(text) if inner is None else inner
+    argument = _argument(text)
+    return unboxed(text) if argument is None else argument
 
 
 def _argument(text: str) -> str | None:
