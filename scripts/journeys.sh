@@ -139,7 +139,7 @@ journey data-url 2 paceline plan --model embedded --dataset https://example.com/
 journey data-xlsx 2 paceline plan --model embedded --dataset rows.xlsx
 shown='resolve("accuracy(plain=true)") of a completion that was cut, and of one that ended' \
   journey data-cut 0 python -c 'from paceline.rewards.resolving import resolve
-completions = ["When selling 2 times he gets one bag of only"] * 2
+completions = ["So he sells a total of 2"] * 2
 print(resolve("accuracy(plain=true)")(prompts=["?"] * 2, completions=completions, answer=["2"] * 2, finish_reasons=["length", "stop"]))'
 journey data-audit 1 paceline audit --reward-funcs rewards.py:partial
 

@@ -82,7 +82,7 @@ def test_plain_accuracy_reads_the_last_line_where_nothing_is_marked(completion, 
 
 
 def test_a_completion_that_was_cut_has_no_last_line_but_may_have_marked_its_answer():
-    texts = ["It sells two bags, one of only 42", "It sells two bags, one of only 42", "<answer>42</answer> so"]
+    texts = ["So it has a total of 42", "So it has a total of 42", "<answer>42</answer> so"]
     rows = {"prompts": ["p"] * 3, "completions": texts, "answer": ["42"] * 3}
     assert resolve("accuracy(plain=true)")(**rows, finish_reasons=["length", "stop", "length"]) == [0.0, 1.0, 1.0]
 

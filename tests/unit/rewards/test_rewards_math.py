@@ -103,7 +103,7 @@ def test_an_unknown_word_after_a_number_is_not_a_unit():
 
 
 def test_a_space_between_groups_of_digits_is_read_where_it_can_only_be_that():
-    assert (normalise(r"10\,000"), normalise(r"1,\,200"), normalise("10 000")) == ("10,000", "1, 200", "10 000")
+    assert (normalise(r"10\,000"), normalise(r"1,\,200"), normalise("10 000")) == ("10,000", "1, 200", "10000")
 
 
 def test_golds_that_nobody_can_answer_in_their_own_words_are_found_by_their_positions():

@@ -3,6 +3,7 @@
 Every function here is pure and linear in the length of the text, whatever the text holds.
 
 thinking.py        what is thought and what is said
+wording.py         words around a number: which lead to it, which are a noun, which change its value
 answers.py         `<answer>...</answer>`, boxes, `####`, and the first of these that a text has
 calls.py           tool calls, in the form of each family of models
 call_records.py    tool calls in JSON

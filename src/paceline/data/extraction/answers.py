@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Sequence
+from itertools import islice
+
+from paceline.data.extraction.wording import CLOSING_WORDS, DENIAL, leads
 
 OPEN_ANSWER, CLOSE_ANSWER = "<answer>", "</answer>"
 
@@ -31,8 +34,9 @@ def stand_once_in_order(text: str, marks: Sequence[str]) -> bool:
     return places == sorted(places)
 
 
-_AROUND = re.compile(r"(?:[a-zA-Z']{2,}|(?<![a-zA-Z])[aAI](?![a-zA-Z])|[\s.,:;!$*])*")
-"""Words and their punctuation, which an answer may hold around its one box."""
+_BEHIND_BOX = re.compile(r"[$*]*(?:\\[)\]])?(?P<words>(?:[^0-9\\{}]|\\text\s*\{[^{}0-9\\]*\})*)")
+_LONGEST_AROUND = 200
+"""Characters before or behind a box that are read as words around it."""
 _BOX_TOKEN = re.compile(r"(?P<box>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 
 
@@ -64,20 +68,37 @@ def last_boxed(text: str) -> str | None:
 
 
 def unboxed(answer: str) -> str:
-    r"""Return the innermost content of an answer that is one box, or one box among words; any other answer as it is.
+    r"""Return the innermost content of an answer that is one box, with the words behind it; any other as it is.
 
-    >>> unboxed(r"$\boxed{42}$"), unboxed(r"The answer is \boxed{42}."), unboxed(r"2\boxed{42}")
-    ('42', '42', '2\\boxed{42}')
+    In front of the box only words that lead to an answer may stand. Those behind it belong to the answer, unless they
+    say nothing of its value.
+
+    >>> [unboxed(text) for text in (r"$\boxed{42}$", r"The answer is \boxed{42}.", r"\boxed{42} thousand")]
+    ['42', '42', '42 thousand']
+    >>> unboxed(r"2\boxed{42}"), unboxed(r"not \boxed{42}")
+    ('2\\boxed{42}', 'not \\boxed{42}')
     """
     found = _boxes(answer)
     if not found:
         return answer
     start, _, end = found[0]
-    around = answer[:start], answer[end:]
-    if not all(_AROUND.fullmatch(part) for part in around):
+    _, content_start, content_end = found[-1]
+    if start > _LONGEST_AROUND or len(answer) - end > _LONGEST_AROUND:
         return answer
-    _, content_start, end = found[-1]
-    return answer[content_start : end - 1].strip()
+    behind = _BEHIND_BOX.fullmatch(answer[end:])
+    if not behind or not _leads_to_box(answer[:start]):
+        return answer
+    content = answer[content_start : content_end - 1].strip()
+    words = CLOSING_WORDS.sub("", " " + behind["words"].strip(" \n\t.!$*")).strip(" \n\t.!$*")
+    return f"{content} {words}" if words.strip(",:;") else content
+
+
+def _leads_to_box(text: str) -> bool:
+    """Return whether a text says nothing but that a box comes: words that lead to it, `x =`, signs of maths mode."""
+    text = re.sub(r"\\[(\[]$", "", text.strip(" \n\t$*")).strip(" \n\t$*")
+    if text.endswith("="):
+        text = re.sub(r"(?<![\w\\])[a-zA-Z]$", "", re.sub(r"\\[(\[]", "", text[:-1]).strip(" $"))
+    return leads(text)
 
 
 def last_hashes(text: str) -> str | None:
@@ -112,34 +133,47 @@ def final_answer(text: str, *, plain: bool = False) -> str | None:
     return None
 
 
-_LEAD_IN = re.compile(r"\banswer(?:\s+is\b|\s*[:=])|[=≈]", re.IGNORECASE)
+_LEAD_IN = re.compile(r"\banswer(?:\s+is\b|\s*[:=])|(?<![!<>=~≠≈])=(?![=>])|(?=≈)", re.IGNORECASE)
 _EMPHASIS = re.compile(r"\*\*|__")
 _NUMBER = re.compile(
     r"(?<![\w^.,/+*-])[-\N{MINUS SIGN}]?[$€£]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:/[0-9]+)?%?(?![\w^/+*])"
 )
-_DENIAL = re.compile(
-    r"\b(?:not|no|never|neither|nor|wrong|cannot)\b|n't\b|n\N{RIGHT SINGLE QUOTATION MARK}t\b", re.IGNORECASE
-)
 _DIGITS = re.compile("[0-9]+")
-_WORDS = re.compile(r"[\w\s.,;:!?'\"()$€£%/\N{MINUS SIGN}-]*")
+_WORDS = re.compile(r"[\w\s.,:;!?'\"()$€£%/\N{MINUS SIGN}-]*")
 
 
 def plain_answer(text: str) -> str | None:
     """Return the answer that the last line states; None for an empty text.
 
-    It is the text after the line's last `answer is`, `answer:` or `=`. If words stand around exactly one number there,
-    and none of them denies it, it is that number. Several numbers are no answer: `41 or 42` stays as it is and equals
-    nothing. What stands before the `=` is not looked at: a wrong sum with the right result is right.
+    It is the text after the line's last `answer is`, `answer:` or `=`. If exactly one number stands there, words that
+    lead to it are left out, and so are words behind it that say nothing of its value: `42 apples`, but `42 thousand`.
+    Any other word in front leaves the number unread: `less than 42` equals nothing. Several numbers are no answer
+    either, nor is a line that denies anything. What stands before the `=` is not looked at: a wrong sum with the right
+    result is right.
 
     >>> [plain_answer(line) for line in ("The answer is 42.", "So 6 * 7 = 42 apples", "It is 41 or 42", "It is not 42")]
-    ['42', '42', 'It is 41 or 42', 'It is not 42']
+    ['42', '42 apples', 'It is 41 or 42', 'It is not 42']
     """
     lines = text.strip().splitlines()
     if not lines:
         return None
     line = _EMPHASIS.sub("", lines[-1]).strip()
-    *_, end = (0, *(match.end() for match in _LEAD_IN.finditer(line)))
+    if DENIAL.search(line):
+        return line
+    *_, (start, end) = ((0, 0), *(match.span() for match in _LEAD_IN.finditer(line)))
+    if line[start:end].lower().startswith("answer") and not leads(_clause(line[:start])):
+        return line
     rest = line[end:].strip() or line
-    numbers = _NUMBER.findall(rest) if _WORDS.fullmatch(rest) else []
-    is_alone = len(numbers) == 1 and _DIGITS.findall(rest) == _DIGITS.findall(numbers[0]) and not _DENIAL.search(line)
-    return numbers[0] if is_alone else rest
+    numbers = list(islice(_NUMBER.finditer(rest), 2)) if _WORDS.fullmatch(rest) else []
+    if len(numbers) != 1 or _DIGITS.findall(rest) != _DIGITS.findall(numbers[0][0]):
+        return rest
+    before, behind = rest[: numbers[0].start()], rest[numbers[0].end() :]
+    if not leads(before.replace("$", "")) or len(behind) > _LONGEST_AROUND:
+        return rest
+    behind = CLOSING_WORDS.sub("", " " + behind.strip(" .!?;:,)\"'")).strip(" .!?;:,")
+    return f"{numbers[0][0]} {behind}".strip()
+
+
+def _clause(text: str) -> str:
+    """The end of a text, after its last punctuation mark."""
+    return text[max(text.rfind(mark) for mark in ".,:;!?()=") + 1 :]

@@ -11,7 +11,12 @@ _GREEK = (
     "upsilon|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Sigma|Phi|Psi|Omega"
 )
 # Letters only: with any command for a name, `\not = 42` would give 42 the name `\not`.
-NAME = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))" + r"(?:_\{?\w+\}?)?(?:\([a-z]\))?"
+NAME = rf"(?:[a-zA-Z]|\\(?:{_GREEK})(?![a-zA-Z]))" + r"(?:_\{?\w+\}?)?(?:\([a-zA-Z]\))?"
+LABEL = (
+    rf"(?:{NAME}|(?:m ?|\\text ?\{{ ?m ?\}} ?)?\\angle ?\{{? ?[A-Z]{{1,3}} ?\}}?"
+    r"|[A-Z]{2}|\|[A-Z]{2}\||\\overline ?\{ ?[A-Z]{2} ?\})"
+)
+"""A name of a value: a letter, or what geometry calls an angle or a segment."""
 _BOUND = r"(?:[^<>=a-zA-Z\\,;]|\\(?:frac|sqrt|pi|infty)(?![a-zA-Z]))+"
 _BELOW, _ABOVE = r"(?:<|\\le(?![a-zA-Z]))", r"(?:>|\\ge(?![a-zA-Z]))"
 _BETWEEN = tuple(re.compile(rf"({_BOUND})({sign}) ?({NAME}) ?({sign})({_BOUND})") for sign in (_BELOW, _ABOVE))
@@ -20,16 +25,36 @@ _ONE_SIDED_REVERSED = re.compile(rf"({_BOUND})({_BELOW}|{_ABOVE}|\\ne(?![a-zA-Z]
 _VALUE_FIRST = re.compile(rf"({_BOUND})= ?({NAME})")
 _FLIPPED = {"<": ">", ">": "<", r"\le": r"\ge", r"\ge": r"\le", r"\ne": r"\ne"}
 _OPEN, _CLOSE = {"<": "(", ">": "(", r"\le": "[", r"\ge": "["}, {"<": ")", ">": ")", r"\le": "]", r"\ge": "]"}
+_AND, _OR = r"and|und|et", r"or|oder|ou"
+_AND_SIGNS, _OR_SIGNS = r"和|与|且|及|そして", r"或者|或|または|又は"
 _CONJUNCTION = re.compile(
-    r"(?:\\q?quad|\s)*(?:\\(?:text|mathrm)\s*\{\s*(or|and)\s*\}|(?<![a-zA-Z\\])(or|and)(?![a-zA-Z])|\\(lor|vee)(?![a-zA-Z]))"
+    rf"(?:\\q?quad|\s)*(?:\\(?:text|mathrm)\s*\{{\s*({_OR}|{_AND}|{_OR_SIGNS}|{_AND_SIGNS})\s*\}}"
+    rf"|((?<![a-zA-Z\\])(?:{_OR}|{_AND})(?![a-zA-Z])|{_OR_SIGNS}|{_AND_SIGNS})|\\(lor|vee)(?![a-zA-Z]))"
     r"(?:\\q?quad|\s)*"
 )
+_ANDS = frozenset(f"{_AND}|{_AND_SIGNS}".split("|"))
 _PLAIN_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{2,}|\\text")
 _PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
 _MATRIX = re.compile(
     r"[\[(]?\s*\\begin\{(?P<kind>[pb]?matrix|array|smallmatrix)\}(?:\s*\{[lcr| ]*\})?"
     r"(?P<body>(?:(?!\\begin).)*)\\end\{(?P=kind)\}\s*[\])]?",
     re.DOTALL,
+)
+_SYSTEM = re.compile(
+    r"(?:\\\{)?\s*\\begin\{(?P<kind>aligned|align\*?|cases|array|gathered|split)\}(?:\{[lcr ]*\})?"
+    r"(?P<body>(?:(?!\\begin).)*)\\end\{(?P=kind)\}",
+    re.DOTALL,
+)
+_EQUATION = re.compile(r"([a-zA-Z](?:_\{?\w+\}?)?) ?= ?([^=]+)")
+_NAMED_TUPLE = re.compile(r"(\([^()=]*\)) ?= ?(\(.*\))")
+_INTERVAL_PART = r"[\[\](] ?[^\[\]();,]+[,;][^\[\]();,]+[\[\])]"
+_INTERVALS = re.compile(rf"(?:{NAME} ?\\in ?)?{_INTERVAL_PART}(?: ?\\cup ?{_INTERVAL_PART})*")
+_SET_BUILDER = re.compile(
+    rf"\\\{{ ?(?P<name>{NAME}) ?(?:\\in ?\(-\\infty,\\infty\) ?)?(?:\\mid(?![a-zA-Z])|\\vert(?![a-zA-Z])|\||:)"
+    r" ?(?P<condition>[^|:]*?)(?:, ?(?P=name) ?\\in ?\(-\\infty,\\infty\))? ?\\\}"
+)
+_TRANSPOSED = re.compile(
+    r"(?P<row>[\[(].*[\])]) ?\^ ?\{? ?(?:T|\\top|\\intercal|\\(?:mathrm|mathsf|text) ?\{ ?T ?\}) ?\}?"
 )
 
 
@@ -79,6 +104,43 @@ def is_matrix(text: str) -> bool:
     return _MATRIX.fullmatch(text) is not None
 
 
+def matrix_of_list(text: str) -> Collection | None:
+    """The matrix that is written as a list of its rows, `[[1,2],[3,4]]`, or as a row transposed, `[1,2]^T`."""
+    if transposed := _TRANSPOSED.fullmatch(text):
+        brackets, inner = _outer_brackets(transposed["row"])
+        cells = split(inner)
+        if not brackets or any(cell[:1] in "([{" for cell in cells):
+            return None
+        return Collection(brackets=f"matrix {len(cells)}x1", elements=tuple(cells))
+    brackets, inner = _outer_brackets(text)
+    rows = [_outer_brackets(row) for row in split(inner)]
+    if brackets not in ("[]", "()") or any(row[0] != brackets for row in rows):
+        return None
+    cells_of_rows = [split(row) for _, row in rows]
+    shape = "x".join([str(len(rows)), *sorted({str(len(row)) for row in cells_of_rows})])
+    return Collection(brackets=f"matrix {shape}", elements=tuple(cell for row in cells_of_rows for cell in row))
+
+
+def equations(text: str) -> dict[str, str] | None:
+    """The values of a system `x=2, y=3` or `(x,y)=(2,3)` by their names; None for anything else.
+
+    Two names or more, each once. A value that names one of the others is none that is solved for.
+    """
+    if found := _NAMED_TUPLE.fullmatch(text):
+        names, values = ([part.strip() for part in split(_outer_brackets(group)[1])] for group in found.groups())
+        pairs = list(zip(names, values, strict=False)) if len(names) == len(values) else []
+    else:
+        matched = [_EQUATION.fullmatch(part) for part in split(text)]
+        pairs = [(part[1], part[2].strip()) for part in matched if part] if all(matched) else []
+    by_name = {name.replace("{", "").replace("}", ""): value for name, value in pairs}
+    return by_name if len(by_name) == len(pairs) >= 2 else None
+
+
+def values_by_name(system: dict[str, str]) -> Collection:
+    """The tuple of the values, in the order of the alphabet of their names."""
+    return Collection(brackets="()", elements=tuple(value for _, value in sorted(system.items())))
+
+
 def split(text: str, *, separator: str = ",") -> list[str]:
     """The parts between the separators (for commas, semicolons too) that stand outside every bracket."""
     parts, depth, start, position = list[str](), 0, 0, 0
@@ -100,9 +162,11 @@ def as_membership(text: str) -> str:
     Alternatives become one answer: `x<1 or x>3` a union, `x=1 or 2` the list `x=1,2`. `x>2 and x<5` is `2<x<5`, and
     `5=x` becomes `x=5`.
     """
+    text = _listed(text)
     # The parts that `or` and `and` join, and the words used; words that join other words are left alone.
     pieces = _CONJUNCTION.split(text)
-    parts, joins = pieces[::4], {word for word in pieces if word in ("or", "and")}
+    words = [word for position, word in enumerate(pieces) if position % 4 and word]
+    parts, joins = pieces[::4], {"and" if word in _ANDS else "or" for word in words}
     if len(parts) > 1 and all(part.strip() and not _PLAIN_WORD.search(part) for part in parts):
         parts = [part.strip(" ,") for part in parts]
     else:
@@ -117,6 +181,31 @@ def as_membership(text: str) -> str:
         if "and" not in joins:
             return f"{named[0][0]}\\in " + r"\cup ".join(interval for _, interval in named)
     return ",".join(map(_name_first, parts))
+
+
+def is_alternative(text: str) -> bool:
+    """Return whether the text joins anything by `or`."""
+    pieces = _CONJUNCTION.split(text)
+    return any(word and word not in _ANDS for position, word in enumerate(pieces) if position % 4)
+
+
+def _listed(text: str) -> str:
+    r"""Systems as lists, sets by a condition as the condition, intervals with turned brackets as others write them.
+
+    `\begin{cases}x=2\\y=3\end{cases}` becomes `x=2, y=3`, `\{x \mid x>1\}` `x>1`, and `]1,2[` `(1,2)`.
+    """
+    if system := _SYSTEM.fullmatch(text):
+        body = system["body"].strip().removesuffix(r"\\")
+        rows = [row.replace("&", "").strip(" ,;.") for row in re.split(r"\\\\", body)]
+        if len(rows) > 1 and all(_EQUATION.fullmatch(row) for row in rows):
+            return ", ".join(rows)
+    if found := _SET_BUILDER.fullmatch(text):
+        member = as_membership(found["condition"])
+        return member if member != found["condition"] and member.startswith(found["name"]) else text
+    if ("]" in text or "[" in text) and _INTERVALS.fullmatch(text):
+        opened = re.sub(r"(^|\\cup ?|\\in ?)\]", r"\1(", text)
+        return re.sub(r"\[(?=$| ?\\cup)", ")", opened)
+    return text
 
 
 def _interval(text: str) -> tuple[str, str] | None:

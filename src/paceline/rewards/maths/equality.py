@@ -9,47 +9,51 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from paceline.rewards.maths.elements import NAME, as_membership, collection, is_matrix, split
+from paceline.rewards.maths.choices import all_chosen, chosen, is_choice, several_choices
+from paceline.rewards.maths.elements import (
+    LABEL,
+    NAME,
+    as_membership,
+    collection,
+    equations,
+    is_alternative,
+    is_matrix,
+    matrix_of_list,
+    split,
+    values_by_name,
+)
 from paceline.rewards.maths.notation import normalise
-from paceline.rewards.maths.quantities import parse_quantity, same_quantity, same_unit, scaled_unit
+from paceline.rewards.maths.quantities import parse_quantity, same_quantity
+from paceline.rewards.maths.roundings import approximated, is_decimal
 from paceline.rewards.maths.symbolic import is_bounded
+from paceline.rewards.maths.times import parse_time, same_time
+from paceline.rewards.maths.units import same_unit, scaled_unit
+from paceline.rewards.maths.words import bare_words, same_words
 
 MAX_LENGTH = 4096  # Characters; nothing longer is compared but as text
 MAX_DEPTH = 20  # Nested brackets; the LaTeX grammar needs about twice the time for each five levels more
 
 Prove = Callable[[str, str], bool]
 
-_CHOICE = re.compile(r"\(?([A-J])\)?")
-_CHOSEN = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) ?:? ?)?\(?([A-J])[).:]*")
-_CHOSEN_WITH_TEXT = re.compile(
-    r"\(?([A-J])[).:]+ ?(?!.*(?<![a-zA-Z])"
-    r"(?:[A-J]|[Oo]r|[Aa]nd|[Nn]ot?|[Ww]rong|[a-z]+n't|[Mm]aybe|[Pp]erhaps|[Ee]lse)(?![a-zA-Z])).+",
-    re.DOTALL,
-)
-_WRAPPED_TEXT = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
-_ASSIGNMENT = re.compile(rf"({NAME}|\({NAME}(?:, ?{NAME})+\)) ?(?:=|\\in(?![a-zA-Z])) ?([^=]+)")
+_ASSIGNMENT = re.compile(rf"({LABEL}|\({NAME}(?:, ?{NAME})+\)) ?(?:=|\\in(?![a-zA-Z])) ?([^=]+)")
 _CALCULATED = re.compile(r"((?:[-0-9., +*/^(){}]|\\(?:times|cdot|div|frac|sqrt)(?![a-zA-Z]))*[0-9)}]) ?= ?([^=]+)")
 """A calculation with numbers and its result: `6 * 7 = 42`."""
+_CONGRUENCE = re.compile(rf"(?:({NAME}) ?\\equiv ?)?([^=\\]+?) ?\\pmod\{{(\w+)\}}")
 _RELATION = re.compile(r"=|\\in(?![a-zA-Z])")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-z]+\*?\}|\\[a-zA-Z]+")
 _WORD = re.compile(r"[a-zA-Z]{4,}|(?<![a-zA-Z])(?:or|and|not|is|no|yes|the|if|all|any)(?![a-zA-Z])|[^\x00-\x7f°]")
-_SMALL_WORDS = {
-    *("a", "all", "an", "and", "any", "as", "at", "both", "by", "even", "false", "i", "if", "in", "is"),
-    *("it", "no", "none", "odd", "of", "on", "or", "the", "to", "true", "yes"),
-}
-"""In any case these are words; other short texts may be products of variables, formulas or genotypes."""
 _CONSTANT = re.compile(r"\+ ?[cC]$")
 _PRODUCT = re.compile(r"[a-zA-Z]{1,3}")  # Beside an expression these letters are one too
 _LETTERS = re.compile(r"(?=.*[a-zA-Z]{2})(?!.* - )[a-zA-Z][a-zA-Z' -]+")
-_TIME = re.compile(r"([0-9]{1,2}):([0-5][0-9])(?::([0-5][0-9]))?\s*(?:\\text\s*\{)?\s*([aApP])?\.?(?(4)[mM]\.?)\s*\}?")
 _NOT_MATHS = re.compile(
     r"[0-9]\s+[0-9]|[0-9)]\s*_|[0-9]\.[0-9]*\.|:|\$"
     r"|\.\.\.|\\(?:quad|qquad|[lc]?dots|f?boxed|approx|equiv|sim|simeq|cong|to|[hv]?phantom|color|textcolor|[A-Za-z]*arrow|[(\[)\]])"
 )
 _SPELLED = re.compile(
     r"[0-9A-F]+ ?_ ?\{? ?[0-9]{1,2} ?\}?|[0-9.]+(?: ?: ?[0-9.]+)+|[^\\]*\\equiv[^\\]*\\p?mod ?\{\w+\}"
+    r"|[^\\]*\\operatorname\{\w+\}[^\\]+"
 )
-"""A number in a base, a ratio, a congruence: compared as they are spelled."""
+"""A number in a base, a ratio, a congruence, a function that algebra does not know: compared as they are spelled."""
 _TEXT_UNIT = re.compile(r"(.+?)(\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\s*\^\s*\{?\s*[23]\s*\}?)?)")
 _POWER_OF_TEN = re.compile(r"(?<=[0-9]) ?\\(?:times|cdot) ?(?=10 ?\^)")
 _NUMERAL = re.compile(r"[0-9.]+")
@@ -143,56 +147,128 @@ def _defer(*_: str) -> bool:
 def _verdict(gold: str, answer: str, prove: Prove) -> EqualityVerdict:
     if not gold or not answer or gold == answer:
         return EqualityVerdict(equal=bool(gold) and gold == answer, rule="same text")
-    gold_number, answer_number = parse_quantity(gold), parse_quantity(answer)
-    if gold_number and answer_number:
-        return EqualityVerdict(equal=same_quantity(gold_number, answer_number), rule="quantities")
-    if choice := _CHOICE.fullmatch(gold):
-        return EqualityVerdict(equal=_chosen(answer) == choice[1], rule="choice")
-    if (time := _TIME.fullmatch(gold)) and (given := _TIME.fullmatch(answer)):
-        return EqualityVerdict(equal=_same_time(time, given), rule="time")
-    if gold_number and (calculated := _CALCULATED.fullmatch(answer)):
-        # The result is the gold number and its calculation is right; `41 = 42` calculates nothing.
-        left, result = calculated[1].strip(), calculated[2].strip()
-        given_number = None if parse_quantity(left) else parse_quantity(result)
-        is_gold = given_number is not None and same_quantity(gold_number, given_number)
-        return EqualityVerdict(equal=is_gold and is_bounded(left) and prove(result, left), rule="assignment")
+    for rule, judge in _RULES:
+        if (equal := judge(gold, answer, prove)) is not None:
+            return EqualityVerdict(equal=equal, rule=rule)
+    is_number = parse_quantity(gold) is not None
+    has_alternative = is_alternative(gold) or is_alternative(answer)
     gold, answer = as_membership(gold), as_membership(answer)
+    if not has_alternative and (equal := _same_system(gold, answer, prove)) is not None:
+        return EqualityVerdict(equal=equal, rule="assignment")
     if _assigned(gold) or _assigned(answer):
         return EqualityVerdict(equal=_equal_assigned(gold, answer, prove), rule="assignment")
+    return _compare_elements(gold, answer, prove) or _compare_expressions(gold, answer, prove, gold_is_number=is_number)
+
+
+def _same_quantities(gold: str, answer: str, _: Prove) -> bool | None:
+    quantities = parse_quantity(gold), parse_quantity(answer)
+    return same_quantity(quantities[0], quantities[1]) if quantities[0] and quantities[1] else None
+
+
+def _same_roundings(gold: str, answer: str, prove: Prove) -> bool | None:
+    """Compare where one has a mark of approximation. That makes another answer of an exact integer or fraction."""
+    (gold_value, is_rounded), (answer_value, is_approximate) = approximated(gold), approximated(answer)
+    if not is_rounded and not is_approximate:
+        return None
+    return (is_rounded or is_decimal(gold)) and _equal(prove, gold_value, answer_value)
+
+
+def _same_choices(gold: str, answer: str, _: Prove) -> bool | None:
+    if choice := is_choice(gold):
+        return chosen(answer) == choice
+    choices = several_choices(gold)
+    if not choices:
+        return None
+    given = all_chosen(answer)
+    return choices == given if given or is_alternative(answer) else None
+
+
+def _same_times(gold: str, answer: str, _: Prove) -> bool | None:
+    times = parse_time(gold), parse_time(answer)
+    return same_time(times[0], times[1]) if times[0] and times[1] else None
+
+
+def _same_congruences(gold: str, answer: str, _: Prove) -> bool | None:
+    first, second = _CONGRUENCE.fullmatch(gold), _CONGRUENCE.fullmatch(answer)
+    if not first or not second:
+        return None
+    names = {_bare(found[1]) for found in (first, second) if found[1]}
+    return len(names) <= 1 and first[3] == second[3] and _bare(first[2]) == _bare(second[2])
+
+
+def _same_result(gold: str, answer: str, prove: Prove) -> bool | None:
+    """Compare a gold number with the result of a calculation, which must be right; `41 = 42` calculates nothing."""
+    number, calculated = parse_quantity(gold), _CALCULATED.fullmatch(answer)
+    if not number or not calculated:
+        return None
+    left, result = calculated[1].strip(), calculated[2].strip()
+    given = None if parse_quantity(left) else parse_quantity(result)
+    return given is not None and same_quantity(number, given) and is_bounded(left) and prove(result, left)
+
+
+_RULES: tuple[tuple[str, Callable[[str, str, Prove], bool | None]], ...] = (
+    ("quantities", _same_quantities),
+    ("approximation", _same_roundings),
+    ("choice", _same_choices),
+    ("time", _same_times),
+    ("congruence", _same_congruences),
+    ("assignment", _same_result),
+)
+"""Rules that judge the texts as they are, in this order; None: the rule does not know both."""
+
+
+def _compare_elements(gold: str, answer: str, prove: Prove) -> EqualityVerdict | None:
+    """Compare where either has elements; None where it takes algebra."""
     gold_elements, answer_elements = collection(gold), collection(answer)
-    if gold_elements or answer_elements:
-        same = gold_elements and answer_elements and gold_elements.matches(answer_elements, partial(_equal, prove))
-        # A set or matrix that is the result of an operation takes algebra.
-        is_joined = any(mark in text for text in (gold, answer) for mark in (r"\cup", r"\cap", r"\setminus"))
-        are_matrices = r"\begin" in gold and r"\begin" in answer
-        if same or not (is_joined or (are_matrices and not (is_matrix(gold) and is_matrix(answer)))):
-            return EqualityVerdict(equal=bool(same), rule="collection")
-        if _is_set_undone(gold, answer):
-            return EqualityVerdict(equal=False, rule="unfinished")
-    return _compare_expressions(gold, answer, prove, gold_is_number=gold_number is not None)
-
-
-def _chosen(answer: str) -> str | None:
-    """The letter that an answer chooses, alone or before the text of the choice: `C`, `(C)`, `C. 42`; one only."""
-    plain = _WRAPPED_TEXT.sub(r"\1", answer).strip()
-    given = _CHOSEN.fullmatch(plain) or _CHOSEN_WITH_TEXT.fullmatch(plain)
-    return given[1] if given else None
+    if is_matrix(gold) != is_matrix(answer):  # one of them may be a list of rows
+        gold_elements = gold_elements if is_matrix(gold) else matrix_of_list(gold) or gold_elements
+        answer_elements = answer_elements if is_matrix(answer) else matrix_of_list(answer) or answer_elements
+    if not gold_elements and not answer_elements:
+        return None
+    same = gold_elements and answer_elements and gold_elements.matches(answer_elements, partial(_equal, prove))
+    # A set or matrix that is the result of an operation takes algebra.
+    is_joined = any(mark in text for text in (gold, answer) for mark in (r"\cup", r"\cap", r"\setminus"))
+    are_matrices = r"\begin" in gold and r"\begin" in answer
+    if same or not (is_joined or (are_matrices and not (is_matrix(gold) and is_matrix(answer)))):
+        return EqualityVerdict(equal=bool(same), rule="collection")
+    return EqualityVerdict(equal=False, rule="unfinished") if _is_set_undone(gold, answer) else None
 
 
 def _equal(prove: Prove, gold: str, answer: str) -> bool:
     return _verdict(gold, answer, prove).equal
 
 
+def _same_system(gold: str, answer: str, prove: Prove) -> bool | None:
+    """Compare the values of two systems by their names, or of one with a tuple; None where it is none of that."""
+    first, second = equations(gold), equations(answer)
+    if first and second:
+        return first.keys() == second.keys() and all(_equal(prove, first[name], second[name]) for name in first)
+    if not first and not second:
+        return None
+    # A tuple that names its own values, `(b,a)=(1,2)`, has them in another order than that of their names.
+    if any(system and text.startswith("(") for system, text in ((first, gold), (second, answer))):
+        return None
+    one, other = (
+        values_by_name(system) if system else collection(text) for system, text in ((first, gold), (second, answer))
+    )
+    if not one or not other or one.brackets != other.brackets:
+        return None
+    return one.matches(other, partial(_equal, prove))
+
+
 def _assigned(text: str) -> re.Match[str] | None:
     """The name and the value of `name = value`; None for anything else: `x = x+1`, a list of assignments."""
     found = _ASSIGNMENT.fullmatch(text) if len(split(text)) == 1 else None
-    return found if found and found[1] not in found[2] and _are_balanced(found[1]) else None
+    if not found or not _are_balanced(found[1]):
+        return None
+    value = found[2] if found[1].startswith("\\") else re.sub(r"\\[a-zA-Z]+", " ", found[2])  # `t` is not in `\infty`
+    return None if found[1] in value else found
 
 
 def _equal_assigned(gold: str, answer: str, prove: Prove) -> bool:
     """Equal where at least one text gives its value a name: a name may be left out, two names must agree."""
     named_gold, named_answer = _assigned(gold), _assigned(answer)
-    if named_gold and named_answer and _bare(named_gold[1]) == _bare(named_answer[1]):
+    if named_gold and named_answer and _bare_name(named_gold[1]) == _bare_name(named_answer[1]):
         return _equal(prove, named_gold[2].strip(), named_answer[2].strip())
     if named_gold and named_answer and (r"\in" in gold or r"\in" in answer):
         return False
@@ -221,7 +297,7 @@ def _compare_expressions(gold: str, answer: str, prove: Prove, *, gold_is_number
     # One of them is language; `xy` beside `x*y` is a product, beside `yx` it is a word.
     language = [text for text in (gold, answer) if _is_words(text)]
     if len(language) == 2 or any(not _PRODUCT.fullmatch(text) for text in language):
-        return EqualityVerdict(equal=_same_words(_words(gold), _words(answer)), rule="words")
+        return EqualityVerdict(equal=same_words(bare_words(gold), bare_words(answer)), rule="words")
     if _NOT_MATHS.search(gold) or _NOT_MATHS.search(answer):
         same = _bare(gold) == _bare(answer) and not re.search(r"[0-9] [0-9]", gold + answer)
         return EqualityVerdict(equal=same, rule="words")
@@ -260,53 +336,14 @@ def _is_words(text: str) -> bool:
     return _WORD.search(bare) is not None or _LETTERS.fullmatch(text) is not None or text.isalpha()
 
 
-def _words(text: str) -> str:
-    """The words without fonts, quotation marks and what ends a sentence; an apostrophe at the end may be a prime."""
-    plain = _WRAPPED_TEXT.sub(r"\1", text)
-    plain = re.sub(r"\s+", " ", plain).strip(' .!"')
-    return plain[1:-1] if len(plain) > 2 and plain[0] == plain[-1] == "'" else plain
-
-
-def _same_words(gold: str, answer: str) -> bool:
-    """Return whether two texts are the same words as in a sentence: `Paris` and `paris`, not `Bb` and `BB`."""
-    if gold.casefold() != answer.casefold() or len(gold) == 1:
-        return gold == answer
-    pairs = list(zip(gold.split(" "), answer.split(" "), strict=True))
-    return all(
-        one == other or other.casefold() in _SMALL_WORDS or (_is_spelled(one) and _is_spelled(other))
-        for one, other in pairs
-    )
-
-
-def _is_spelled(word: str) -> bool:
-    """Return whether the case of its letters is what language does with a word, and says nothing of its own.
-
-    Short capitals may be a product, a formula or a genotype, and so may a short text with a letter in both cases.
-    """
-    letters = "".join(filter(str.isalpha, word))
-    if len(letters) < 3:
-        return False
-    if letters.isupper():
-        return len(letters) > 4
-    is_name = letters[0].isupper() and letters[1:].islower()
-    return letters.islower() or (is_name and (len(letters) > 3 or letters[0].lower() not in letters))
+def _bare_name(name: str) -> str:
+    r"""One spelling of a name: `m\angle ABC` is `\angle{ABC}`, `\overline{AB}` is `AB`."""
+    return re.sub(r"^(?:m|\\text\{m\})(?=\\angle)|\\overline|[{}|]", "", _bare(name))
 
 
 def _bare(text: str) -> str:
     """Without spaces and braces around a base: `101_{2}` is `101_2`."""
     return re.sub(r"_\{([0-9]+)\}", r"_\1", text.replace(" ", ""))
-
-
-def _same_time(gold: re.Match[str], answer: re.Match[str]) -> bool:
-    """The same time of day or duration; `a.m.` may be left out on one side, and 5:30 p.m. is 17:30."""
-    gold_hour, answer_hour = int(gold[1]), int(answer[1])
-    half, given_half = (gold[4] or "").lower(), (answer[4] or "").lower()
-    if half and given_half and half != given_half:
-        return False
-    if half != given_half and max(gold_hour, answer_hour) > 12:
-        hours = ((gold_hour, half), (answer_hour, given_half))
-        gold_hour, answer_hour = (hour % 12 + 12 * (part == "p") if part else hour for hour, part in hours)
-    return (gold_hour, gold[2], gold[3] or "00") == (answer_hour, answer[2], answer[3] or "00")
 
 
 def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
@@ -335,9 +372,12 @@ def _is_unfinished(gold: str, answer: str, *, gold_is_number: bool) -> bool:
 
 
 def _recognises(gold: str, parse: Callable[[str], bool]) -> bool:
-    if not gold or _PLACEHOLDER.fullmatch(_words(gold).casefold()):
+    if not gold or _PLACEHOLDER.fullmatch(bare_words(gold).casefold()):
         return False
-    if parse_quantity(gold) or _CHOICE.fullmatch(gold) or _TIME.fullmatch(gold) or _SPELLED.fullmatch(gold):
+    gold, _ = approximated(gold)
+    if parse_quantity(gold) or is_choice(gold) or several_choices(gold) or parse_time(gold):
+        return True
+    if _SPELLED.fullmatch(gold) or _CONGRUENCE.fullmatch(gold):
         return True
     gold = as_membership(gold)
     if assigned := _assigned(gold):

@@ -12,7 +12,11 @@ look like others are read as follows:
 | no-break, thin and ideographic spaces                | a space; between groups of three digits, a comma    |
 | zero-width characters, soft hyphen                   | nothing                                             |
 | marks that change the direction of writing           | themselves, which equal nothing                     |
+| bold and italic letters of mathematics               | the plain letter                                    |
 | letters of other alphabets                           | themselves: a Cyrillic A does not answer `A`        |
+| `=`, an arrow or `\therefore` in front                | nothing                                             |
+| underlines, and colours but white                    | nothing                                             |
+| `1 000`, `1'000`, `1_000`: groups of three digits    | `1000`                                              |
 """
 
 import re
@@ -37,6 +41,17 @@ _SYMBOLS = {
     "∩": r"\cap ",
     "∈": r"\in ",
     "∅": r"\emptyset ",
+    "≈": r"\approx ",
+    "\N{TILDE OPERATOR}": r"\sim ",
+    "≡": r"\equiv ",
+    "∠": r"\angle ",
+    "\N{DIVIDES}": r"\mid ",
+    "⇒": r"\Rightarrow ",
+    "→": r"\rightarrow ",
+    "∴": r"\therefore ",
+    "\N{SCRIPT SMALL E}": "e",
+    "\N{DOUBLE-STRUCK ITALIC SMALL E}": "e",
+    "\N{DOUBLE-STRUCK ITALIC SMALL I}": "i",
     "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}",
     **{
         sign: rf"\frac{{{above}}}{{{below}}}"
@@ -64,13 +79,63 @@ _DASHES = dict.fromkeys(
 _SPACES = dict.fromkeys("\u00a0\u2007\u2008\u3000", " ")
 _NOTHING = dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad", "")
 _FULL_WIDTH = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
-_CHARACTERS = str.maketrans(_FULL_WIDTH | _GREEK | _SYMBOLS | _DASHES | _SPACES | _NOTHING)
+_STYLED = {
+    chr(code): letter
+    for code in range(0x1D400, 0x1D7CC)
+    if len(letter := unicodedata.normalize("NFKC", chr(code))) == 1
+    and letter.isalpha()
+    and not re.search("DOUBLE-STRUCK|FRAKTUR|SCRIPT", unicodedata.name(chr(code), ""))
+}
+"""Bold, italic, sans-serif and monospaced letters; those of other alphabets, such as double-struck ones, differ."""
+_CHARACTERS = str.maketrans(
+    {sign: _GREEK.get(letter, letter) for sign, letter in _STYLED.items()}
+    | _FULL_WIDTH
+    | _GREEK
+    | _SYMBOLS
+    | _DASHES
+    | _SPACES
+    | _NOTHING
+)
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+
+_EDGE = re.compile(r"^(?:\\q?quad(?![a-zA-Z])|\\[,;:!]|\s)+|(?<!\\)\\(?:q?quad|[,;:!])$")
+_COLOUR = r"(?!white|none|transparent)[a-zA-Z]+"
+_FUNCTIONS = (
+    "sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|sinh|cosh|tanh|coth|ln|log|lg|exp|max|min|gcd|lcm|det|tg|ctg"
+    "|arcsinh|arsinh|asinh|arccosh|arcosh|acosh|arctanh|artanh|atanh"
+)
+_OPERATORS = "Re|Im|tr|Tr|rank|dim|ker|sgn|sign|deg|Var|Cov|arg|Arg|diag|span|adj"
+_MOD = r"\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}|\\[pb]?mod(?![a-zA-Z])|(?<![a-zA-Z\\])mod(?![a-zA-Z])"
+_MIXED_PART = r"[ ]?/|[ ]?\\frac|[ ][0-9]"
+
+
+def _joined(groups: re.Match[str]) -> str:
+    """`1 000` without what groups its digits."""
+    return re.sub("[ '_]", "", groups[0])
+
 
 _REWRITES = tuple(
     (sign, re.compile(pattern), replacement)
     for sign, pattern, replacement in (
+        ("phantom", r"\\[hv]?phantom\s*\{[^{}]*\}", ""),
+        ("color", rf"\\(?:text)?color\s*\{{{_COLOUR}\}}\s*(?=\{{)", ""),
+        ("color", rf"\\color\s*\{{{_COLOUR}\}}\s*", ""),
+        ("underline", r"(?<![0-9a-zA-Z.])\\underline\s*\{([^{}]*)\}(?![0-9a-zA-Z.])", r"\1"),
+        ("rm", r"\{\s*\\rm\s+([ei])\s*\}|\\rm\s+([ei])(?![a-zA-Z])", r"\1\2"),
+        ("{", r"\\(?:mathrm|text|operatorname|textrm|mathit|mathnormal|rm)\s*\{\s*([ei])\s*\}", r"\1"),
+        ("\\math", r"\\(?:mathbf|mathit|mathnormal|mathsf)\s*\{\s*([a-zA-Z])\s*\}", r"\1"),
+        ("{", rf"\\(?:operatorname\*?|mathrm|text|rm)\s*\{{\s*({_FUNCTIONS})\s*\}}", r"\\\1 "),
+        ("\\Re", r"\\(Re)(?![a-zA-Z])\s*", r"\\operatorname{\1}"),
+        ("\\Im", r"\\(Im)(?![a-zA-Z])\s*", r"\\operatorname{\1}"),
+        ("{", rf"\\(?:operatorname\*?|mathrm|text|rm)\s*\{{\s*({_OPERATORS})\s*\}}\s*", r"\\operatorname{\1}"),
+        ("sinh", r"\\(?:arcsinh|arsinh|asinh)(?![a-zA-Z])", r"\\arsinh "),
+        ("cosh", r"\\(?:arccosh|arcosh|acosh)(?![a-zA-Z])", r"\\arcosh "),
+        ("tanh", r"\\(?:arctanh|artanh|atanh)(?![a-zA-Z])", r"\\artanh "),
+        ("\\lg", r"\\lg(?![a-zA-Z])", r"\\log_{10} "),
+        ("tg", r"\\(c?)tg(?![a-zA-Z])", lambda found: r"\cot " if found[1] else r"\tan "),
+        ("mod", rf"\(\s*(?:{_MOD})\s*\{{?\s*(\w+)\s*\}}?\s*\)", r"\\pmod{\1}"),
+        ("mod", rf"(?:{_MOD})\s*\{{?\s*(\w+)\s*\}}?$", r"\\pmod{\1}"),
         ("frac", r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         ("frac", r"\\frac\s*([0-9])\s*([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
         ("frac", r"\\frac\s*([0-9])\s*\{([^{}]*)\}", r"\\frac{\1}{\2}"),
@@ -81,7 +146,9 @@ _REWRITES = tuple(
         ("\\,", r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", ","),
         ("{,}", r"\{,\}", ","),
         ("\\", r"(?<!\\)\\[,;: ]", " "),
+        ("~", r"^~", r"\\approx "),
         ("~", r"~", " "),
+        ("", rf"(?<![0-9a-zA-Z.,_^{{\\])[1-9][0-9]{{0,2}}(?:[ '_][0-9]{{3}})+(?![0-9_']|{_MIXED_PART})", _joined),
         ("\\!", r"\\!", ""),
         ("\\circ", r"\^\s*\{?\s*\\circ\s*\}?|\\circ$", "°"),
         ("\\degree", r"\\degree(?![a-zA-Z])", "°"),
@@ -120,10 +187,30 @@ _REWRITES = tuple(
 _PLAIN = re.compile(r"-?[0-9][0-9.,/]*[0-9]|-?[0-9]")
 _THIN_SPACE = re.compile(r"(?<=[0-9])[\u2009\u200a\u202f](?=[0-9]{3}(?![0-9]))")
 _SPACE = re.compile(r"\s+")
-_WRAPPER = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|textrm|mbox|boldsymbol|bm)\s*\{([^{}]*)\}", re.DOTALL)
-_SINGLETON = re.compile(r"\\\{((?!.*\\mid)(?:[^(),;\\]|\\[a-zA-Z])+)\\\}")
+_WRAPPER = re.compile(
+    r"\\(?:text|textbf|textit|mathrm|mathbf|textrm|mbox|boldsymbol|bm|emph|underline|colorbox\s*\{(?!black)[a-zA-Z]+\}"
+    r"|textcolor\s*\{(?!white)[a-zA-Z]+\}|(?:text)?color\s*\{(?!white)[a-zA-Z]+\}"
+    r"|overline(?=\{-?[0-9]+\}$|\{\\underline))\s*\{",
+    re.DOTALL,
+)
+"""A command that changes how its argument looks. White on white shows nothing, and is none."""
+_LEADING = re.compile(
+    r"(?:(?:=(?![=>])|=>|->|\\(?:Rightarrow|Longrightarrow|implies|therefore|rightarrow|longrightarrow|to)(?![a-zA-Z]))\s*)+"
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_MARKUP = re.compile(r"<(b|strong|i|em|u)>(.*)</\1>", re.DOTALL)
+_SINGLETON = re.compile(r"\\\{((?!.*\\mid|\s*[a-zA-Z]\s*(?:\\in[^|:]*)?(?:\||:|\\vert))(?:[^(),;\\]|\\[a-zA-Z])+)\\\}")
 """A set of one element. One letter after a backslash: the rest of a command reads as other characters, in one way."""
-_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
+_DELIMITERS = (
+    ("$$", "$$"),
+    ("$", "$"),
+    (r"\(", r"\)"),
+    (r"\[", r"\]"),
+    ("**", "**"),
+    ("__", "__"),
+    ("*", "*"),
+    ("`", "`"),
+)
 
 
 @lru_cache(maxsize=4096)
@@ -157,11 +244,32 @@ def _unwrapped(text: str) -> str:
     """One layer of wrapping less; the same text when there is none."""
     if text.endswith(".") and not text.endswith(".."):
         return text[:-1].rstrip()
+    if edge := _EDGE.search(text):
+        return (text[: edge.start()] + text[edge.end() :]).strip()
+    if text.endswith("~"):
+        return text.rstrip("~ ")
     for start, end in _DELIMITERS:
         inner = text[len(start) : -len(end)]
         if text.startswith(start) and text.endswith(end) and inner.strip() and start not in inner:
             return inner.strip()
     if single := _SINGLETON.fullmatch(text):
         return single[1].strip()
-    whole = _WRAPPER.fullmatch(text)
-    return whole[1].strip() if whole else unboxed(text)
+    if leading := _LEADING.match(text):
+        return text[leading.end() :]
+    if markup := _MARKUP.fullmatch(text):
+        return markup[2].strip()
+    argument = _argument(text)
+    return unboxed(text) if argument is None else argument
+
+
+def _argument(text: str) -> str | None:
+    """What the command for looks that a text consists of holds; None for any other text."""
+    start = _WRAPPER.match(text)
+    if start is None or not text.endswith("}"):
+        return None
+    depth = 1
+    for brace in _BRACE.finditer(text, start.end()):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return text[start.end() : -1].strip() if brace.end() == len(text) else None
+    return None

@@ -6,11 +6,15 @@ The first rule that knows the two texts decides, on one spelling of both (`notat
 |------------|-------------------------------------------|---------------------------------|---------------------|
 | same text  | identical after stripping                 | anything with itself            | empty with anything |
 | quantities | both are numbers (`quantities`), exactly  | `1,000`, `1000`                 | `0.333`, `1/3`      |
-| choice     | gold is one capital letter A-J            | `(B)`, `B.`                     | `A, B, C`, `B`      |
+|            | with a unit or a counted noun             | `12 apples`, `12`               | `12 dozen`, `12`    |
+| approxi-   | one has a mark of approximation, and gold | `3.14`, `about 3.14`            | `42`, `~42`         |
+| mation     | is a decimal or has one too               |                                 |                     |
+| choice     | gold is one capital letter A-J, or several| `(B)`, `B. Paris`; `AC`, `C, A` | `A, B, C`, `B`      |
 | time       | both are times                            | `5:30 p.m.`, `17:30`            | `10:30`, `11:30`    |
+| congruence | both are remainders                       | `2 \pmod 5`, `2 mod 5`          | `7 mod 5`, `2 mod 5`|
 | assignment | one name on the left of `=` or `\in`      | `x=5`, `5`                      | `41=42`, `42`       |
 | collection | either has elements: tuple, set, interval | `6, 4` and `4, 6`               | `(2,1)` and `(1,2)` |
-|            | union, matrix                             | `x>3` and `x\in(3,\infty)`      | `[1,2)` and `[1,2]` |
+|            | union, matrix, system                     | `x>3` and `x\in(3,\infty)`      | `[1,2)` and `[1,2]` |
 | words      | either holds a word: same words, in any   | `Yes`, `\text{yes}`             | `42 or 43`, `42`    |
 |            | case that language gives them             | `Paris`, `paris`                | `Bb`, `BB`          |
 | unfinished | the answer is a calculation to do, or a   |                                 | `6(7)`, `42`        |
