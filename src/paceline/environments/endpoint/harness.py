@@ -28,6 +28,7 @@ from typing import Any
 
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.environments.endpoint.answers import body_of, events_of, message_of
+from paceline.environments.endpoint.program import endpoint_variables, keep_variables, refuse_all
 from paceline.environments.endpoint.requests import Refusal
 from paceline.environments.endpoint.serving import Endpoint, Pending
 from paceline.environments.hosting.results import awaited
@@ -137,9 +138,21 @@ def _digest(before: bytes, value: Any) -> bytes:
 class Harness:
     """The environment of a program: a function that plays an episode against an endpoint, and returns its reward."""
 
-    def __init__(self, function: Callable[..., Any], *, variables: MutableMapping[str, str] | None = None) -> None:
-        """`variables`: where OPENAI_BASE_URL and OPENAI_API_KEY are set too, that of a process of its own."""
-        self._function, self._variables = function, variables
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        variables: MutableMapping[str, str] | None = None,
+        load: Callable[[], Callable[..., Any]] | None = None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            function: the program.
+            variables: where the endpoint's address and key are set too, those of a process of its own.
+            load: returns the program once they are set; None: `function` is it.
+        """
+        self._function, self._variables, self._load = function, variables, load
         self._arrived = queue.SimpleQueue[Pending | None]()
         """Requests, and None once the program has ended."""
         self._endpoint: Endpoint | None = None
@@ -161,13 +174,15 @@ class Harness:
         Raises:
             EnvironmentFailure: it returned without one.
         """
-        self._endpoint = Endpoint(self._arrived.put)
+        self._endpoint = Endpoint(refuse_all)
         self._endpoint.start()
         url, key = self._endpoint.base_url, self._endpoint.key
         if self._variables is not None:
-            own = os.environ.get("NO_PROXY", "")
-            here = f"{own},127.0.0.1,localhost".lstrip(",")
-            self._variables.update(OPENAI_BASE_URL=url, OPENAI_API_KEY=key, NO_PROXY=here, no_proxy=here)
+            self._variables.update(endpoint_variables(url, key))
+            if self._load is not None:
+                keep_variables()
+                self._function = self._load()
+        self._endpoint.take = self._arrived.put
         given = {"task": task, "base_url": url, "api_key": key, "model": "policy", "seed": seed}
         takes = inspect.signature(self._function).parameters
         if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
