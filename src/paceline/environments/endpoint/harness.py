@@ -13,6 +13,7 @@
 """
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
@@ -24,7 +25,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from http import HTTPStatus
 from numbers import Real
-from typing import Any
+from typing import IO, Any
 
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.environments.endpoint.answers import body_of, events_of, message_of
@@ -40,6 +41,7 @@ GIVEN = ("task", "base_url", "api_key", "model", "seed")
 WRITTEN_SECONDS = 10.0
 """Seconds in which an answer is written to a client of this machine."""
 MOST_LINE = 500  # Characters of a command's last line in a failure
+MOST_READ = 1 << 16  # Bytes of a line of its output that are read at once
 OVER = Refusal(
     # many programs look for `maximum context length`, and end by themselves
     "the episode is over: its turns or tokens are used up (--max-turns, --max-completion-length, --max-prompt-length), "
@@ -76,20 +78,40 @@ def run_command(words: Sequence[str], *, task: Mapping[str, Any], base_url: str,
     Raises:
         EnvironmentFailure: it cannot be started, or ended with another exit status than 0.
     """
-    variables = os.environ | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": api_key}
+    variables = os.environ | endpoint_variables(base_url, api_key)
+    last = {1: b"", 2: b""}
     try:
-        done = subprocess.run(
-            words, input=json.dumps(task), capture_output=True, text=True, errors="replace", env=variables
-        )
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables
+        ) as process:
+            assert process.stdin is not None
+            outputs = ((process.stdout, 1), (process.stderr, 2))
+            readers = [threading.Thread(target=_pass_on, args=(*output, last), daemon=True) for output in outputs]
+            for reader in readers:
+                reader.start()
+            with contextlib.suppress(BrokenPipeError):  # it need not read its task
+                process.stdin.write(json.dumps(task).encode())
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            for reader in readers:
+                reader.join()
     except OSError as error:
         raise EnvironmentFailure(f"the command cannot be started ({error})") from error
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or [""])[-1][:MOST_LINE]
-        raise EnvironmentFailure(f"the command ended with exit status {done.returncode}: {said}")
+    output, errors = (last[stream].decode(errors="replace").strip() for stream in (1, 2))
+    if process.returncode != 0:
+        raise EnvironmentFailure(f"the command ended with exit status {process.returncode}: {errors[-MOST_LINE:]}")
     try:
-        return float((done.stdout.strip().splitlines() or [""])[-1])
+        return float(output)
     except ValueError:
         return None
+
+
+def _pass_on(stream: IO[bytes], descriptor: int, last: dict[int, bytes]) -> None:
+    """Write what a command prints to this process's own output, and keep its last line that is not blank."""
+    while line := stream.readline(MOST_READ):
+        if line.strip():
+            last[descriptor] = line
+        os.write(descriptor, line)
 
 
 class Branches:

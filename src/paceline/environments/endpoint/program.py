@@ -104,7 +104,8 @@ class Program:
             endpoint.close()
         where = target.rpartition(":")[0]
         package = "" if where.endswith(".py") else where.partition(".")[0]
-        own = [name for name, module in sys.modules.items() if name not in known and _is_own(module, package)]
+        loaded = [(name, module) for name, module in sys.modules.items() if name not in known]
+        own = [name for name, module in loaded if _is_own(module, name.partition(".")[0], package)]
         self._loaded_again = own if _Watched.was_read else []
         # whoever else loads the file in this process, for a reward function of it, has the user's own key
         if any(name in os.environ for name in VARIABLES):
@@ -131,10 +132,10 @@ def refuse_all(pending: Pending) -> None:
     raise Refusal(NO_EPISODE, code="no_episode")
 
 
-def _is_own(module: ModuleType, package: str) -> bool:
+def _is_own(module: ModuleType, top: str, package: str) -> bool:
     """Return True for a module of source that is the user's own: of the program's package, or not installed."""
-    spec, name = getattr(module, "__spec__", None), module.__name__.partition(".")[0]
-    if spec is None or name == "paceline":
+    spec = getattr(module, "__spec__", None)
+    if spec is None or top == "paceline":
         return False
     places = [spec.origin] if isinstance(spec.loader, SourceFileLoader) else []
     if spec.origin is None:  # a directory without __init__.py, which holds on to the modules in it
@@ -143,4 +144,4 @@ def _is_own(module: ModuleType, package: str) -> bool:
         return False
     path = Path(str(places[0])).resolve()
     is_installed = path.is_relative_to(sysconfig.get_path("stdlib")) or not INSTALLED.isdisjoint(path.parts)
-    return name == package or not is_installed
+    return top == package or not is_installed

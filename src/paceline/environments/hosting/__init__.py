@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
     timed_out: bool = False
     """True if it failed by taking too long."""
     printed: tuple[str, ...] = ()
-    """Last lines that its process has printed, told with `close`; an environment of this process prints where it does."""
+    """Last lines that its process has printed, told with `close`; empty for one of this process."""
 
 
 Then = Callable[[Outcome], None]
