@@ -48,8 +48,7 @@ CHAT_TEMPLATE = (
     """{"name": "{{ call['function']['name'] }}", "arguments": {{ call['function']['arguments'] | tojson }}}"""
     "</tool_call>{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-"""A tool takes a line with its name, its arguments and what it does: spelled by bytes, its JSON schema would leave no room
-for a conversation."""
+"""A tool takes a line with its name, its arguments and what it does: its JSON schema would leave no room to talk."""
 TURNS = 5
 MAX_TURN_LENGTH = 8
 EVAL_SIZE = 600
