@@ -17,7 +17,7 @@ from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
-from paceline.errors import DONE, ConfigError
+from paceline.errors import DONE, ConfigError, PacelineError
 from paceline.models.places import FINAL, holds_model
 from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
@@ -148,11 +148,23 @@ def _measured(
     with MeasurementDisplay(console, name=config.model.model, longest=longest) as display:
         say = (lambda sentence: None) if is_second else display.say
         found = measure(config, checked, say=say, is_length_free=is_length_free, loading=loading_libraries)
-        for evaluation in found:
+        for evaluation in _kept(found, run_dir):
             if run_dir is not None:
                 run_dir.write_eval_completions(evaluation.name, evaluation.step, evaluation.completion_records())
                 run_dir.append_eval(evaluation.record())
             yield evaluation
+
+
+def _kept(found: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Iterator[AccuracyResult]":
+    """Pass results on; the completions of one that is given up are in the directory, if there is one."""
+    try:
+        yield from found
+    except PacelineError as error:
+        if run_dir is not None and error.kept is not None:
+            from paceline.training.run import keep_given_up
+
+            keep_given_up(run_dir, error)
+        raise
 
 
 def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tuple[dict[str, object], str | None]:

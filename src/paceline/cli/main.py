@@ -6,13 +6,15 @@
 import atexit
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
 from paceline import __version__
 from paceline.config.reading import suggest
-from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
+from paceline.errors import DONE, INTERRUPTED, PRINTED, ConfigError, PacelineError
+from paceline.runtime.secrets import hidden
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),
@@ -48,8 +50,8 @@ To use what was trained:
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (see --resume).
 """
 
-TRACEBACK = "\nTraceback (most recent call last):"
-"""Start of a traceback in user code, the only part of an error that keeps its lines."""
+APPENDED = re.compile(rf"\n(?= *(?:Traceback \(most recent call last\):|{PRINTED}))")
+"""Start of a traceback in user code, or of what an environment has printed: parts of an error that keep their lines."""
 
 QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -97,10 +99,10 @@ def exit_status(command: Callable[[], int]) -> int:
     try:
         return command()
     except PacelineError as error:
-        sentence, marker, trace = str(error).partition(TRACEBACK)
+        sentence, *appended = APPENDED.split(hidden(str(error)), maxsplit=1)
         _say(sentence)
-        if trace:
-            print(f"{marker.strip()}{trace}", file=sys.stderr)
+        for lines in appended:
+            print(lines, file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as interrupt:
         _say("; ".join(["interrupted", *map(str, interrupt.args)]))

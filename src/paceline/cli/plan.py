@@ -211,6 +211,9 @@ def refuse_eight_bits(engine: EngineConfig, shape: ModelShape, device: Device, n
 def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
     """What a run would say of its rows before the first step."""
     yield from unmet_needs(checked.functions, tasks)
+    for name, spec in checked.environments.items():
+        if spec.settings:
+            yield f"environment {name!r}: {'; '.join(f'{key}: {value}' for key, value in spec.settings.items())}"
     if checked.environments:
         return
     yield from repeated_prompts(tasks)

@@ -35,6 +35,7 @@ from paceline.data.extraction.call_arguments import is_one_of
 from paceline.data.tools import call_id
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.errors import EnvironmentFailure, PacelineError
+from paceline.runtime.secrets import hidden
 
 SHOWN_NAME, SHOWN_VALUE, SHOWN_ERROR = 60, 60, 300  # Characters of a model's or a tool's own words in an error
 
@@ -293,7 +294,7 @@ def _told(name: str, error: Exception) -> _Answer:
         raise error
     if isinstance(error, CallError):
         return _Answer(result_text(str(error)), failed=True)
-    first = next(iter(str(error).strip().splitlines()), "")[:SHOWN_ERROR]
+    first = hidden(next(iter(str(error).strip().splitlines()), ""))[:SHOWN_ERROR]
     said = f"{type(error).__name__}: {first}" if first else type(error).__name__
     return _Answer(result_text(f"Error: {name} failed: {said}"), failed=True)
 

@@ -11,11 +11,10 @@ from types import ModuleType
 from typing import Any, cast
 
 from paceline.errors import PacelineError, RewardError
+from paceline.runtime.secrets import hidden
 
-_LOADING_ERRORS = (
-    *(ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError),
-    *(ArithmeticError, AssertionError, RuntimeError, OSError, SystemExit),
-)
+_LOADING_ERRORS = (Exception, SystemExit)
+"""What code of the user's own may raise while it is loaded: anything, libraries have errors of their own."""
 
 
 def own_function(name: str, *, flag: str, error: type[PacelineError] = RewardError) -> Callable[..., Any]:
@@ -94,6 +93,9 @@ def _load_file(label: str, path: Path, error: type[PacelineError]) -> ModuleType
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise error(f"{label}: {path} is not a Python file; its name must end with .py")
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:  # last: a file of the user's own takes no library's name
+        sys.path.append(beside)
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
@@ -107,4 +109,4 @@ def _load_file(label: str, path: Path, error: type[PacelineError]) -> ModuleType
 def _describe(error: BaseException) -> str:
     where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}{where}"
+    return hidden(f"{type(error).__name__}: {text}{where}")

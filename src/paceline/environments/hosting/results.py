@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.errors import PacelineError
+from paceline.runtime.secrets import hidden
 
 Method = Literal["begin", "answer", "close"]
 Result = tuple[Any, str | None]
@@ -183,7 +184,7 @@ def described(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001 - the message is made by code of the environment, as in `attempt`
         lines = []
-    said = f"{kind}: {lines[0]}" if lines else kind
+    said = hidden(f"{kind}: {lines[0]}") if lines else kind
     return said[:MOST_SAID].encode(errors="backslashreplace").decode()
 
 
@@ -195,7 +196,7 @@ def attempt(function: Callable[..., Any], *given: Any) -> Result:
     try:
         return function(*given), None
     except (WrongResult, HostFailure, PacelineError) as error:
-        return None, str(error)
+        return None, hidden(str(error))
     except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
         return None, described(error)
 
@@ -205,7 +206,7 @@ async def attempt_async(awaitable: Awaitable[Any], check: Callable[[Any], Any]) 
     try:
         return check(await awaitable), None
     except (WrongResult, HostFailure, PacelineError) as error:
-        return None, str(error)
+        return None, hidden(str(error))
     except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
         return None, described(error)
     except Overtime:

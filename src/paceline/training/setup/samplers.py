@@ -67,6 +67,7 @@ def training_sampler(
         max_failure_rate=config.rewards.max_reward_failure_rate,
         own_advantage=own_advantage,
         turn_credit=config.environment.turn_credit,
+        max_turns=config.environment.max_turns,
         needs_reward=needs_reward,
     )
 
