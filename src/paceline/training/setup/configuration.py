@@ -17,6 +17,8 @@ from paceline.models.places import DEFAULT, DIRECTORIES, RECIPE
 ONE_OF = ("max_steps", "num_epochs")
 """Options that express the same thing; the one given closer to the command line replaces the other."""
 
+OWN_SCHEDULE = ("lr_schedule", "warmup_steps", "min_lr_ratio")
+"""Options in whose place `lr_scheduler` stands."""
 EMBEDDED = {name: Path(__file__).parents[2] / "models" / place for name, place in DIRECTORIES.items()}
 """Directory of the models that ship with the package."""
 
@@ -125,9 +127,11 @@ def with_named_tasks(flags: Mapping[str, object]) -> dict[str, object]:
 
 
 def replaced_by(given: Mapping[str, object]) -> set[str]:
-    """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given."""
-    there = _one_of(given)
-    return {*ONE_OF} - there if there else set()
+    """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given, `lr_scheduler` where
+    a schedule of the options' own is."""
+    there, named = _one_of(given), {find_option(spelling).name for spelling in given}
+    replaced = {*ONE_OF} - there if there else set()
+    return replaced | ({"lr_scheduler"} if named & {*OWN_SCHEDULE} and "lr_scheduler" not in named else set())
 
 
 def _one_of(given: Mapping[str, object]) -> set[str]:
