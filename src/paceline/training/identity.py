@@ -30,7 +30,7 @@ from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
 
-Part = Literal[
+IdentityPart = Literal[
     "training rows",
     "training messages",
     "held-out rows",
@@ -42,9 +42,9 @@ Part = Literal[
 ]
 """What a change of an option may change of a run's files as they are read: which rows are taken, what is read from a
 row, how the chat template shows it, and the rest."""
-MESSAGES: tuple[Part, ...] = ("training messages", "held-out messages", "prompts")
-ROWS: tuple[Part, ...] = ("training rows", "held-out rows")
-EXPLAINED: Mapping[str, tuple[Part, ...]] = {
+MESSAGES: tuple[IdentityPart, ...] = ("training messages", "held-out messages", "prompts")
+ROWS: tuple[IdentityPart, ...] = ("training rows", "held-out rows")
+EXPLAINED: Mapping[str, tuple[IdentityPart, ...]] = {
     **dict.fromkeys(("dataset", "dataset_split", "dataset_size", "eval_share", "seed", "on_bad_row"), ROWS),
     **dict.fromkeys(("eval_dataset", "eval_split", "eval_size"), ("held-out rows",)),
     **dict.fromkeys(("prompt_column", "answer_column", "system_prompt"), MESSAGES),
@@ -156,7 +156,7 @@ def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def explained(changed: Collection[str], config: Config) -> frozenset[Part]:
+def explained(changed: Collection[str], config: Config) -> frozenset[IdentityPart]:
     """Return the parts that may be otherwise because the options of the names `changed` are.
 
     Where rows may be left out, for their length or as they are bad, what changes messages changes rows too.
@@ -267,7 +267,7 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
         if "model" not in parts and not ("model settings" in parts and name.startswith(CONFIG_SETTING))
     ]
 
-    def difference(recorded: Record, tasks: Sequence[Task], messages: Part) -> str | None:
+    def difference(recorded: Record, tasks: Sequence[Task], messages: IdentityPart) -> str | None:
         compared = "columns" if messages in parts else "messages" if is_shown_otherwise else "prompts"
         return tasks_difference(TasksDigest.read(recorded), tasks, compared=compared)
 
