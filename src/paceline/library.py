@@ -20,8 +20,15 @@ from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.models.places import FINAL
 from paceline.rewards.judges.own_service import end_services
 from paceline.training.measuring import measure
-from paceline.training.setup.checks import Checked, check, check_held_out, refuse_training_rows, resolved
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
+from paceline.training.setup.checks import (
+    Checked,
+    check,
+    check_held_out,
+    refuse_training_rows,
+    refuse_unread_tasks,
+    resolved,
+)
+from paceline.training.setup.configuration import read_configuration, refuse_foreign_code, with_named_tasks
 from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
 from paceline.types import RolloutGroup
@@ -364,10 +371,11 @@ def evaluate(
     with ExitStack() as after, _said_in_keywords():
         after.callback(end_services)
         objects = objects_apart(options)
-        configuration = read_configuration(objects.flags, file=config)
+        configuration = read_configuration(with_named_tasks(objects.flags), file=config)
         refuse_foreign_code(configuration.config, configuration.ground, objects.flags)
         options_of_run = configuration.config
         refuse_training_rows(options_of_run, configuration.ground, objects.flags)
+        refuse_unread_tasks(options_of_run, objects.flags, objects.rows)
         if launched(os.environ) is not None:
             raise ConfigError("evaluate is one process, and a launcher started several; call it in a program of one")
         checked = check_held_out(options_of_run, objects)

@@ -22,8 +22,8 @@ from paceline.models.places import FINAL, holds_model
 from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
-from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
+from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows, refuse_unread_tasks
+from paceline.training.setup.configuration import read_configuration, refuse_foreign_code, with_named_tasks
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -94,13 +94,14 @@ def run(argv: list[str]) -> int:
     as_json, quiet = "json" in given.door, "quiet" in given.door
     console = Console(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
     results = open_console() if quiet else console
-    configuration = read_configuration(flags, file=file)
+    configuration = read_configuration(with_named_tasks(flags), file=file)
     tell(console, configuration.origin)
     config = configuration.config
     refuse_foreign_code(config, configuration.ground, flags)
     is_length_free = configuration.ground is None and "max_completion_length" not in flags
     output_dir = _new_directory(given.door.get("output_dir"))
     refuse_training_rows(config, configuration.ground, flags)
+    refuse_unread_tasks(config, flags)
     checked, before = check_held_out(config), list["AccuracyResult"]()
     if "baseline" in given.door:
         baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
@@ -220,8 +221,7 @@ def _as_json(
 
 def describe(evaluation: "AccuracyResult") -> str:
     """One line: accuracy with its 95 % interval, held-out set, number of tasks."""
-    n = evaluation.record()["n"]
-    return f"accuracy {evaluation.shown()}, 95 % interval, on {evaluation.name}, n = {n}"
+    return f"accuracy {evaluation.shown()}, 95 % interval, on {evaluation.name}, {evaluation.sample_size()}"
 
 
 def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:

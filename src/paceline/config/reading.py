@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 from paceline.config.former import FORMER
 from paceline.config.rules import refusal
-from paceline.config.sections import JUDGE, Config
+from paceline.config.sections import JUDGE, Config, json_or_text
 from paceline.errors import ConfigError, PacelineError
 
 NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-VERBATIM = ("stop", "dataset", "eval_dataset", "environment", "chat_template_kwargs")
+VERBATIM = ("stop", "dataset", "eval_dataset", "environment", "chat_template_kwargs", "lora_settings")
 """Options with several values whose text is not split at commas, which may be part of a value."""
 _COMMA = re.compile(r",(?![^(]*\))")
 """Comma outside brackets, which hold the parameters of a reward function's name."""
@@ -219,6 +219,19 @@ def parameter_texts(name: str, *, label: str, error: type[PacelineError]) -> dic
             raise error(f"{label}: {parameter} is given twice; give it once")
         found[parameter] = value
     return found
+
+
+def scheduler_of(text: str) -> tuple[str, dict[str, object]]:
+    """Return name and parameters of an `lr_scheduler`.
+
+    >>> scheduler_of("cosine(warmup=0.1, num_cycles=2)")
+    ('cosine', {'warmup': 0.1, 'num_cycles': 2})
+
+    Raises:
+        ConfigError: its brackets are not well-formed.
+    """
+    written = parameter_texts(text, label=f"--lr-scheduler {text}", error=ConfigError)
+    return base_name(text), {name: json_or_text(value) for name, value in written.items()}
 
 
 def is_code(value: object) -> bool:

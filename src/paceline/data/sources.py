@@ -91,8 +91,8 @@ def load_rows(
 ) -> Sequence[Row]:
     """Return the first `size` rows of a dataset (None: all; of a generator 10,000); those of a large one on demand.
 
-    Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`: each at most once, or where there
-    are fewer all of them as often as it takes.
+    Several are joined, and share `size` by their numbers of rows (`shares`). `#N` behind an address takes N of its
+    rows, drawn by `seed`: each at most once, or where there are fewer all of them as often as it takes.
 
     `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, `verifiers:ID`, a `.jsonl`, `.json`,
     `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one
@@ -100,7 +100,8 @@ def load_rows(
     there.
 
     Raises:
-        DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.
+        DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows; or
+            `size` leaves one of several without a row.
     """
     addresses = (dataset,) if isinstance(dataset, str) else dataset
     counted = [_counted(address) for address in addresses]
@@ -114,9 +115,39 @@ def load_rows(
         places = np.arange(len(rows)) if count is None else sample_places(count, size=len(rows), seed=seed)
         prefix = f"{number}/" if called[Path(place).name] > 1 else ""
         parts.append(DatasetPart(rows=rows, places=places, prefix=prefix))
+    if size is not None:
+        counts = shares(size, [len(part.places) for part in parts])
+        parts = [
+            dataclasses.replace(part, places=part.places[:count]) for part, count in zip(parts, counts, strict=True)
+        ]
     joined = JoinedRows(parts)
-    most = len(joined) if size is None else min(size, len(joined))
-    return joined[:most] if most <= WHOLE or most < len(joined) else joined
+    return joined[:] if len(joined) <= WHOLE else joined
+
+
+def shares(size: int, counts: Sequence[int]) -> list[int]:
+    """Share `size` rows among datasets of `counts` rows: in proportion, at least one of each, in all `size` or all.
+
+    >>> shares(10, [900, 90, 10])
+    [8, 1, 1]
+
+    Raises:
+        DataError: there are more datasets than rows to take.
+    """
+    if size < len(counts):
+        raise DataError(
+            f"--dataset-size must be at least {len(counts)}, one row of each dataset, got {size}; take more, or name "
+            "fewer datasets"
+        )
+    total = sum(counts)
+    most = min(size, total)
+    taken = [most * count // total for count in counts]
+    by_remainder = sorted(range(len(counts)), key=lambda place: (-(most * counts[place] % total), place))
+    for place in by_remainder[: most - sum(taken)]:
+        taken[place] += 1
+    while 0 in taken:  # one of each, from the one with most
+        taken[taken.index(max(taken))] -= 1
+        taken[taken.index(0)] += 1
+    return taken
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

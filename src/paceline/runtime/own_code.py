@@ -1,15 +1,19 @@
 """Code of the user's own by its name: `module:function` is imported, `file.py:function` is run once per content."""
 
 import difflib
+import functools
 import importlib
 import importlib.util
+import itertools
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from paceline.config.reading import NULL_WORDS
 from paceline.errors import PacelineError, RewardError
 from paceline.runtime.secrets import hidden
 
@@ -61,6 +65,33 @@ def own_name(function: Callable[..., object]) -> str:
     'builtins:sum'
     """
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def recorded_name(function: Any, words: Collection[str]) -> str:
+    """Return the name by which an option with several functions records one that a program gives as an object.
+
+    The text of an option is read: it is split at commas, and brackets, colons and some words have a meaning there. So
+    other signs become `_`, and a function that is called as one of the `words` goes by its module too.
+
+    >>> recorded_name(sum, ()), recorded_name(sum, ("sum",))
+    ('sum', 'builtins:sum')
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = re.sub(r"[^\w.<>-]", "_", str(getattr(function, "__name__", type(function).__name__)))
+    if name and name.lower() not in {*NULL_WORDS, *words}:
+        return name
+    return f"{getattr(function, '__module__', None) or '__main__'}:{name or 'function'}"
+
+
+def recorded_names(functions: Sequence[Any], words: Collection[str]) -> list[str]:
+    """Return `recorded_name` of each; other functions of the same name are numbered from 2 on."""
+    named = dict[str, Any]()
+    for function in functions:
+        name = recorded_name(function, words)
+        numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        named[next(one for one in numbered if one not in named)] = function
+    return [*named]
 
 
 def file_of_code(name: str) -> Path | None:

@@ -12,7 +12,7 @@ from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import CHANGING, detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
-from paceline.reports.format import count, percent_interval
+from paceline.reports.format import count, percent_interval, sample_size
 from paceline.reports.page.headline import is_right_leniently
 from paceline.rewards.function import RIGHT, RewardFunction, right_of
 from paceline.rewards.judges.settings import spending_metrics
@@ -193,6 +193,7 @@ class AccuracyResult:
             "set": self.name,
             "step": self.step,
             "n": len(graded),
+            "tasks": len(self.outcomes),
             "correct": sum(outcome.correct for outcome in graded),
             "accuracy": accuracy.value,
             "ci_low": accuracy.low,
@@ -235,8 +236,12 @@ class AccuracyResult:
         """The accuracy with its interval, the set, and of how many tasks."""
         return (
             f"held-out accuracy after step {self.step}: {self.shown()} "
-            f"({self.name}, n = {len(self.outcomes)}, {self.seconds:.1f} s)"
+            f"({self.name}, {self.sample_size()}, {self.seconds:.1f} s)"
         )
+
+    def sample_size(self) -> str:
+        """Tasks that were graded, and how many of them all failed."""
+        return sample_size(sum(outcome.graded > 0 for outcome in self.outcomes), len(self.outcomes))
 
     def verdicts(self) -> dict[str, int]:
         """Numbers of completions: right, wrong and without an answer are all that were graded, each of them once.

@@ -10,7 +10,7 @@ import pytest
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen
-from paceline.data.sources import FIRST_SEEDS, has_split, load_rows
+from paceline.data.sources import FIRST_SEEDS, has_split, load_rows, shares
 from paceline.errors import DataError
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]
@@ -311,9 +311,33 @@ def names(dataset, **given):
 def test_several_datasets_are_joined_in_their_order(tmp_path):
     one, two = numbered(tmp_path / "a.jsonl", 1, 2), numbered(tmp_path / "b.jsonl", 3)
     assert names((one, two)) == ["a.jsonl:1", "a.jsonl:2", "b.jsonl:1"]
-    assert names((one, two), size=2) == ["a.jsonl:1", "a.jsonl:2"]
+    assert names((one, two), size=2) == ["a.jsonl:1", "b.jsonl:1"]  # one of each, at least
     same = numbered(tmp_path / "other" / "a.jsonl", 4)
     assert names((one, same)) == ["1/a.jsonl:1", "1/a.jsonl:2", "2/a.jsonl:1"]
+
+
+@pytest.mark.parametrize(
+    ("size", "counts", "taken"),
+    [
+        (10, [80, 20], [8, 2]),
+        (4, [1000, 10], [3, 1]),  # in proportion it would be none
+        (7, [3, 3, 3], [3, 2, 2]),
+        (100, [3, 4], [3, 4]),
+        (3, [3, 3, 3], [1, 1, 1]),
+        (2, [1, 1], [1, 1]),
+    ],
+)
+def test_several_datasets_share_the_rows_to_take(size, counts, taken):
+    assert shares(size, counts) == taken
+    assert sum(taken) == min(size, sum(counts))
+
+
+def test_fewer_rows_than_datasets_are_refused(tmp_path):
+    places = tuple(numbered(tmp_path / f"{name}.jsonl", 1, 2) for name in "abc")
+    with pytest.raises(
+        DataError, match=r"--dataset-size must be at least 3, one row of each dataset, got 2; take more"
+    ):
+        names(places, size=2)
 
 
 def test_a_number_behind_an_address_draws_rows_by_the_seed(tmp_path):

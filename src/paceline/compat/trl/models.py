@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from paceline.config.sections import ModelConfig
 from paceline.errors import ConfigError, ModelError, first_line
+from paceline.models.loading import check_loaded
 from paceline.models.weight_headers import check_quantised
 from paceline.runtime.devices import choose_device
 
@@ -62,16 +63,18 @@ def load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedMo
     ModelError: a library for it is missing, or a weight cannot be read.
     """
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded, report = AutoModelForCausalLM.from_pretrained(
             model.model,
             quantization_config=quantization_config,
             dtype=torch.float32,
             device_map={"": choose_device(model)},
             trust_remote_code=model.trust_remote_code,
+            output_loading_info=True,
         )
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"model {model.model!r} cannot be loaded with quantization_config ({type(error).__name__}: "
             f"{first_line(error)})"
         ) from error
+    check_loaded(loaded, report, f"model {model.model!r}")
     return cast(PreTrainedModel, loaded)

@@ -17,6 +17,8 @@ from paceline.models.places import DEFAULT, DIRECTORIES, RECIPE
 ONE_OF = ("max_steps", "num_epochs")
 """Options that express the same thing; the one given closer to the command line replaces the other."""
 
+OWN_SCHEDULE = ("lr_schedule", "warmup_steps", "min_lr_ratio")
+"""Options in whose place `lr_scheduler` stands."""
 EMBEDDED = {name: Path(__file__).parents[2] / "models" / place for name, place in DIRECTORIES.items()}
 """Directory of the models that ship with the package."""
 
@@ -109,10 +111,27 @@ def with_following(ground: Mapping[str, object], given: Mapping[str, object]) ->
     return fitted
 
 
+def with_named_tasks(flags: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a command that measures, without a file's held-out tasks where the command names others.
+
+    A dataset, a split or a share that is named is what is measured, whatever `eval_dataset` a run or a file has.
+    """
+    named, found = {find_option(spelling).name for spelling in flags}, dict(flags)
+    if named & {"dataset", "dataset_split", "eval_share"} and "eval_dataset" not in named:
+        found["eval_dataset"] = None
+    if named & {"dataset", "dataset_split", "eval_dataset", "eval_split"} and "eval_share" not in named:
+        found["eval_share"] = None
+    if "dataset_split" in named and not named & {"eval_split", "eval_share"}:
+        found["eval_split"] = flags["dataset_split"]
+    return found
+
+
 def replaced_by(given: Mapping[str, object]) -> set[str]:
-    """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given."""
-    there = _one_of(given)
-    return {*ONE_OF} - there if there else set()
+    """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given, `lr_scheduler` where
+    a schedule of the options' own is."""
+    there, named = _one_of(given), {find_option(spelling).name for spelling in given}
+    replaced = {*ONE_OF} - there if there else set()
+    return replaced | ({"lr_scheduler"} if named & {*OWN_SCHEDULE} and "lr_scheduler" not in named else set())
 
 
 def _one_of(given: Mapping[str, object]) -> set[str]:

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from paceline.config.sections import Config
 from paceline.data.duplicates import held_out_rows, refuse_overlap, training_rows
 from paceline.data.prompts import Tokenizer
-from paceline.data.rows import SAMPLE
+from paceline.data.rows import SAMPLE, spread
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks, no_tools
 from paceline.engines import Sampling
@@ -87,7 +87,9 @@ def _evaluator(
     if data.eval_share is None:
         rows, split = held_out_rows(data, dataset, size=options.eval_size, seed=seed, files=checked.files)
     else:
-        rows = training_rows(data, seed=seed, files=checked.files)[1][: options.eval_size]
+        rows = training_rows(data, seed=seed, files=checked.files)[1]
+        if options.eval_size is not None:  # of several datasets some of each
+            rows = rows[: options.eval_size] if len(data.datasets) == 1 else spread(rows, options.eval_size)
     check = row_check(function)
     built = build_tasks(
         rows,

@@ -11,9 +11,10 @@ from typing import Any, cast
 import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from paceline.config.objective import PROGRAM
 from paceline.config.reading import is_code
 from paceline.config.rules import require
-from paceline.config.sections import Config
+from paceline.config.sections import OTHER_ADAPTER, Config
 from paceline.data.duplicates import training_rows
 from paceline.data.prompts import Tokenizer
 from paceline.data.sources import has_split
@@ -57,6 +58,17 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
     overrides = overrides or Overrides()
+    if config.optim.lr_scheduler == PROGRAM and overrides.make_scheduler is None:
+        raise ConfigError(
+            f"--lr-scheduler {PROGRAM} stands for a scheduler of a program's own, which only that program has",
+            remedies=["go on with that program", "give another, as in --lr-scheduler linear --override lr_scheduler"],
+        )
+    kind = config.lora.settings.get(OTHER_ADAPTER)
+    if kind is not None and overrides.adapter is None and not hasattr(overrides.model, "peft_config"):
+        raise ConfigError(
+            f"--lora-settings {OTHER_ADAPTER}={kind} stands for an adapter that only the program has which gave it; go "
+            "on with that program, or train an adapter by --lora-rank"
+        )
     if checked is None:
         checked = resolved(config) if overrides.functions is None else Checked(functions=overrides.functions)
     functions, completion = dict(checked.functions), config.sampling.max_completion_length
