@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from paceline.base_directory import held_base, hold_base, working_directory
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.rules import require
 from paceline.config.sections import Config
@@ -137,6 +138,7 @@ def _order(
         raise ConfigError("override names options of a run that is gone on with, and resume is None; leave it out")
     else:
         request = new_run(objects.flags, file=config)
+    hold_base(request.base)
     place = launched(os.environ)
     if place is not None and resume is None:  # a default with the time would be another one on each rank
         require(request.config.loop.output_dir is not None, "output_dir", None, "be given on ranks", "name a directory")
@@ -172,6 +174,7 @@ def train(
         KeyboardInterrupt: a signal; the step was finished and a checkpoint written to resume from.
     """
     with ExitStack() as after, _said_in_keywords():
+        after.enter_context(held_base(working_directory()))
         after.callback(end_services)
         order = _order(options, config, resume, override)
         status = carry_out(
@@ -183,7 +186,7 @@ def train(
             console=console,
         )
     if status == INTERRUPTED:
-        raise KeyboardInterrupt(f"go on with {VOICE.resume(order.request.output_dir)}")
+        raise KeyboardInterrupt(f"go on with {VOICE.resume(order.request.shown)}")
     if status != DONE:  # of another rank than the first, which said why
         raise SystemExit(status)
     return TrainedRun(order.request.output_dir)
@@ -211,7 +214,7 @@ class Session:
         **options: Any,
     ) -> None:
         """Check everything that needs no weights; arguments and errors are those of `train`."""
-        with ExitStack() as after, _said_in_keywords():
+        with ExitStack() as after, _said_in_keywords(), held_base(working_directory()):
             after.callback(end_services)
             self._order = _order(options, config, resume, override)
             after.pop_all()
@@ -314,6 +317,7 @@ class Session:
     def _open(self) -> Generator[None]:
         order, place = self._order, self._place
         with ExitStack() as around, saying_how_to_resume(order.request, VOICE), _said_in_keywords():
+            around.enter_context(held_base(order.request.base))
             around.callback(end_services)
             launch = None
             if place is not None:
@@ -362,10 +366,12 @@ def evaluate(
     from paceline.reports.console import MeasurementDisplay, open_console
 
     with ExitStack() as after, _said_in_keywords():
+        after.enter_context(held_base(working_directory()))
         after.callback(end_services)
         objects = objects_apart(options)
         configuration = read_configuration(objects.flags, file=config)
         refuse_foreign_code(configuration.config, configuration.ground, objects.flags)
+        hold_base(configuration.base)
         options_of_run = configuration.config
         refuse_training_rows(options_of_run, configuration.ground, objects.flags)
         if launched(os.environ) is not None:

@@ -20,6 +20,7 @@ from paceline.checkpoints.run_files import (
     cut_torn_line,
     json_line,
     read_records,
+    remove_drafts,
     step_files,
     write_or_explain,
     write_whole,
@@ -85,6 +86,8 @@ class RunDir:
             lock = WriteLock(path)
             with ExitStack() as failing:
                 failing.callback(lock.release)
+                for folder in (path, path / "rollouts", path / "evals"):
+                    remove_drafts(folder)
                 torn = sum(cut_torn_line(path / name) for name in APPENDED)
                 failing.pop_all()
         except OSError as error:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.base_directory import hold_base
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something
@@ -16,6 +17,7 @@ from paceline.errors import DONE, CheckpointError, ConfigError
 from paceline.models.gguf import check_written, write_gguf
 from paceline.models.places import ADAPTER_CONFIG, FINAL, holds_model, model_place
 from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code
+from paceline.training.setup.file_names import run_base
 
 FORMAT = DoorOption(
     name="format",
@@ -49,6 +51,7 @@ def run(argv: list[str]) -> int:
     kind = _gguf_type(given.door["format"]) if "format" in given.door else None
     root, named = run_and_checkpoint(place)
     config = read_run_configuration(root, flag="export", given=given.options)
+    hold_base(run_base(root))
     refuse_foreign_code(config, root / "config.yaml", given.options)
     out = target[0] if target else root / FINAL
     if not target and holds_model(out):

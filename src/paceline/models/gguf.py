@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.base_directory import local_path
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.kernels.cache import cache_directory
 
@@ -42,7 +43,7 @@ def gguf_file(name: str) -> Path | None:
 
     ModelError: such a directory has several of them.
     """
-    path = Path(name).expanduser()
+    path = local_path(name)
     if path.suffix == ENDING and path.is_file():
         return path
     if not path.is_dir() or (path / "config.json").is_file():

@@ -9,11 +9,11 @@ import importlib.metadata
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
+from paceline.base_directory import local_path
 from paceline.checkpoints.digests import TasksDigest, tasks_difference, tasks_digest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.changing import Difference, changes_what_is_computed, differences, plain_options, refuse_changes
@@ -27,6 +27,7 @@ from paceline.rewards.model_files import reward_model_files, sampled_digest
 from paceline.rewards.resolving import source_files
 from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.rollouts.conversations import Conversations
+from paceline.training.setup.file_names import recorded_base
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
 
@@ -90,7 +91,7 @@ def model_digests(
         settings = AutoConfig.from_pretrained(
             place.base, trust_remote_code=config.model.trust_remote_code
         ).to_diff_dict()
-        folders = [Path(place.base).expanduser(), *([] if place.adapter is None else [place.adapter])]
+        folders = [local_path(place.base), *([] if place.adapter is None else [place.adapter])]
         found = {file.name: sampled_digest(file) for folder in folders for file in sorted(folder.glob("*.safetensors"))}
     else:
         settings = {key: one for key, one in model.config.to_diff_dict().items() if key not in SAVED_SETTINGS}
@@ -168,6 +169,7 @@ def write_identity(
     """
     now = {
         "paceline": importlib.metadata.version("paceline"),
+        "base": recorded_base(run_dir.path),
         "options": plain_options(config),
         "dataset": asdict(tasks_digest(inputs.tasks.tasks)),
         "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import yaml
 
-from paceline.checkpoints.existing_runs import is_run
+from paceline.checkpoints.existing_runs import is_run, refuse_links
 from paceline.errors import CheckpointError
 from paceline.metrics.definitions import Record
 
@@ -54,6 +54,7 @@ def read_run(path: Path) -> RunRecord:
     Raises:
         CheckpointError: `path` holds no run.
     """
+    refuse_links(path)
     if not is_run(path) and not (path / "metrics.jsonl").is_file():
         raise CheckpointError(
             f"{path} is not a run directory (no config.yaml of a run, no metrics.jsonl); give the directory of a run"
