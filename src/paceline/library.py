@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.base_directory import held_base, hold_base, working_directory
+from paceline.base_directory import held_base, hold_base, named_path, working_directory
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.rules import require
 from paceline.config.sections import Config
@@ -22,7 +22,7 @@ from paceline.models.places import FINAL
 from paceline.rewards.judges.own_service import end_services
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check, check_held_out, refuse_training_rows, resolved
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
+from paceline.training.setup.configuration import of_trained_run, read_configuration, refuse_foreign_code
 from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
 from paceline.types import RolloutGroup
@@ -77,12 +77,16 @@ class RunLine(dict[str, Any]):
         return self[name]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class TrainedRun:
-    """A run on disk, read anew at each access."""
+    """A run on disk, read anew at each access: `paceline.TrainedRun("runs/sums").evals`."""
 
     path: Path
-    """The run directory."""
+    """The run directory, by its whole path."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open the run in a directory; a relative name stands in the working directory."""
+        object.__setattr__(self, "path", working_directory() / named_path(path))
 
     @property
     def metrics(self) -> list[RunLine]:
@@ -368,8 +372,11 @@ def evaluate(
     with ExitStack() as after, _said_in_keywords():
         after.enter_context(held_base(working_directory()))
         after.callback(end_services)
+        if isinstance(run := options.get("model"), TrainedRun):
+            options["model"] = str(run.path)
         objects = objects_apart(options)
-        configuration = read_configuration(objects.flags, file=config)
+        flags, file = of_trained_run(objects.flags, config) if objects.model is None else (objects.flags, config)
+        configuration = read_configuration(flags, file=file)
         refuse_foreign_code(configuration.config, configuration.ground, objects.flags)
         hold_base(configuration.base)
         options_of_run = configuration.config

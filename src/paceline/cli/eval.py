@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from paceline.base_directory import hold_base, local_path, named_path
+from paceline.base_directory import hold_base, local_path
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something, write_or_explain
@@ -19,12 +19,12 @@ from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
-from paceline.models.places import FINAL, holds_model
+from paceline.models.places import holds_model
 from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
+from paceline.training.setup.configuration import of_trained_run, read_configuration, refuse_foreign_code
 from paceline.training.setup.file_names import seen_from
 from paceline.workers.torchrun.environment import launched
 
@@ -172,15 +172,7 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
             )
         refuse_no_run(place, "eval")
         flags = {**flags, "model": str(place)}
-    if "model" not in flags or not is_run(run := named_path(str(flags["model"]))):
-        return flags, file
-    final = run / FINAL
-    if not holds_model(final):
-        raise ConfigError(
-            f"{run} has no final model yet, as its last step is not done; `paceline export {run} DIRECTORY` writes "
-            "that of its newest checkpoint, to be measured by --model DIRECTORY"
-        )
-    return {**flags, "model": str(final)}, file or str(run / "config.yaml")
+    return of_trained_run(flags, file)
 
 
 def _new_directory(named: str | None) -> Path | None:

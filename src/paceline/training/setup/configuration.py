@@ -13,7 +13,7 @@ from paceline.config.presets import preset_values
 from paceline.config.reading import find_option, parse_value
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.models.places import DEFAULT, DIRECTORIES, RECIPE
+from paceline.models.places import DEFAULT, DIRECTORIES, FINAL, RECIPE, holds_model
 from paceline.training.setup.file_names import run_base, seen_from
 
 ONE_OF = ("max_steps", "num_epochs")
@@ -72,6 +72,24 @@ def read_configuration(flags: Mapping[str, object], *, file: str | Path | None =
             recipe["warmup_steps"] = min(warmup_steps, max(0, max_steps))
     origin = f"Options: the {model} recipe{behind}{why}."
     return Configuration(config=build_config(_merged(recipe, flags)), origin=origin, ground=path, base=base_directory())
+
+
+def of_trained_run(flags: dict[str, object], file: str | Path | None) -> tuple[dict[str, object], str | Path | None]:
+    """Return options that measure a model, and the file below them: where a run is the model, its final one and its
+    own file.
+
+    Raises:
+        ConfigError: the run has no final model yet.
+    """
+    if "model" not in flags or not is_run(run := named_path(str(flags["model"]))):
+        return flags, file
+    final = run / FINAL
+    if not holds_model(final):
+        raise ConfigError(
+            f"{run} has no final model yet, as its last step is not done; `paceline export {run} DIRECTORY` writes "
+            "that of its newest checkpoint, to be measured by --model DIRECTORY"
+        )
+    return {**flags, "model": str(final)}, file or run / "config.yaml"
 
 
 def read_run_configuration(
