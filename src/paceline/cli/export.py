@@ -49,7 +49,7 @@ def run(argv: list[str]) -> int:
         return DONE
     place, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
     kind = _gguf_type(given.door["format"]) if "format" in given.door else None
-    root, named = run_and_checkpoint(place)
+    root, named = run_and_checkpoint(place, working_directory())
     config = read_run_configuration(root, flag="export", given=given.options)
     hold_base(run_base(root))
     refuse_foreign_code(config, root / "config.yaml", given.options)

@@ -3,6 +3,7 @@ for GGUF files."""
 
 import difflib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +63,22 @@ def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
         raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} names no base_model_name_or_path; write one into it")
     if (local_path(base) / ADAPTER_CONFIG).is_file():
         raise ModelError(f"--model {name} is an adapter for {base}, which is an adapter itself; merge that one first")
+    base = _after_a_move(base, adapter)
     label = f"--model {name}: its base model {base}"
     return ModelPlace(base=_whole_model(base, label, needs_weights), adapter=adapter)
+
+
+def _after_a_move(base: str, adapter: Path) -> str:
+    """Return where an adapter's base model lies now, if it was in the project of the adapter's run, which was moved."""
+    run = adapter.resolve().parent
+    if not Path(base).is_absolute() or Path(base).exists() or not (run / "identity.json").is_file():
+        return base
+    try:
+        recorded = json.loads((run / "identity.json").read_text(encoding="utf-8"))["base"]
+        moved = Path(os.path.normpath(run / recorded["relative"]), Path(base).relative_to(recorded["absolute"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return base
+    return str(moved) if moved.is_dir() else base
 
 
 def _trained(name: str) -> str:

@@ -55,6 +55,7 @@ def run_base(run: Path) -> Path:
     except (OSError, UnicodeDecodeError, PacelineError):  # refused by who reads it
         return known[0]
     names = [path for option, value in options.items() if option != "output_dir" for path in _paths(option, value)]
+    known = [directory for directory in known if directory.is_dir()]
     return max(known, key=lambda directory: sum((directory / name).exists() for name in names))
 
 
