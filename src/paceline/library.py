@@ -17,7 +17,7 @@ from paceline.base_directory import held_base, hold_base, named_path, working_di
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.rules import require
 from paceline.config.sections import Config
-from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
+from paceline.errors import DONE, INTERRUPTED, CheckpointError, ConfigError, PacelineError
 from paceline.models.places import FINAL
 from paceline.rewards.judges.own_service import end_services
 from paceline.training.measuring import measure
@@ -26,12 +26,7 @@ from paceline.training.setup.configuration import of_trained_run, read_configura
 from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
 from paceline.types import RolloutGroup
-from paceline.workers.processes import (
-    carry_out,
-    check_processes,
-    choose_backend,
-    saying_how_to_resume,
-)
+from paceline.workers.processes import carry_out, check_processes, choose_backend, saying_how_to_resume
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -89,19 +84,25 @@ class TrainedRun:
         object.__setattr__(self, "path", working_directory() / named_path(path))
 
     @property
+    def _files(self) -> RunDir:
+        if not self.path.is_dir():
+            raise CheckpointError(f"{self.path} is no directory; give that of a run")
+        return RunDir(self.path)
+
+    @property
     def metrics(self) -> list[RunLine]:
         """One record per step; docs/runs.md explains the names."""
-        return [RunLine(one) for one in RunDir(self.path).metrics()]
+        return [RunLine(one) for one in self._files.metrics()]
 
     @property
     def evals(self) -> list[RunLine]:
         """One record per evaluation of a held-out set, in order: `set`, `step`, `n`, `accuracy`, `ci_low`, ..."""
-        return [RunLine(one) for one in RunDir(self.path).evals()]
+        return [RunLine(one) for one in self._files.evals()]
 
     @property
     def summary(self) -> RunLine:
         """What the run achieved: before, after, the paired difference, seconds per phase; empty until its end."""
-        return RunLine(RunDir(self.path).summary())
+        return RunLine(self._files.summary())
 
     @property
     def final_dir(self) -> Path:
@@ -110,7 +111,7 @@ class TrainedRun:
 
     def rollouts(self, step: int) -> list[RunLine]:
         """Return the completions of a step as they were sampled: prompt, rewards and advantage."""
-        return [RunLine(one) for one in RunDir(self.path).rollouts(step)]
+        return [RunLine(one) for one in self._files.rollouts(step)]
 
     def report(self) -> Path:
         """Draw the run's page and return its path."""
@@ -177,8 +178,7 @@ def train(
         PacelineError: an option is wrong, or the run failed; the sentence names the option and the remedy.
         KeyboardInterrupt: a signal; the step was finished and a checkpoint written to resume from.
     """
-    with ExitStack() as after, _said_in_keywords():
-        after.enter_context(held_base(working_directory()))
+    with ExitStack() as after, _said_in_keywords(), held_base(working_directory()):
         after.callback(end_services)
         order = _order(options, config, resume, override)
         status = carry_out(
@@ -369,8 +369,7 @@ def evaluate(
     """
     from paceline.reports.console import MeasurementDisplay, open_console
 
-    with ExitStack() as after, _said_in_keywords():
-        after.enter_context(held_base(working_directory()))
+    with ExitStack() as after, _said_in_keywords(), held_base(working_directory()):
         after.callback(end_services)
         if isinstance(run := options.get("model"), TrainedRun):
             options["model"] = str(run.path)

@@ -46,7 +46,7 @@ def refuse_links(path: Path) -> None:
     for entry in (*top, *inner, *final):
         try:
             mode = entry.lstat().st_mode
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
             raise CheckpointError(f"{entry} cannot be looked at ({error.strerror}); look at its name") from None
