@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from paceline.base_directory import base_directory, working_directory
+from paceline.base_directory import base_directory
 from paceline.checkpoints.existing_runs import refuse_links
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.reading import option_name
@@ -44,7 +44,7 @@ def run_base(run: Path) -> Path:
     before it was written has the caller's directory.
     """
     refuse_links(run)
-    known = [working_directory()]
+    known = [base_directory()]
     try:
         recorded = json.loads((run / "identity.json").read_text(encoding="utf-8"))["base"]
         known = [Path(os.path.normpath(run.resolve() / recorded["relative"])), Path(recorded["absolute"]), *known]
