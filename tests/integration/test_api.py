@@ -181,7 +181,7 @@ def test_early_stopping_ends_the_run_and_the_best_model_is_loaded(tmp_path):
     assert made.state.global_step == 3
     assert made.state.best_global_step == 1
     best = tmp_path / "run" / "checkpoints" / "step-000001"
-    assert made.state.best_model_checkpoint == str(best)
+    assert made.state.best_model_checkpoint == str(tmp_path / "run" / "checkpoint-1")
     trained = dict(made.model.named_parameters())
     assert all(torch.equal(trained[name], tensor) for name, tensor in weights(best / "model").items())
     assert sorted(path.name for path in best.parent.iterdir()) == ["step-000001", "step-000003"]
@@ -335,7 +335,7 @@ def test_the_loss_of_held_out_completions_can_choose_the_best_model(tmp_path):
     assert max(losses[1:]) > 1e-4
     assert made.state.best_metric == min(losses[1:])
     assert made.state.best_global_step == 1 + losses[1:].index(min(losses[1:]))
-    assert Path(made.state.best_model_checkpoint).name == f"step-{made.state.best_global_step:06d}"
+    assert Path(made.state.best_model_checkpoint).name == f"checkpoint-{made.state.best_global_step}"
 
 
 @pytest.mark.usefixtures("heeded_signals")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from paceline.base_directory import hold_base, local_path
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something, write_or_explain
@@ -18,12 +19,18 @@ from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError, PacelineError
-from paceline.models.places import FINAL, holds_model
+from paceline.models.places import holds_model
 from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows, refuse_unread_tasks
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code, with_named_tasks
+from paceline.training.setup.configuration import (
+    of_trained_run,
+    read_configuration,
+    refuse_foreign_code,
+    with_named_tasks,
+)
+from paceline.training.setup.file_names import seen_from
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -100,11 +107,13 @@ def run(argv: list[str]) -> int:
     refuse_foreign_code(config, configuration.ground, flags)
     is_length_free = configuration.ground is None and "max_completion_length" not in flags
     output_dir = _new_directory(given.door.get("output_dir"))
+    other = seen_from(configuration.base, {"model": given.door.get("baseline")})["model"]
+    hold_base(configuration.base)
     refuse_training_rows(config, configuration.ground, flags)
     refuse_unread_tasks(config, flags)
     checked, before = check_held_out(config), list["AccuracyResult"]()
     if "baseline" in given.door:
-        baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
+        baseline = replace(config, model=replace(config.model, model=str(other)))
         place_of_first = output_dir and output_dir / "baseline"
         for evaluation in _measured(baseline, checked, console, place_of_first, is_length_free=is_length_free):
             before.append(evaluation)
@@ -181,22 +190,14 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
             )
         refuse_no_run(place, "eval")
         flags = {**flags, "model": str(place)}
-    if "model" not in flags or not is_run(run := Path(str(flags["model"])).expanduser()):
-        return flags, file
-    final = run / FINAL
-    if not holds_model(final):
-        raise ConfigError(
-            f"{run} has no final model yet, as its last step is not done; `paceline export {run} DIRECTORY` writes "
-            "that of its newest checkpoint, to be measured by --model DIRECTORY"
-        )
-    return {**flags, "model": str(final)}, file or str(run / "config.yaml")
+    return of_trained_run(flags, file)
 
 
 def _new_directory(named: str | None) -> Path | None:
     """The directory for the measurement, if one is asked for; raises a ConfigError where it holds something."""
     if named is None:
         return None
-    directory = Path(named).expanduser()
+    directory = local_path(named)
     if holds_something(directory):
         raise ConfigError(
             f"--output-dir {directory} must be a new or an empty directory; give another, so that no measurement is "

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from paceline import __version__
+from paceline.base_directory import held_base, working_directory
 from paceline.config.reading import suggest
 from paceline.errors import DONE, INTERRUPTED, PRINTED, ConfigError, PacelineError
 from paceline.runtime.secrets import hidden
@@ -75,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])
     try:
-        return exit_status(lambda: _dispatch(words))
+        return exit_status(lambda: _in_its_directory(words))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -107,6 +108,12 @@ def exit_status(command: Callable[[], int]) -> int:
     except KeyboardInterrupt as interrupt:
         _say("; ".join(["interrupted", *map(str, interrupt.args)]))
         return INTERRUPTED
+
+
+def _in_its_directory(argv: list[str]) -> int:
+    """Run a command whose relative names stand in the present working directory, whatever code of the user's does."""
+    with held_base(working_directory()):
+        return _dispatch(argv)
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from paceline.base_directory import hold_base
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
 from paceline.cli.calibration import calibrated
 from paceline.cli.libraries import loading_libraries
@@ -95,6 +96,7 @@ def run(argv: list[str]) -> int:
         print(help_page(COMMAND), end="")
         return DONE
     configuration = read_configuration(given.options, file=given.door.get("config"))
+    hold_base(configuration.base)
     config = configuration.config
     print(configuration.origin)
     processes, ranks = given.door.get("processes"), config.parallel.fewest

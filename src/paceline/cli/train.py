@@ -3,6 +3,7 @@
 import os
 import time
 
+from paceline.base_directory import hold_base
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.compat.commands.layouts import in_our_words
@@ -83,6 +84,7 @@ def _run(argv: list[str], place: Launched | None) -> int:
     checked = None
     if "resume" in given.door:
         request = resumed_run(given.door["resume"], given.options, file=file, override=override)
+        hold_base(request.base)
         check_processes(request.config, place)
     elif override:
         raise ConfigError(
@@ -90,6 +92,7 @@ def _run(argv: list[str], place: Launched | None) -> int:
         )
     else:
         request = new_run(given.options, file=file)
+        hold_base(request.base)
         if speaks:
             tell(console, request.origin)
         check_processes(request.config, place)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
-from pathlib import Path
 from typing import Protocol
 
+from paceline.base_directory import local_path
 from paceline.config.sections import DataConfig
 from paceline.data.tools import ToolFormat
 from paceline.errors import ConfigError, DataError, ModelError
@@ -33,7 +33,7 @@ def system_prompt(data: DataConfig, default: str | None) -> str | None:
     """
     if (name := data.system_prompt_file) is not None:
         try:
-            text = Path(name).expanduser().read_text(encoding="utf-8-sig").strip()
+            text = local_path(name).read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"--system-prompt file:{name}: cannot be read as UTF-8 text ({error}); check the path"

@@ -13,9 +13,9 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, cast
 
+from paceline.base_directory import local_path
 from paceline.config.reading import is_code
 from paceline.environments import Environment
 from paceline.environments.adapters import Adapted, Adapter, gymnasium, openenv, skyrl_gym, textarena, verifiers
@@ -111,7 +111,7 @@ def _python(address: str, argument: str | None, sandbox: str) -> AddressPart:
 
 
 def _search(address: str, argument: str | None, sandbox: str) -> AddressPart:
-    folder = Path(_needed(address, argument, "a folder of documents: search:FOLDER")).expanduser()
+    folder = local_path(_needed(address, argument, "a folder of documents: search:FOLDER"))
     count = len(search.documents(folder))
     return AddressPart(
         address=address,

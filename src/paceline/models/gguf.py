@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.base_directory import local_path
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.kernels.cache import cache_directory
 
@@ -89,7 +90,7 @@ def gguf_file(name: str) -> Path | None:
 
     ModelError: such a directory has several of them.
     """
-    path = Path(name).expanduser()
+    path = local_path(name)
     if path.suffix == ENDING and path.is_file():
         return path
     if not path.is_dir() or (path / "config.json").is_file():

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from paceline.base_directory import local_path
 from paceline.config.reading import NULL_WORDS
 from paceline.errors import PacelineError, RewardError
 from paceline.runtime.secrets import hidden
@@ -48,7 +49,7 @@ def own_module(where: str, *, label: str, error: type[PacelineError]) -> ModuleT
         error: no such file or module, or one that cannot be loaded.
     """
     if where.endswith(".py"):
-        return _load_file(label, Path(where).expanduser(), error)
+        return _load_file(label, local_path(where), error)
     try:
         return importlib.import_module(where)
     except _LOADING_ERRORS as cause:
@@ -98,7 +99,7 @@ def file_of_code(name: str) -> Path | None:
     """The file that the function `name` was loaded from; None: it has no module in its name, or one without a file."""
     where = name.rpartition(":")[0]
     file = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)
-    return None if file is None else Path(file).expanduser()
+    return None if file is None else local_path(file)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -8,12 +8,12 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from paceline import __version__
+from paceline.base_directory import local_path
 from paceline.checkpoints.digests import TasksDigest, tasks_difference, tasks_digest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.changing import Difference, changes_what_is_computed, differences, plain_options, refuse_changes
@@ -27,6 +27,7 @@ from paceline.rewards.model_files import reward_model_files, sampled_digest
 from paceline.rewards.resolving import source_files
 from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.rollouts.conversations import Conversations
+from paceline.training.setup.file_names import recorded_base
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
 
@@ -113,7 +114,7 @@ def model_digests(
         settings = AutoConfig.from_pretrained(
             place.base, trust_remote_code=config.model.trust_remote_code
         ).to_diff_dict()
-        folders = [Path(place.base).expanduser(), *([] if place.adapter is None else [place.adapter])]
+        folders = [local_path(place.base), *([] if place.adapter is None else [place.adapter])]
         found = {file.name: sampled_digest(file) for folder in folders for file in sorted(folder.glob("*.safetensors"))}
     else:
         settings = {key: one for key, one in model.config.to_diff_dict().items() if key not in SAVED_SETTINGS}
@@ -218,7 +219,7 @@ def write_identity(
     Rollouts sampled later are removed first. A run that is killed in between is not yet changed, and asks for the same
     `--override` again.
     """
-    now = identity_of(config, inputs)
+    now = identity_of(config, inputs) | {"base": recorded_base(run_dir.path)}
     before = before or {}
     if change is None:
         if now.keys() - before.keys():  # a run of an older version is held to it from here on

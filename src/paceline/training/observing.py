@@ -119,15 +119,20 @@ class CommandLine:
         *,
         total_steps: int,
         done: int,
+        name: str = "",
         reword: Callable[[str], str] = str,
     ) -> None:
         """`done` of `total_steps` steps are behind. Within `with` the screen stands, and an error draws the page.
+
+        `name` is how the run's user names `directory`; empty: by its path.
 
         `reword` makes of a sentence that names options one in the words of the door.
         """
         self._reword = reword
         memory = None if config.cluster.cluster else partial(used_memory, choose_device(config.model))
-        self.display = RunDisplay(console, name=str(directory), total_steps=total_steps, done=done, memory=memory)
+        self.display = RunDisplay(
+            console, name=name or str(directory), total_steps=total_steps, done=done, memory=memory
+        )
         self.report = RunningReport(directory, notify=self.notify)
         self._timetable = Timetable(
             eval_steps=config.evaluation.eval_steps, save_steps=config.loop.save_steps, total_steps=total_steps

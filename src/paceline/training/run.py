@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -95,8 +94,8 @@ class Run:
     """Seconds that the run waited for checkpoints."""
     clocked_until: float | None = None
     """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
-    protected: set[Path] = field(default_factory=set)
-    """Checkpoints that stay, however many come after them."""
+    protected: set[int] = field(default_factory=set)
+    """Steps whose checkpoints stay, however many come after them."""
 
 
 @contextmanager

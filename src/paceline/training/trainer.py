@@ -120,7 +120,7 @@ class Trainer:
             learner.sync_reference()
         return stats, rate
 
-    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
         """Begin a checkpoint of all that the next step depends on: weights, optimiser, counts.
 
         Raises:

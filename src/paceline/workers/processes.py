@@ -134,5 +134,5 @@ def saying_how_to_resume(request: RunRequest, voice: Voice) -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         has_begun = (request.output_dir / "config.yaml").is_file()
-        how = f"go on with {voice.resume(request.output_dir)}" if has_begun else "the run had not begun"
+        how = f"go on with {voice.resume(request.shown)}" if has_begun else "the run had not begun"
         raise KeyboardInterrupt("; ".join([*map(str, interrupt.args), how])) from None

@@ -20,6 +20,7 @@ import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from paceline.base_directory import base_directory, hold_base
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
@@ -78,6 +79,7 @@ class SamplerActor(_Watch, SamplerWorker):
     def __init__(self, config: Config, directory: Path, number: int, overrides: Overrides) -> None:
         """`directory` is what the configuration's paths are relative to."""
         os.chdir(directory)
+        hold_base(directory)
         adapter = overrides.adapter or config.lora
         super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), overrides)
 
@@ -103,6 +105,7 @@ class TrainerActor(_Watch, TrainerWorker):
     ) -> None:
         """Join the other trainers; `meeting` is None for a single one."""
         os.chdir(directory)
+        hold_base(directory)
         ranks: Ranks = ONE_RANK
         if meeting is not None:
             device, size = choose_device(config.model), config.cluster.num_consumers
@@ -229,7 +232,7 @@ class RayWorkers(Workers):
         remote = kind.options(**options, scheduling_strategy="SPREAD" if spread else "DEFAULT").remote
 
         def start(number: int) -> WatchedActor:
-            actor = remote(config, Path.cwd(), number, *arguments)
+            actor = remote(config, base_directory(), number, *arguments)
             return WatchedActor(f"{who} {number}", actor, timeout=config.cluster.actor_timeout)
 
         self._start, self._ended = start, False

@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import SchedulerType
 
 from paceline import OPENMP_SPINS, SPIN_VARIABLES
-from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files
+from paceline.base_directory import base_directory, local_path
+from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files, refuse_unusable_directory
 from paceline.compat.trl import datasets
 from paceline.compat.trl.batches import warmup_field
 from paceline.compat.trl.checkpoints import existing_run
@@ -65,6 +66,8 @@ class TrainingJob:
     """A trainer's run before its first step."""
 
     args: GRPOConfig
+    base: Path
+    """The program's directory when it made the trainer."""
     config: Config
     inputs: RunInputs
     backend: OneProcess | WorkerBackend
@@ -81,7 +84,7 @@ class TrainingJob:
     @property
     def output_dir(self) -> Path:
         """The run directory."""
-        return Path(str(self.args.output_dir))
+        return self.base / str(self.args.output_dir)
 
     @property
     def trainer(self) -> Trainer:
@@ -135,10 +138,11 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     has_turns = args.max_tool_calling_iterations is None or bool(arguments.environments)
     turns = () if has_turns else ("max_tool_calling_iterations changes nothing without tools or environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))
-    place = Path(str(args.output_dir))
+    place = local_path(str(args.output_dir))
+    refuse_unusable_directory(place)
     refuse_foreign_files(place)
     if not args.resume_from_checkpoint and holds_work(place):
-        LOGGER.warning(existing_run(place))  # train() may still be asked to resume
+        LOGGER.warning(existing_run(args.output_dir))  # train() may still be asked to resume
     if args.launched is not None:
         check_launched(config, args.launched)
     if arguments.quantization_config is not None:
@@ -150,6 +154,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         launch = Launch(args.launched, config, replace(given, functions=inputs.functions))
     return TrainingJob(
         args=args,
+        base=base_directory(),
         config=config,
         inputs=inputs,
         backend=one_process(config, inputs, given) if launch is None else _on_ranks(launch, config, inputs),

@@ -8,6 +8,7 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from paceline.base_directory import local_path
 from paceline.config.sections import ModelConfig
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.models.loading import check_loaded
@@ -29,7 +30,7 @@ def fetched(model: str, keywords: Mapping[str, Any]) -> str:
     given = {name: value for name, value in given.items() if (name, value) != ("revision", "main")}
     if not given:
         return model
-    subfolder, place = str(given.pop("subfolder", "")), Path(model).expanduser()
+    subfolder, place = str(given.pop("subfolder", "")), local_path(model)
     if given and not place.is_dir():
         try:
             place = Path(snapshot_download(model, allow_patterns=list(FILES), **given))

@@ -6,6 +6,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from paceline.base_directory import held_base
 from paceline.compat.layouts import Agreement, of_deepspeed, of_fsdp, of_launcher, of_sizes
 from paceline.errors import ConfigError
 from paceline.workers.torchrun.environment import Launched
@@ -101,14 +102,15 @@ def together(method: MethodT) -> MethodT:
     @wraps(method)
     def on_each_rank(trainer: "GRPOTrainer", *given: Any, **named: Any) -> Any:
         launch = trainer._job.launch
-        if launch is None or launch.is_leading:
-            return method(trainer, *given, **named)
-        if not launch.place.leads:
-            return launch.follow(method.__name__)
-        with launch.lead(method.__name__):
-            launch.result = method(trainer, *given, **named)
-            launch.call("be_at", vars(trainer.state))
-        return launch.result
+        with held_base(trainer._job.base):
+            if launch is None or launch.is_leading:
+                return method(trainer, *given, **named)
+            if not launch.place.leads:
+                return launch.follow(method.__name__)
+            with launch.lead(method.__name__):
+                launch.result = method(trainer, *given, **named)
+                launch.call("be_at", vars(trainer.state))
+            return launch.result
 
     return cast(MethodT, on_each_rank)
 

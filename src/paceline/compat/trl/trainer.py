@@ -12,13 +12,13 @@ from torch.utils.data import DataLoader
 from transformers import DefaultFlowCallback, TrainerCallback, TrainerState, set_seed
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import CallbackHandler
-from transformers.trainer_pt_utils import save_metrics
 from transformers.trainer_utils import TrainOutput
 
+from paceline.base_directory import held_base, working_directory
 from paceline.compat.trl import checks
 from paceline.compat.trl.batches import interval
 from paceline.compat.trl.building import build, held_out_tasks, model_name, quantizations, said_in_field_names
-from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_state
+from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_metrics, write_state
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import AddressedRows, ScriptAccelerator, held_out_sets, row_loader, size_of
 from paceline.compat.trl.environments import environment_reward, given_environments
@@ -130,7 +130,7 @@ class GRPOTrainer:
         set_seed(self.args.seed)
         log = self._reward_log
         context = {"trainer_state": self.state, "log_extra": log.log_extra, "log_metric": log.log_metric}
-        with said_in_field_names():
+        with said_in_field_names(), held_base(working_directory()):
             self._job = build(arguments, context)
         log.columns.clear()  # what the trial call before the first step logged
         log.metrics.clear()
@@ -245,7 +245,7 @@ class GRPOTrainer:
                 self._observer.restart_rate()
             else:
                 job.launch.call("restart_rate")
-        resume = resume_point(job.output_dir, resume_from_checkpoint)
+        resume = resume_point(job.output_dir, resume_from_checkpoint, named=str(self.args.output_dir))
         config, rows = job.config, size_of(self.train_dataset)
         loop = replace(config.loop, save_steps=interval(self.args, "save", rows))
         evaluation = replace(config.evaluation, eval_steps=interval(self.args, "eval", rows))
@@ -330,7 +330,8 @@ class GRPOTrainer:
     @by_first
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write a directory that transformers (or peft) loads; ConfigError for a checkpoint, which stays as it is."""
-        place = Path(output_dir or str(self.args.output_dir))
+        own = str(self.args.output_dir)
+        place = self._job.output_dir if str(output_dir or own) == own else Path(str(output_dir))
         progress = place / "progress.json"  # of a checkpoint
         updates = json.loads(progress.read_text(encoding="utf-8"))["policy_version"] if progress.exists() else None
         if updates is None:
@@ -356,7 +357,7 @@ class GRPOTrainer:
     def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
         """Write `{split}_results.json` into the run directory, and update its `all_results.json`."""
         self._job.output_dir.mkdir(parents=True, exist_ok=True)
-        save_metrics(self, split, dict(metrics), combined)
+        write_metrics(self._job.output_dir, split, metrics, combined=combined)
 
     @by_first_alone
     def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:

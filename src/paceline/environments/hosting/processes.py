@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from paceline.base_directory import base_directory, import_path
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting.inside import MOST_ORDER
 from paceline.environments.hosting.printed import printed_lines
@@ -83,7 +84,7 @@ class EnvironmentZygote:
         setup = {
             "control": theirs.fileno(),
             "parent": os.getpid(),
-            "path": [os.path.abspath(one) for one in sys.path],
+            "path": import_path(sys.path),
             "directory": tempfile.gettempdir(),
             "name": name,
             "address": address,
@@ -99,6 +100,7 @@ class EnvironmentZygote:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=DEFAULTS | os.environ,
+                    cwd=base_directory(),
                     start_new_session=True,
                     pass_fds=[theirs.fileno()],
                 )

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
+from paceline.base_directory import local_path
 from paceline.checkpoints.existing_runs import is_run
 from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.reading import base_name, is_code
@@ -165,7 +166,7 @@ def refuse_training_rows(config: Config, file: Path | None, given: Collection[st
     names_tasks = not {"dataset", "dataset_split", "eval_dataset", "eval_share"}.isdisjoint(given)
     if names_tasks or file is None or file.name != "config.yaml" or not is_run(file.parent):
         return
-    data, model = config.data, Path(config.model.model).expanduser().resolve()
+    data, model = config.data, local_path(config.model.model).resolve()
     keeps_apart = data.eval_dataset is not None or data.eval_share is not None
     if keeps_apart or not model.is_relative_to(file.parent.resolve()):
         return
