@@ -248,10 +248,11 @@ def _csv(path: Path) -> NumberedColumns:
         if _is_packed(path)
         else path.open(encoding="utf-8-sig", newline="") as stream
     ):
-        number = 0
+        number, rows = 0, csv.reader([])
         csv.field_size_limit(LONGEST_CELL)
-        rows = csv.reader(chain([first := _first_line(stream)], stream), delimiter=_separator(first), strict=True)
         try:
+            first = _first_line(stream)
+            rows = csv.reader(chain([first], stream), delimiter=_separator(first), strict=True)
             header = _named(next((row for row in rows if row), []))
             _check_header(path, header)
             for number, cells in enumerate(filter(None, rows), start=1):

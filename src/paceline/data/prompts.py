@@ -224,7 +224,7 @@ def left_out(
         else:
             marked.append({**message, **changed})
     try:
-        text = chat_text(tokenizer, marked, switches, tools)
+        text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
     except ModelError:  # a template that looks at what it is given takes no marks
         return []
     return [where for one, where in marks.items() if one not in text]

@@ -61,10 +61,10 @@ class Making:
         ]
         tasks = []
         for row, asked, prompt, ids in zip(rows, problems, prompts, token_ids(prompts, self.tokenizer), strict=True):
-            if prompt.messages is not None:
-                self._look_at(row, asked, prompt.messages)
             if not ids:
                 raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
+            if prompt.messages is not None:
+                self._look_at(row, asked, prompt.messages)
             columns = row.given
             if row.passed is None and len(columns) < len(self.columns):
                 columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}

@@ -267,7 +267,8 @@ def test_the_tools_of_a_row_are_in_its_prompt_without_control_tokens(tokenizer):
         prompt_of({"question": "?", "tools": tools}, tokenizer)
         for tools in ([{"type": "function", "function": schema}], [schema], json.dumps([schema]), repr([schema]))
     ]
-    assert '"name": "price"' in shown[0] and "x< |end|>y" in shown[0]
+    assert '"name": "price"' in shown[0]
+    assert "x< |end|>y" in shown[0]
     assert shown == shown[:1] * 4
     assert prompt_of({"question": "?", "tools": None}, tokenizer) == prompt_of({"question": "?"}, tokenizer)
     with pytest.raises(DataError, match=r"^row a\.jsonl:1: column 'tools': tool 1 must be a JSON schema with a name"):
