@@ -106,11 +106,12 @@ def test_messages_without_a_chat_template_are_refused_with_both_ways_out():
 
 def test_a_template_that_refuses_a_role_names_the_row_and_the_option():
     picky = tiny_tokenizer(
-        chat_template="{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}x"
+        chat_template="{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{{ messages[0]['content'] }}"
     )
     with pytest.raises(DataError, match=r"row a\.jsonl:1: .*system, user \(no system role\).*--system-prompt ''"):
         prompt_of(QUESTION, picky, system="Be brief.")
-    assert prompt_of(QUESTION, picky) == "x"
+    assert prompt_of(QUESTION, picky) == "1+2?"
 
 
 def test_a_prompt_without_tokens_is_refused():
