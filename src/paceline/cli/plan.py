@@ -27,8 +27,8 @@ from paceline.data.duplicates import (
     training_rows,
 )
 from paceline.data.formats import screen
+from paceline.data.harmless import ChatTokenizer
 from paceline.data.lengths import length_histogram
-from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk
 from paceline.data.tasks import build_tasks
@@ -172,7 +172,7 @@ class RowReader:
         tokenizer, limit = load_tokenizer(config.model), positions_in(read_config(config.model))
         built = build_tasks(
             rows,
-            cast(Tokenizer, tokenizer),
+            cast(ChatTokenizer, tokenizer),
             config.data,
             system=self._checked.system,
             check=by_functions,

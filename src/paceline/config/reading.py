@@ -11,7 +11,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.config.former import FORMER
@@ -141,6 +141,24 @@ def option_name(spelling: str) -> str:
     return spelling.removeprefix("--").replace("-", "_")
 
 
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "batch_size": ("prompts_per_step", "micro_batch_tokens"),
+    "train_batch_size": ("prompts_per_step", "micro_batch_tokens"),
+    "epochs": ("num_epochs",),
+    "num_train_epochs": ("num_epochs",),
+    "steps": ("max_steps",),
+    "num_steps": ("max_steps",),
+    "output": ("output_dir",),
+    "out": ("output_dir",),
+    "data": ("dataset",),
+    "reward": ("reward_funcs",),
+    "max_tokens": ("max_completion_length",),
+    "group_size": ("num_generations",),
+}
+"""Names that other programs have for options; none of them is close to its own name here."""
+
+
 def find_option(spelling: str) -> Option:
     """Return the option of this name.
 
@@ -152,7 +170,12 @@ def find_option(spelling: str) -> Option:
     if name in FORMER:
         raise ConfigError(f"there is no option --{name.replace('_', '-')} any more", remedies=[FORMER[name].now])
     if name not in by_name:
-        remedy = suggest(name, by_name, form=lambda near: by_name[near].flag)
+        flags = [by_name[near].flag for near in SYNONYMS.get(name, ())]
+        remedy = (
+            f"did you mean {' or '.join(flags)}?"
+            if flags
+            else suggest(name, by_name, form=lambda near: by_name[near].flag)
+        )
         raise ConfigError(f"there is no option --{name.replace('_', '-')}; {remedy}")
     return by_name[name]
 

@@ -143,6 +143,9 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
         raise ModelError(
             f"{label} is not a directory; name a model directory, a .gguf file or a Hub name such as Qwen/Qwen3-0.6B"
         )
+    first = name.split("/")[0]
+    if "/" in name and Path(first).is_dir():  # the Hub would be asked for it
+        raise ModelError(f"{label}: there is no {name.split('/', 1)[1]!r} in the directory {first!r}; check the name")
     near = difflib.get_close_matches(name.lower(), DIRECTORIES, n=1, cutoff=0.85)
     if near and "/" not in name:  # the Hub would be asked for it, several times where it cannot be reached
         raise ModelError(f"{label} is neither a directory nor a model of the package; did you mean {near[0]}?")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from itertools import islice
 from typing import Any, cast
 
@@ -16,7 +17,8 @@ from paceline.compat.trl.environments import NO_ENVIRONMENTS, ROW, GivenEnvironm
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
-from paceline.data.prompts import Tokenizer
+from paceline.data.harmless import ChatTokenizer
+from paceline.data.messages import plain_value
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
@@ -171,7 +173,7 @@ def make_tasks(
     seen = named if len(rows) > WHOLE and not whole else [*named]
     built = build_tasks(
         seen,
-        cast(Tokenizer, tokenizer),
+        cast(ChatTokenizer, tokenizer),
         options,
         system=None,
         check=check,
@@ -218,11 +220,16 @@ class TrainerRows(RowsOnDemand):
         if "prompt" not in row and not self._may_lack_prompt:
             raise DataError(f"row {name} has no `prompt`; mend or remove the row")
         prompt = row.get("prompt", [*EMPTY_PROMPT])
-        answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
-        chosen = {ENVIRONMENT: row[ENVIRONMENT]} if ENVIRONMENT in row else {}
+        answers = {
+            column: row[column]
+            for column in ANSWERS
+            if isinstance(plain_value(row.get(column)), str | int | float | Decimal)
+        }
+        read = (ENVIRONMENT, "tools", *IMAGE_COLUMNS)
+        others = {column: row[column] for column in read if row.get(column) is not None}
         return Row(
             row_id=name,
-            columns={"prompt": prompt, **answers, **chosen},
+            columns={"prompt": prompt, **answers, **others},
             passed={**row, ROW: row},
             may_be_empty=self._may_lack_prompt,
         )
@@ -260,9 +267,6 @@ def _check_names(columns: Sequence[str], name: str, *, may_lack_prompt: bool) ->
             f"{name} has no column `prompt`, its columns: {', '.join(columns) or '(none)'}; "
             f"rename the one with the prompts: dataset.rename_column(..., 'prompt')"
         )
-    images = [column for column in columns if column in IMAGE_COLUMNS]
-    if images:
-        raise DataError(f"{name} has a column {images[0]!r}; models of text are trained here, remove the column")
 
 
 class Stream(IterableDataset):  # type: ignore[type-arg]

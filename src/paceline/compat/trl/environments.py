@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from paceline.compat.trl.slots import Slot, SlotPool
+from paceline.data.messages import row_tools
 from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Observation
 from paceline.environments.objects import opening_of, reward_of, row_for, tool_methods
 from paceline.environments.resolving import specs as specs_of
@@ -78,6 +79,8 @@ class GivenEnvironments:
         Raises:
             DataError: it names no environment.
         """
+        if not self.specs:
+            return row_tools(columns)
         if not self.are_chosen:
             return [tool for spec in self.specs.values() for tool in spec.tools]
         name = columns.get(ENVIRONMENT)

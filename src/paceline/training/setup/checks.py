@@ -115,7 +115,6 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    positions = None if own.model is not None else _look_at_model(config, needs_weights=runs_here)
     checked, data = resolved(config, own), config.data
     if "advantage" not in own.objective:
         own_advantage(config.advantage)
@@ -137,6 +136,8 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
         _screen(config, checked, rows, dataset, by_functions)
     if data.eval_dataset is not None:
         _look_at_held_out_rows(config, checked)
+    # behind the rows: a GGUF file is unpacked for it, which takes minutes
+    positions = None if own.model is not None else _look_at_model(config, needs_weights=runs_here)
     if runs_here:
         _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()), checked.environments)
     check_completion_fits(config.sampling.max_completion_length, limit=positions)
@@ -145,12 +146,12 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
 
 def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
     """Check what evaluation's options name, and the first row of each held-out set; raises as `check` does."""
-    if own.model is None:
-        _look_at_model(config, needs_weights=True)
     checked = resolved(config, own, for_training=False)
     if config.engine.engine == "vllm":
         check_vllm(None)
     _look_at_held_out_rows(config, checked)
+    if own.model is None:
+        _look_at_model(config, needs_weights=True)
     _look_at_what_they_need(checked.measure.values(), checked.environments)
     return checked
 

@@ -16,9 +16,10 @@ from paceline.config.reading import is_code
 from paceline.config.rules import require
 from paceline.config.sections import OTHER_ADAPTER, Config
 from paceline.data.duplicates import training_rows
-from paceline.data.prompts import Tokenizer
+from paceline.data.harmless import ChatTokenizer
+from paceline.data.messages import row_tools
 from paceline.data.sources import has_split
-from paceline.data.tasks import TaskSet, build_tasks, no_tools
+from paceline.data.tasks import TaskSet, build_tasks
 from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import float8_problem
@@ -140,11 +141,11 @@ def _training_tasks(
     rows, _ = training_rows(config.data, seed=config.loop.seed, files=checked.files)
     return build_tasks(
         rows,
-        cast(Tokenizer, tokenizer),
+        cast(ChatTokenizer, tokenizer),
         config.data,
         system=checked.system,
         check=row_check(checked.functions),
-        tools_of=no_tools if conversations is None else conversations.tools_of,
+        tools_of=row_tools if conversations is None else conversations.tools_of,
     )
 
 

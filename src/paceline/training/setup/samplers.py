@@ -8,9 +8,9 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.config.rules import require
 from paceline.config.sections import Config, SamplingConfig
+from paceline.data.harmless import ChatTokenizer
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
-from paceline.environments.harmless import ChatTokenizer
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
 from paceline.environments.tokens import TurnTokens
 from paceline.objective.advantages import GroupAdvantage
