@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 
-MAY_CHANGE = frozenset(option.name for option in options()) - {"model", "dataset"}
-"""A resumed run takes other arguments as they are, but trains no other model and on no other data."""
+MAY_CHANGE = frozenset(option.name for option in options()) - {"model"}
+"""A resumed run takes other arguments and other rows, which it says and notes, but trains no other model."""
 
 
 def run_training(
@@ -56,8 +56,7 @@ def run_training(
     run after its step with a checkpoint: KeyboardInterrupt of Ctrl-C, SystemExit of SIGTERM.
     """
     started = time.perf_counter()
-    override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE
-    request = RunRequest(config=job.config, output_dir=job.output_dir, resume=resume, override=override)
+    request = RunRequest(config=job.config, output_dir=job.output_dir, resume=resume, override=MAY_CHANGE)
     with RunSession(request, job.inputs) as session:
         drop_broken_links(job.output_dir)
         observer.restore(session.checkpoint)
@@ -148,6 +147,9 @@ class CallbackObserver:
         """Open a run that stands at `state`."""
         self.run, self.control, self.trackers, self.has_begun = run, TrainerControl(), trackers, True
         self._window, self._in_epoch = [], False
+        self.handler.train_dataloader = self.trainer.get_train_dataloader()
+        if self.trainer.eval_dataset is not None and not isinstance(self.trainer.eval_dataset, Mapping):
+            self.handler.eval_dataloader = self.trainer.get_eval_dataloader()
         if self.state.best_model_checkpoint is not None:
             run.protected.add(Path(self.state.best_model_checkpoint))
 
@@ -166,7 +168,8 @@ class CallbackObserver:
         return Requests(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
-        """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
+        """Fire on_epoch_begin at the start of an epoch, then on_step_begin; ConfigError for what is set too late."""
+        self.trainer._refuse_late_changes()
         self.reward_log.columns.clear()  # an evaluation's are of no step
         self._forget_objects()
         if not self._in_epoch:
@@ -192,7 +195,7 @@ class CallbackObserver:
             for log in self.job.launch.call("give_log"):
                 self.reward_log.add(log)
         bonus = {"entropy_coef": self.trainer.entropy_coef} if self.job.config.loss.has_entropy_bonus else {}
-        self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
+        self._window.append({**numbers, **bonus, **self.reward_log.take_metrics(), **self._take_metrics("train")})
         self._fire("on_step_end")
         self._log_evaluate_save(batch)
         if ended:
@@ -200,6 +203,13 @@ class CallbackObserver:
             self._in_epoch = False
             self._log_evaluate_save(batch)
         return Requests(stop=self.control.should_training_stop)
+
+    def _take_metrics(self, mode: str) -> dict[str, float]:
+        """Take the means of what a program has put into `trainer._metrics`, as TRL's own log does."""
+        own = self.trainer._metrics[mode]
+        taken = {name: float(sum(values) / len(values)) for name, values in own.items() if values}
+        own.clear()
+        return taken
 
     def begin_step(self, state: Mapping[str, Any]) -> None:
         """Begin a step on this rank, in the first one's state."""
@@ -250,7 +260,8 @@ class CallbackObserver:
         stats = self.job.backend.measure(result.batch.groups)
         numbers = history.eval_numbers(result.record(), result.batch, stats, prefix=prefix)
         numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
-        numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
+        logged = {**self.reward_log.take_metrics(), **self._take_metrics("eval")}
+        numbers |= {f"{prefix}_{name}": value for name, value in logged.items()}
         numbers["epoch"] = self.state.epoch
         self.trainer.log(numbers)
         self._fire("on_evaluate", metrics=numbers)
