@@ -109,10 +109,11 @@ def test_every_attribute_stays_as_it_was_unless_the_loop_reads_it_anew(made):
     assert {"reward_weights", "train_dataset", "beta", "temperature", "args", "model", "optimizer"} <= sealed
     for name in sealed | {"_step", "_logs", "_buffered_inputs", "control", "entropy_coef"}:
         with pytest.raises(ConfigError, match=rf"^GRPOTrainer\.{name} must stay"):
-            setattr(made, name, None)
+            setattr(made, name, object())
     for name in ("compute_loss", "_calculate_rewards", "get_train_dataloader"):
         with pytest.raises(ConfigError, match=rf"^GRPOTrainer\.{name} would never be called"):
             setattr(made, name, None)
+    made.beta, made.reward_weights = 0.0, torch.ones(1)  # as they are: classes below TRL's repeat what they are given
     made.my_own = 1
     assert made.my_own == 1
     with pytest.raises(AttributeError, match=r"has no _step: state\.global_step counts updates"):

@@ -90,8 +90,10 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """Let every process do it: none waits for another before the trainer is made."""
-        yield
+        """Let the other processes wait until the first one has done the block, once the trainer is made."""
+        state = self.distributed_state
+        with state.local_main_process_first() if local else state.main_process_first():
+            yield
 
     @contextmanager
     def _own_layout(self) -> Iterator[None]:

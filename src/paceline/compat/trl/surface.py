@@ -73,6 +73,8 @@ OTHERWISE = "watch the loop with callbacks, or override log, evaluate or save_mo
 
 MAY_BE_SET = frozenset({"rollout_func", "eval_dataset", "_metrics", *COSMETIC})
 """Attributes that the loop reads anew whenever it needs them."""
+OF_GENERATE = frozenset({"use_vllm", "vllm_generation"})
+"""Attributes that `_generate` reads anew, but training does not."""
 LARGE = ("train_dataset", "eval_dataset")
 """Attributes that are not compared item by item."""
 OTHER_VALUES: Mapping[str, str] = {
@@ -186,13 +188,15 @@ def never_called(trainer: type, name: str) -> ConfigError:
     return ConfigError(f"{trainer.__name__}.{name} would never be called by this loop; {remedy_of(name)}")
 
 
-def refuse_set(trainer: Any, name: str) -> None:
-    """Refuse a value for an attribute that the loop would not read any more, or a method that it never calls.
+def refuse_set(trainer: Any, name: str, value: Any) -> None:
+    """Refuse another value for an attribute that the loop does not read any more, or a method that it never calls.
 
     `trainer` is made. Names that TRL's trainer does not have are the program's own.
     """
     originals = type(trainer)._originals
-    if name in MAY_BE_SET or is_honoured(originals.get(name)):
+    if name in MAY_BE_SET | OF_GENERATE or is_honoured(originals.get(name)):
+        return
+    if name in trainer._attributes and _same(vars(trainer)[name], value):
         return
     if callable(originals.get(name)):
         raise never_called(type(trainer), name)
@@ -208,24 +212,33 @@ def changed(trainer: type, name: str) -> ConfigError:
 
 
 def snapshot(trainer: Any) -> dict[str, Any]:
-    """Copies of all attributes that may change in place."""
-    return {
-        name: copied
-        for name, value in vars(trainer).items()
-        if name in trainer._attributes and name not in LARGE and (copied := _copied(value)) is not None
-    }
+    """Return what an attribute was when the trainer was made, for those that may change unseen."""
+    kept = {name: getattr(trainer, name) for name in OF_GENERATE}
+    for name in trainer._attributes:
+        value = vars(trainer)[name]
+        if name not in MAY_BE_SET and name not in LARGE and (copied := _copied(value)) is not None:
+            kept[name] = copied
+    return kept
 
 
 def refuse_changed(trainer: Any, built: Mapping[str, Any]) -> None:
     """Refuse attributes that have changed in place since they were `built` (ConfigError)."""
     for name, value in built.items():
-        now = vars(trainer).get(name)
-        same = torch.equal(value, now) if isinstance(value, torch.Tensor) and isinstance(now, torch.Tensor) else None
-        if not (value == now if same is None else same):
+        if not _same(value, vars(trainer)[name]):
             raise changed(type(trainer), name)
 
 
+def _same(value: Any, other: Any) -> bool:
+    if value is other:
+        return True
+    if isinstance(value, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(value, other)
+    plain = (bool, int, float, str, list, dict, tuple, GenerationConfig)
+    return isinstance(value, plain) and type(value) is type(other) and bool(value == other)
+
+
 def _copied(value: Any) -> Any:
+    """Return a copy of a value that may change in place; None of any other."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, GenerationConfig):

@@ -142,7 +142,7 @@ class GRPOTrainer(Trainer):  # what transformers' own loop does is refused; see 
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._attributes:
-            surface.refuse_set(self, name)
+            surface.refuse_set(self, name, value)
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
