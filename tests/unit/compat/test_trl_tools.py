@@ -804,6 +804,8 @@ def test_vllm_is_given_the_weights_once_a_step(trained):
     trainer.state.global_step = 5
     trainer._generate(["Hi"])
     assert given == [0, 0]
+    with pytest.raises(ConfigError, match=r"^GRPOTrainer\.use_vllm must stay as it was"):
+        trainer.train()
 
 
 def test_an_environment_that_fails_is_no_completion(trained):

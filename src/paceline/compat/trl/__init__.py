@@ -19,6 +19,7 @@ building.py         a run from the trainer's arguments; the learning rate as tra
 generate.py         sampling by a program: a generate on its model, and TRL's `_generate`
 checks.py           the trainer's arguments; refusals of them, of what a program overrides, and of late changes
 history.py          metrics under TRL's names, for the log, a person and the trackers
+script_methods.py   what scripts ask of a trainer beside training: rows, counts, callbacks, environments
 surface.py          names of TRL's trainer: what a program may override, set, read or call
 ranks.py            a trainer on ranks: its layout, and which of its methods all ranks call together
 checkpoints.py      the start of a run, and transformers' names of checkpoints

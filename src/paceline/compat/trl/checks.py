@@ -142,7 +142,7 @@ def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
 
 def _own_event(callback: Callback, name: str) -> Any:
     """Return what a callback has for an event, on itself or in its class."""
-    own = {} if isinstance(callback, type) else vars(callback)
+    own: Mapping[str, Any] = {} if isinstance(callback, type) else getattr(callback, "__dict__", {})
     return own.get(name) or getattr(callback if isinstance(callback, type) else type(callback), name)
 
 

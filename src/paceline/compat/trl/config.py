@@ -19,7 +19,7 @@ from paceline.compat.trl.fields import check_fields
 from paceline.compat.trl.former import refuse_field
 from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.objective import objective_options
-from paceline.compat.trl.processes import Processes
+from paceline.compat.trl.processes import ProcessState
 from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.training_fields import TrainingFields
 from paceline.reports.trackers.opening import check_trackers
@@ -85,7 +85,7 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
             index = 0 if place is None else device_index(place, visible=torch.cuda.device_count())
             torch.cuda.set_device(index)  # what a program loads itself lies there too
             device = torch.device("cuda", index)
-        self.distributed_state = Processes(device, place, mixed_precision="bf16" if self.bf16 else "no")
+        self.distributed_state = ProcessState(device, place, mixed_precision="bf16" if self.bf16 else "no")
         return device
 
     @contextmanager

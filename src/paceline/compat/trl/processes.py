@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
     from paceline.workers.torchrun.launch import Launch
 
-Function = Callable[..., Any]
+ScriptFunction = Callable[..., Any]
 
 NOT_OFFERED: Mapping[str, str] = {
     "the trainer's own run writes and reads its checkpoints; take save_steps, callbacks and resume_from_checkpoint": (
@@ -48,7 +48,7 @@ NOT_OFFERED: Mapping[str, str] = {
 REASONS: Mapping[str, str] = {name: reason for reason, names in NOT_OFFERED.items() for name in names.split()}
 
 
-class Processes:
+class ProcessState:
     """Accelerate's `PartialState`, as far as it makes sense here: this process among those of a launcher."""
 
     fork_launched = debug = False
@@ -131,23 +131,25 @@ class Processes:
         if self.is_main_process:
             print(*values, **options)
 
-    def on_main_process(self, function: Function) -> Function:
+    def on_main_process(self, function: ScriptFunction) -> ScriptFunction:
         """Return the function on the first process, and one that does nothing on the others."""
         return function if self.is_main_process else _nothing
 
-    def on_local_main_process(self, function: Function) -> Function:
+    def on_local_main_process(self, function: ScriptFunction) -> ScriptFunction:
         """Return the function on the first process of each machine, and one that does nothing on the others."""
         return function if self.is_local_main_process else _nothing
 
-    def on_last_process(self, function: Function) -> Function:
+    def on_last_process(self, function: ScriptFunction) -> ScriptFunction:
         """Return the function on the last process, and one that does nothing on the others."""
         return function if self.is_last_process else _nothing
 
-    def on_process(self, function: Function | None = None, process_index: int | None = None) -> Function:
+    def on_process(self, function: ScriptFunction | None = None, process_index: int | None = None) -> ScriptFunction:
         """Return the function on one process, and one that does nothing on the others."""
         return _only(function, here=process_index == self.process_index)
 
-    def on_local_process(self, function: Function | None = None, local_process_index: int | None = None) -> Function:
+    def on_local_process(
+        self, function: ScriptFunction | None = None, local_process_index: int | None = None
+    ) -> ScriptFunction:
         """Return the function on one process of each machine, and one that does nothing on the others."""
         return _only(function, here=local_process_index == self.local_process_index)
 
@@ -184,7 +186,7 @@ class Processes:
         return found
 
 
-class ScriptAccelerator(Processes):
+class ScriptAccelerator(ProcessState):
     """Accelerate's `Accelerator`, as far as it makes sense around a trainer that wraps no model."""
 
     sync_gradients = device_placement = even_batches = use_seedable_sampler = step_scheduler_with_optimizer = True
@@ -193,7 +195,7 @@ class ScriptAccelerator(Processes):
 
     def __init__(self, args: "GRPOConfig", log: Callable[[Mapping[str, Any], int | None], None]) -> None:
         """`log`: takes numbers and their step to the trainer's trackers."""
-        self.state: Processes = args.distributed_state
+        self.state: ProcessState = args.distributed_state
         super().__init__(args.device, args.launched, mixed_precision="bf16" if args.bf16 else "no")
         self.project_dir = self.logging_dir = args.output_dir
         self.gradient_accumulation_steps, self.log_with = args.gradient_accumulation_steps, list(args.report_to or ())
@@ -314,7 +316,7 @@ def _nothing(*given: Any, **named: Any) -> None:
     """Do nothing."""
 
 
-def _only(function: Function | None, *, here: bool) -> Function:
+def _only(function: ScriptFunction | None, *, here: bool) -> ScriptFunction:
     if function is None:
         return lambda decorated: decorated if here else _nothing
     return function if here else _nothing

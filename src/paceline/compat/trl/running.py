@@ -195,7 +195,7 @@ class CallbackObserver:
             for log in self.job.launch.call("give_log"):
                 self.reward_log.add(log)
         bonus = {"entropy_coef": self.trainer.entropy_coef} if self.job.config.loss.has_entropy_bonus else {}
-        self._window.append({**numbers, **bonus, **self.reward_log.take_metrics(), **self._take_metrics("train")})
+        self._window.append({**numbers, **bonus, **self.reward_log.take_metrics()})
         self._fire("on_step_end")
         self._log_evaluate_save(batch)
         if ended:
@@ -237,7 +237,7 @@ class CallbackObserver:
 
     def _log_evaluate_save(self, batch: RolloutBatch) -> None:
         if self.control.should_log and self._window:
-            self.trainer.log(history.averaged(self._window))
+            self.trainer.log({**history.averaged(self._window), **self._take_metrics("train")})
             self._window.clear()
             if self.args.log_completions:
                 limit, columns = self.args.num_completions_to_print, self.reward_log.columns
@@ -323,7 +323,7 @@ class CallbackObserver:
             "train_loss": sum(losses) / len(losses) if losses else 0.0,
             "epoch": state.epoch,
         }
-        self.trainer.log(history.summary(metrics, self._window))
+        self.trainer.log({**history.summary(metrics, self._window), **self._take_metrics("train")})
         self._window.clear()
         self._fire("on_train_end")
         session.finish(self.console, step=step)

@@ -142,7 +142,8 @@ def _of_theirs() -> frozenset[str]:
 
 def complete(cls: ClassT) -> ClassT:
     """Give a trainer all methods of TRL's that it does not define, each of which refuses to be called."""
-    for name in sorted(_of_theirs() - vars(cls).keys()):
+    own = {name for one in cls.__mro__ if not issubclass(Trainer, one) for name in vars(one)}
+    for name in sorted(_of_theirs() - own):
         if not callable(getattr(Trainer, name, None)) and name not in OF_TRL:
             continue
         setattr(cls, name, _refusing(name))
