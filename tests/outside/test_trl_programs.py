@@ -183,18 +183,9 @@ AGENT = '''
             with timeout(5):
                 connection.execute("insert into facts values (?, ?)", ("begun", 1))
 
-        def query(self, sql: str) -> str:
-            """
-            Query the database.
-
-            Args:
-                sql: The command.
-            """
-            with timeout(5):
-                return str(connection.execute(sql).fetchall())
-
         def get_reward(self) -> float:
-            return float(connection.execute("select count(*) from facts").fetchone()[0])
+            with timeout(5):
+                return float(connection.execute("select count(*) from facts").fetchone()[0])
 
 
     rows = [{"prompt": [{"role": "user", "content": "How many?"}]}] * 4

@@ -197,6 +197,20 @@ class StopRequest:
             self._interrupt.insist(GraceOver(sentence))
 
 
+_forking = threading.local()
+"""By thread, the signals that were blocked before it began to fork."""
+
+
+def _before_fork() -> None:
+    """Let a signal to the child wait until it has its own handlers: a grader may stop it at once."""
+    taken = [number for number, handlers in _former.items() if handlers]
+    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+
+
+def _after_fork_in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
+
+
 def _after_fork() -> None:
     """Give a forked child the program's own handlers: `terminate()` of a child that a grader starts ends it at once."""
     for number, handlers in _former.items():
@@ -204,6 +218,7 @@ def _after_fork() -> None:
             signal.signal(number, handlers[0])
     _former.clear()
     _open_in_main_thread.clear()
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

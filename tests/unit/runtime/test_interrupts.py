@@ -127,6 +127,18 @@ def test_a_forked_child_has_the_programs_own_handlers():
     signal.signal(signal.SIGTERM, mine)
 
 
+def test_a_signal_that_a_child_gets_at_once_is_its_own():
+    with StopRequest() as request:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                threading.Event().wait(60)
+                os._exit(0)
+            os.kill(child, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    assert request.received is None
+
+
 def test_late_code_that_swallows_the_first_interrupt_gets_another():
     swallowed = []
 
