@@ -31,9 +31,9 @@ NOT_OFFERED: Mapping[str, str] = {
     "call trainer.save_model, which every layout of the weights has": "save_model",
     "trackers are the trainer's; name them in report_to": "get_tracker init_trackers",
     "the model is neither wrapped nor sharded by accelerate": (
-        "fsdp_plugin deepspeed_ulysses_dl_adapter torch_device_mesh is_composable_parallelism_enabled "
+        "deepspeed_ulysses_dl_adapter torch_device_mesh is_composable_parallelism_enabled "
         "verify_device_map lomo_backward has_lomo_optimizer tensor_parallel_rank pipeline_parallel_rank "
-        "context_parallel_rank data_parallel_rank data_parallel_shard_rank parallelism_config maybe_context_parallel"
+        "context_parallel_rank data_parallel_rank data_parallel_shard_rank maybe_context_parallel"
     ),
     "half precision with a scaled loss, and FP8, are not offered": (
         "fp8_backend fp8_enabled fp8_recipe_handler has_fp8_handler te_recipe_handler msamp_recipe_handler "
@@ -86,6 +86,11 @@ class ProcessState:
     def backend(self) -> str | None:
         """Library by which processes talk; None for one process."""
         return None if self.num_processes == 1 else "nccl" if self.device.type == "cuda" else "gloo"
+
+    @property
+    def default_device(self) -> torch.device:
+        """Device of this process."""
+        return self.device
 
     def set_device(self) -> None:
         """Do nothing: the device was set when the arguments were made."""
@@ -195,7 +200,8 @@ class ScriptAccelerator(ProcessState):
 
     def __init__(self, args: "GRPOConfig", log: Callable[[Mapping[str, Any], int | None], None]) -> None:
         """`log`: takes numbers and their step to the trainer's trackers."""
-        self.state: ProcessState = args.distributed_state
+        state: Any = args.distributed_state  # transformers takes it for accelerate's
+        self.state: ProcessState = state
         super().__init__(args.device, args.launched, mixed_precision="bf16" if args.bf16 else "no")
         self.project_dir = self.logging_dir = args.output_dir
         self.gradient_accumulation_steps, self.log_with = args.gradient_accumulation_steps, list(args.report_to or ())

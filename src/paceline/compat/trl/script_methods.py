@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
-from transformers.trainer import Trainer
 from transformers.trainer_callback import CallbackHandler
 
 from paceline.compat.trl import checks
@@ -18,6 +17,11 @@ from paceline.compat.trl.surface import asked, called
 from paceline.data.order import task_index
 from paceline.errors import ConfigError
 
+if TYPE_CHECKING:
+    Trainer = object  # what is overridden takes other arguments
+else:
+    from transformers.trainer import Trainer
+
 
 class ScriptMethods(Trainer):
     """Base of `GRPOTrainer`, which sets what these methods read; nothing of transformers' own loop runs."""
@@ -26,6 +30,8 @@ class ScriptMethods(Trainer):
         args: GRPOConfig
         train_dataset: Any
         eval_dataset: Any
+        model: Any
+        optimizer: Any
         callback_handler: CallbackHandler
         _job: TrainingJob
         _environments: GivenEnvironments
