@@ -134,7 +134,8 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
             self._job.launch.program = self._observer
         self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._built_from, self._built_eval = checks.values_of(self.args), eval_dataset
-        self.label_names, self.is_in_train = [], False
+        self.label_names: list[str] = []
+        self.is_in_train = False
         self._attributes = tuple(name for name in vars(self) if not name.startswith("_"))
         self._in_place = surface.snapshot(self)
 
@@ -189,7 +190,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         self.gather_function = self.accelerator.gather_for_metrics
         self.environment_factories = None if not kinds else dict(kinds)
         self._metrics = {mode: defaultdict[str, list[float]](list) for mode in ("train", "eval")}
-        vars(self).update(surface.attributes_of(self.args, self.tokenizer, self.model))
+        self.__dict__.update(surface.attributes_of(self.args, self.tokenizer, self.model))
 
     def _log_to_trackers(self, values: Mapping[str, Any], step: int | None) -> None:
         self._observer.trackers.log(dict(values), self.state.global_step if step is None else step)
@@ -235,12 +236,12 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         loop = replace(config.loop, save_steps=interval(self.args, "save", rows))
         evaluation = replace(config.evaluation, eval_steps=interval(self.args, "eval", rows))
         self._job = replace(job, config=replace(config, loop=loop, evaluation=evaluation))
-        vars(self)["is_in_train"] = True
+        self.__dict__["is_in_train"] = True
         try:
             with said_in_field_names(), sampling_by_program(self._job):
                 output = run_training(self._job, self._observer, resume, before=before)
         finally:
-            vars(self)["is_in_train"] = False
+            self.__dict__["is_in_train"] = False
         if self.args.push_to_hub:
             self.push_to_hub()
         return output
