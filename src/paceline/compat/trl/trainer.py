@@ -343,11 +343,21 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
 
     @by_first_alone
     def create_model_card(
-        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+        self,
+        model_name: str | Mapping[str, Any] | None = None,
+        dataset_name: str | None = None,
+        tags: str | list[str] | None = None,
     ) -> None:
-        """Write `README.md` into the run directory: model, data, objective, results."""
-        tags = tags or self._tag_names
-        card = {"model_name": model_name, "dataset_name": dataset_name, "tags": tags}
+        """Write `README.md` into the run directory: model, data, objective, results.
+
+        Scripts give a dict of these arguments in the place of the first one.
+        """
+        card: dict[str, Any] = {"model_name": model_name, "dataset_name": dataset_name, "tags": tags}
+        if isinstance(model_name, Mapping):
+            if unknown := [name for name in model_name if name not in card]:
+                raise ConfigError(f"create_model_card takes model_name, dataset_name and tags, got {unknown[0]!r}")
+            card |= {"model_name": None, **model_name}
+        card["tags"] = card["tags"] or self._tag_names
         publish_card(self._job, self.state, self._job.output_dir, card)
 
     @called
