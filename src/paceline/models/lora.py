@@ -123,7 +123,7 @@ def load_adapter(loaded: Loaded, directory: Path) -> Loaded:
 
 
 def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
-    """Make the adapter that a model already has trainable; ModelError for several, a merged one or a refused kind."""
+    """Train on the adapter that a model has; ModelError for several, or one merged, frozen or of a refused kind."""
     names = list(adapter.peft_config)
     if names != [ADAPTER_NAME]:
         raise ModelError(f"the PeftModel must hold one adapter named {ADAPTER_NAME!r}, got {', '.join(names)}")
@@ -131,10 +131,18 @@ def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
     if adapter.get_model_status().merged_adapters:
         raise ModelError("the PeftModel's adapter is merged into the weights; call its unmerge_adapter() first")
     _check_output(loaded.model, tied=_is_tied(loaded.model))
+    trained = {name for name, one in adapter.named_parameters() if ADAPTER_NAME in name and one.requires_grad}
+    if not trained:
+        raise ModelError(
+            "the PeftModel has no parameter of its adapter that requires a gradient; load it with "
+            "PeftModel.from_pretrained(..., is_trainable=True)"
+        )
     loaded.model.requires_grad_(False)
     layers: Any = adapter.base_model
     layers.enable_adapter_layers()
     adapter.set_adapter(ADAPTER_NAME)
+    for name, one in adapter.named_parameters():
+        one.requires_grad_(one.requires_grad and name in trained)  # what the program froze stays so
     adapter.peft_config[ADAPTER_NAME].inference_mode = False
     return replace(loaded, adapter=adapter)
 

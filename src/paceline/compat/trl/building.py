@@ -76,8 +76,6 @@ class TrainingJob:
     sources: list[RewardSource]
     notes: tuple[str, ...]
     """Sentences for the user before the first step."""
-    is_stream: bool
-    """The training rows have no length: more of them are read for more steps."""
     makes_scheduler: bool
     """The schedule of the learning rate is the arguments', not a scheduler of the program's own."""
 
@@ -161,7 +159,6 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         launch=launch,
         sources=sources,
         notes=notes,
-        is_stream=datasets.size_of(dataset) is None,
         makes_scheduler=arguments.optimizers[1] is None,
     )
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from paceline.base_directory import held_base
 from paceline.compat.layouts import Agreement, of_deepspeed, of_fsdp, of_launcher, of_sizes
 from paceline.errors import ConfigError
-from paceline.workers.torchrun.environment import Launched
 
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
@@ -26,16 +25,6 @@ FIELDS = {
     "activation_checkpointing": "gradient_checkpointing",
 }
 """Fields of transformers behind settings of DeepSpeed and FSDP with other names."""
-
-
-class LaunchedState:
-    """What transformers' arguments ask of accelerate's state on ranks, which meet when the trainer is made."""
-
-    distributed_type = "PACELINE"
-
-    def __init__(self, place: Launched) -> None:
-        self.num_processes, self.process_index, self.local_process_index = place.size, place.rank, place.local_rank
-        self.is_main_process, self.is_local_main_process = place.leads, place.local_rank == 0
 
 
 def layout_options(args: "GRPOConfig", environment: Mapping[str, str]) -> dict[str, object]:

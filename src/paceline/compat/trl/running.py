@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 
-MAY_CHANGE = frozenset(option.name for option in options()) - {"model", "dataset"}
-"""A resumed run takes other arguments as they are, but trains no other model and on no other data."""
+MAY_CHANGE = frozenset(option.name for option in options()) - {"model"}
+"""A resumed run takes other arguments and other rows, which it says and notes, but trains no other model."""
 
 
 def run_training(
@@ -66,10 +66,9 @@ def run_training(
     run after its step with a checkpoint: KeyboardInterrupt of Ctrl-C, SystemExit of SIGTERM.
     """
     started = time.perf_counter()
-    override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE
     named = Path(str(job.args.output_dir))
     request = RunRequest(
-        config=job.config, output_dir=job.output_dir, named=named, base=job.base, resume=resume, override=override
+        config=job.config, output_dir=job.output_dir, named=named, base=job.base, resume=resume, override=MAY_CHANGE
     )
     with RunSession(request, job.inputs) as session:
         drop_stale_names(job.output_dir)
@@ -163,6 +162,9 @@ class CallbackObserver:
         """Open a run that stands at `state`."""
         self.run, self.control, self.trackers, self.has_begun = run, TrainerControl(), trackers, True
         self._window, self._in_epoch = [], False
+        self.handler.train_dataloader = self.trainer.get_train_dataloader()
+        if self.trainer.eval_dataset is not None and not isinstance(self.trainer.eval_dataset, Mapping):
+            self.handler.eval_dataloader = self.trainer.get_eval_dataloader()
         if self.state.best_model_checkpoint is not None:
             run.protected.add(self._best_step)
         self._named = set(named_checkpoints(run.run_dir.path))
@@ -182,7 +184,8 @@ class CallbackObserver:
         return Requests(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
-        """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
+        """Fire on_epoch_begin at the start of an epoch, then on_step_begin; ConfigError for what is set too late."""
+        self.trainer._refuse_late_changes()
         self.reward_log.columns.clear()  # an evaluation's are of no step
         self._forget_objects()
         if not self._in_epoch:
@@ -217,6 +220,13 @@ class CallbackObserver:
             self._log_evaluate_save(batch)
         return Requests(stop=self.control.should_training_stop)
 
+    def _take_metrics(self, mode: str) -> dict[str, float]:
+        """Take the means of what a program has put into `trainer._metrics`, as TRL's own log does."""
+        own = self.trainer._metrics[mode]
+        taken = {name: float(sum(values) / len(values)) for name, values in own.items() if values}
+        own.clear()
+        return taken
+
     def begin_step(self, state: Mapping[str, Any]) -> None:
         """Begin a step on this rank, in the first one's state."""
         self._forget_objects()
@@ -243,7 +253,7 @@ class CallbackObserver:
 
     def _log_evaluate_save(self, batch: RolloutBatch) -> None:
         if self.control.should_log and self._window:
-            self.trainer.log(history.averaged(self._window))
+            self.trainer.log({**history.averaged(self._window), **self._take_metrics("train")})
             self._window.clear()
             if self.args.log_completions:
                 limit, columns = self.args.num_completions_to_print, self.reward_log.columns
@@ -266,7 +276,8 @@ class CallbackObserver:
         stats = self.job.backend.measure(result.batch.groups)
         numbers = history.eval_numbers(result.record(), result.batch, stats, prefix=prefix)
         numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
-        numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
+        logged = {**self.reward_log.take_metrics(), **self._take_metrics("eval")}
+        numbers |= {f"{prefix}_{name}": value for name, value in logged.items()}
         numbers["epoch"] = self.state.epoch
         self.trainer.log(numbers)
         self._fire("on_evaluate", metrics=numbers)
@@ -347,7 +358,7 @@ class CallbackObserver:
             "train_loss": sum(losses) / len(losses) if losses else 0.0,
             "epoch": state.epoch,
         }
-        self.trainer.log(history.summary(metrics, self._window))
+        self.trainer.log({**history.summary(metrics, self._window), **self._take_metrics("train")})
         self._window.clear()
         self._fire("on_train_end")
         session.finish(self.console, step=step)

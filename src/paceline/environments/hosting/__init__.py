@@ -14,6 +14,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self
@@ -107,16 +108,20 @@ class Hosted:
         if not self.is_instant:
             self._hosts.carry_out(self, method, given, then)
             return
-        started = time.perf_counter()
+        started, late = time.perf_counter(), False
         result: Result = (None, None if method == "close" else GONE)
         if method == "begin" or self._environment is not None:
-            result = attempt(self._call_now, method, given)
+            try:
+                result = attempt(self._call_now, method, given)
+            except TooLate:
+                late, result = True, (None, f"it took more than {self._hosts.seconds:g} seconds")
         value, failure = result
-        if failure is not None and method != "close" and self._environment is not None:
-            dismiss(attempt(self._environment.close)[0])
+        if failure is not None and method != "close" and not late and self._environment is not None:
+            with suppress(TooLate):
+                dismiss(attempt(self._environment.close)[0])
         if failure is not None or method == "close":
             self._environment = None
-        then(Outcome(value=value, failure=failure, seconds=time.perf_counter() - started))
+        then(Outcome(value=value, failure=failure, timed_out=late, seconds=time.perf_counter() - started))
 
     def _call_now(self, method: Method, given: tuple[Any, ...]) -> Any:
         if method == "begin":

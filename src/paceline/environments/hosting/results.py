@@ -192,9 +192,15 @@ def described(error: BaseException) -> str:
 
 
 def attempt(function: Callable[..., Any], *given: Any) -> Result:
-    """Call code of an environment: its result and None, or None and a sentence of what it raised."""
+    """Call code of an environment: its result and None, or None and a sentence of what it raised.
+
+    Raises:
+        TooLate: it has a deadline of its own, and took longer.
+    """
     try:
         return function(*given), None
+    except TooLate:
+        raise
     except (WrongResult, HostFailure, PacelineError) as error:
         return None, hidden(str(error))
     except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
