@@ -24,7 +24,7 @@ from paceline.environments.builtin import calculator, guess, nim, search
 from paceline.environments.builtin import mcp as servers
 from paceline.environments.builtin import python as interpreters
 from paceline.environments.endpoint.harness import Harness, check_program, run_command
-from paceline.environments.endpoint.program import Program
+from paceline.environments.endpoint.program import AgentProgram
 from paceline.environments.objects import ObjectEnvironment, tool_methods
 from paceline.environments.schemas import check_tool, tool_schema
 from paceline.environments.tools import FixedTools, Functions, Toolset, tools_text
@@ -161,7 +161,7 @@ def _harness(address: str, argument: str | None, sandbox: str) -> AddressPart:
         words = servers.words_of(command, address=address)
         make = functools.partial(Harness, functools.partial(run_command, words))
     else:
-        program = Program(target, flag=FLAG)
+        program = AgentProgram(target, flag=FLAG)
         check_program(program.function, label=f"{FLAG} {address}")
         make = functools.partial(Harness, program.function, variables=os.environ, load=program.load)
     return AddressPart(

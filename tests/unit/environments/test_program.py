@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from paceline.environments.endpoint.program import VARIABLES, Program
+from paceline.environments.endpoint.program import VARIABLES, AgentProgram
 from paceline.errors import ConfigError
 
 OWN = dict.fromkeys(VARIABLES, "the user's own")
@@ -32,7 +32,7 @@ def write(tmp_path, monkeypatch):
 def test_a_file_that_reads_a_variable_is_loaded_again_with_its_modules(write, monkeypatch):
     write("neighbour_of_agent/clients.py", "import os\nSEEN = dict(os.environ)\n")
     target = write("agent.py", "from neighbour_of_agent import clients\ndef play(): return clients.SEEN\n")
-    program = Program(target, flag="--environment")
+    program = AgentProgram(target, flag="--environment")
     seen = program.function()
     assert seen["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
     assert all(seen[name] != OWN[name] for name in VARIABLES)
@@ -42,7 +42,7 @@ def test_a_file_that_reads_a_variable_is_loaded_again_with_its_modules(write, mo
 
 
 def test_a_file_that_reads_none_is_loaded_once(write):
-    program = Program(write("agent.py", "import os\nHOME = os.environ.get('HOME')\ndef play(): pass\n"), flag="--x")
+    program = AgentProgram(write("agent.py", "import os\nHOME = os.environ.get('HOME')\ndef play(): pass\n"), flag="--x")
     assert program.load() is program.function
 
 
@@ -52,7 +52,7 @@ def test_what_a_file_writes_into_the_variables_is_not_taken(write):
         "import os\nos.environ['OPENAI_API_KEY'] = 'sk-of-a-file'\n"
         "KEY = os.environ['OPENAI_API_KEY']\ndef play(): return KEY\n",
     )
-    assert Program(target, flag="--x").function() not in ("sk-of-a-file", OWN["OPENAI_API_KEY"])
+    assert AgentProgram(target, flag="--x").function() not in ("sk-of-a-file", OWN["OPENAI_API_KEY"])
 
 
 def test_a_file_that_asks_while_it_is_loaded_is_refused_with_what_to_do(write):
@@ -63,9 +63,9 @@ def test_a_file_that_asks_while_it_is_loaded_is_refused_with_what_to_do(write):
         "try:\n    r.urlopen(q)\nexcept r.HTTPError as e:\n    raise RuntimeError(e.read().decode())\n"
     )
     with pytest.raises(ConfigError, match="ask the model within the function"):
-        Program(write("agent.py", ask), flag="--environment")
+        AgentProgram(write("agent.py", ask), flag="--environment")
 
 
 def test_whatever_a_file_raises_is_a_sentence(write):
     with pytest.raises(ConfigError, match=r"the file cannot be loaded \(Odd: no key\)"):
-        Program(write("agent.py", "class Odd(Exception): pass\nraise Odd('no key')\n"), flag="--environment")
+        AgentProgram(write("agent.py", "class Odd(Exception): pass\nraise Odd('no key')\n"), flag="--environment")

@@ -84,7 +84,7 @@ def _leading_to(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-class Program:
+class AgentProgram:
     """A function that plays an episode against an endpoint."""
 
     def __init__(self, target: str, *, flag: str) -> None:
