@@ -139,6 +139,17 @@ class SandboxError(PacelineError):
     exit_status = 2
 
 
+def exit_status_of(error: BaseException) -> int:
+    """Exit status of the command that this error ends.
+
+    >>> exit_status_of(KeyboardInterrupt()), exit_status_of(ZeroDivisionError())
+    (130, 1)
+    """
+    if isinstance(error, PacelineError):
+        return error.exit_status
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error message, or its type's name if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
