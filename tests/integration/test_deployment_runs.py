@@ -84,9 +84,11 @@ def job(folder: Path, script: str) -> Job:
         file.chmod(0o755)
     (folder / ".venv" / "bin").mkdir(parents=True)
     (folder / ".venv" / "bin" / "activate").write_text("")
-    # no completion of so many tokens fits into the model: the first rank says so once all have met, and before weights
+    # what is moved must leave a device: the first rank alone says so, once all have met and before weights are read
     (folder / "recipes").mkdir()
-    (folder / RECIPE).write_text("model: embedded\ndataset: arithmetic\nmax_completion_length: 100000\n")
+    (folder / RECIPE).write_text(
+        "model: embedded\ndataset: arithmetic\ndevice: cpu\noffload: [activations]\nmax_completion_length: 16\n"
+    )
     options = dict(re.findall(r"#SBATCH --([a-z-]+)=(\S+)", (SLURM / script).read_text()))
     return Job(folder=folder, number=str(os.getpid()), options=options)
 
@@ -164,9 +166,9 @@ def test_the_ranks_of_a_batch_script_meet(tmp_path, script, ranks_of):
     for process in processes:
         process.join(LONGEST_SECONDS)
     said = [(tmp_path / f"rank-{rank}").read_text() for rank in range(8)]
-    assert "100000" in said[0], said
-    assert "PACELINE_RANKS_SECRET" not in "".join(said)
-    assert processes[0].exitcode == 2
+    assert "--offload must not name activations on a CPU" in said[0], said
+    assert "".join(said[1:]) == ""  # none of them was refused by itself
+    assert [process.exitcode for process in processes] == [2] * 8
 
 
 @pytest.mark.parametrize("script", ["one-process.sbatch", "several-nodes.sbatch", "several-nodes-torchrun.sbatch"])
