@@ -150,6 +150,17 @@ def with_printed(sentence: str, printed: Sequence[str]) -> str:
     return "\n    ".join([sentence, *([PRINTED, *printed] if printed else [])])
 
 
+def exit_status_of(error: BaseException) -> int:
+    """Exit status of the command that this error ends.
+
+    >>> exit_status_of(KeyboardInterrupt()), exit_status_of(ZeroDivisionError())
+    (130, 1)
+    """
+    if isinstance(error, PacelineError):
+        return error.exit_status
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error message, or its type's name if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

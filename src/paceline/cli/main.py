@@ -16,6 +16,7 @@ from paceline.base_directory import held_base, working_directory
 from paceline.config.reading import suggest
 from paceline.errors import DONE, INTERRUPTED, PRINTED, ConfigError, PacelineError
 from paceline.runtime.secrets import hidden
+from paceline.runtime.streams import encodable
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),
@@ -135,7 +136,7 @@ def _say(sentence: str) -> None:
 
 
 class BrokenPipeSafe:
-    """A text stream that discards its output once the reader is gone."""
+    """A text stream that takes any character, and discards its output once the reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -143,7 +144,7 @@ class BrokenPipeSafe:
     def write(self, text: str) -> int:
         """Write while somebody reads."""
         try:
-            return self._stream.write(text)
+            return self._stream.write(encodable(text, self._stream))
         except BrokenPipeError:
             self._to_nowhere()
             return len(text)

@@ -6,7 +6,7 @@ The page is written anew as often as is nearly free, and when an error or a sign
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -153,6 +153,7 @@ class CommandLine:
     def start(self, run: Run, trackers: Trackers) -> None:
         """Show what the run has come to."""
         self._trackers = trackers
+        self.display.plan(asdict(run.inputs.plan))
         self.display.watched.recall(run.run_dir.metrics(), run.run_dir.evals())
 
     def begin(self, steps_done: int) -> Requests:
@@ -172,9 +173,8 @@ class CommandLine:
     def evaluated(self, results: Sequence[EvalResult]) -> Requests:
         """One sentence per set, its numbers under its name, and the page."""
         for one in results:
-            self.notify(one.describe())
             record = one.record()
-            self.display.evaluation(record)
+            self.display.evaluation(record, self._reword(one.describe()))
             self._trackers.log(flat_numbers({"eval": {one.name: record}}), one.step)
         self.report.refresh()
         return Requests()

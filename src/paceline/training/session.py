@@ -222,7 +222,7 @@ class RunSession:
                 self.interrupt = stop.received
             except GraceOver as over:
                 left = f"the last checkpoint is that of step {run.saved_step}"
-                left = "there is no checkpoint yet, so the run begins anew" if run.saved_step is None else left
+                left = "there is no checkpoint yet" if run.saved_step is None else left
                 raise GraceOver(str(over), left) from None
             finally:
                 self.signal = stop.received

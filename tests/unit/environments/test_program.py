@@ -42,7 +42,9 @@ def test_a_file_that_reads_a_variable_is_loaded_again_with_its_modules(write, mo
 
 
 def test_a_file_that_reads_none_is_loaded_once(write):
-    program = AgentProgram(write("agent.py", "import os\nHOME = os.environ.get('HOME')\ndef play(): pass\n"), flag="--x")
+    program = AgentProgram(
+        write("agent.py", "import os\nHOME = os.environ.get('HOME')\ndef play(): pass\n"), flag="--x"
+    )
     assert program.load() is program.function
 
 

@@ -75,11 +75,12 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     functions, completion = dict(checked.functions), config.sampling.max_completion_length
     own, loss = own_objective(config, overrides)
     # what needs the model's configuration alone
-    device = choose_device(config.model)
+    # the machines of another cluster may have what this one has not
+    device = choose_device(config.model) if config.cluster.ray_address is None else None
     check_memory_options(config, device)
     check_quantisation(config, overrides)
     described = read_config(config.model) if overrides.model is None else overrides.model.config
-    if overrides.model is None:  # a program's own is loaded already
+    if overrides.model is None and device is not None:  # a program's own is loaded already
         check_eight_bits(config, described, device)
     how = changed_logits(described)
     if how is not None:  # they are not what the trainer would compute
@@ -276,11 +277,14 @@ def check_eight_bits(config: Config, described: PretrainedConfig, device: torch.
     require(problem is None, "engine_quantization", taken, "be none for this model on this device", problem or "")
 
 
-def check_memory_options(config: Config, device: torch.device) -> None:
-    """Refuse what can have no effect here, and a library that is not there, by a ConfigError."""
+def check_memory_options(config: Config, device: torch.device | None) -> None:
+    """Refuse what can have no effect here, and a library that is not there, by a ConfigError.
+
+    `device`: None where the devices of other machines decide.
+    """
     moved = config.optim.offload
     for name in ("activations", "optimizer"):
-        right = name not in moved or device.type == "cuda"
+        right = name not in moved or device is None or device.type == "cuda"
         require(right, "offload", moved, f"not name {name} on a CPU", "everything lies in main memory already")
     if config.optim.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
         raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")
