@@ -21,7 +21,8 @@ from paceline.models.places import FINAL
 from paceline.rewards.judges.own_service import end_services
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check, check_held_out, refuse_training_rows, resolved
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
+from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.named_code import MEASURED, allow_named_code
 from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
 from paceline.types import RolloutGroup
@@ -365,7 +366,7 @@ def evaluate(
         after.callback(end_services)
         objects = objects_apart(options)
         configuration = read_configuration(objects.flags, file=config)
-        refuse_foreign_code(configuration.config, configuration.ground, objects.flags)
+        allow_named_code(configuration.config, configuration.ground, objects.flags, runs=MEASURED)
         options_of_run = configuration.config
         refuse_training_rows(options_of_run, configuration.ground, objects.flags)
         if launched(os.environ) is not None:

@@ -14,6 +14,7 @@ from paceline.rewards.function import BuiltIn
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
 from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.named_code import allow_named_code
 
 if TYPE_CHECKING:
     from paceline.rewards.audit.running import Audit
@@ -26,6 +27,8 @@ NAMES = (
     "max_completion_length",
 )
 """Options that decide what a completion of a row earns."""
+OF_CODE = ("reward_funcs", "dataset", "sandbox")
+"""Options whose code is run."""
 REWARD = DoorOption(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
 JSON = DoorOption(name="json", metavar="FILE", help="Write everything that came out to this file too.")
 
@@ -56,7 +59,9 @@ def run(argv: list[str]) -> int:
     if "dataset" in chosen and "config" not in given.door:
         # a configuration has to name a model, and a recipe made for another dataset is dropped; none is loaded
         chosen["model"] = "no-model"
-    audits = _audits(read_configuration(chosen, file=given.door.get("config")).config)
+    configuration = read_configuration(chosen, file=given.door.get("config"))
+    allow_named_code(configuration.config, configuration.ground, chosen, runs=OF_CODE)
+    audits = _audits(configuration.config)
     if "json" in given.door:
         from paceline.rewards.audit.describing import record
 

@@ -23,7 +23,8 @@ from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
+from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.named_code import MEASURED, allow_named_code
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def run(argv: list[str]) -> int:
     configuration = read_configuration(flags, file=file)
     tell(console, configuration.origin)
     config = configuration.config
-    refuse_foreign_code(config, configuration.ground, flags)
+    allow_named_code(config, configuration.ground, flags, runs=MEASURED)
     is_length_free = configuration.ground is None and "max_completion_length" not in flags
     output_dir = _new_directory(given.door.get("output_dir"))
     refuse_training_rows(config, configuration.ground, flags)

@@ -61,6 +61,7 @@ from paceline.training.plan.seconds import rows_at_once, step_time
 from paceline.training.plan.shape import ModelShape, read_shape
 from paceline.training.setup.checks import Checked, check
 from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.named_code import allow_named_code
 from paceline.types import RowCheck, Task
 
 PROCESSES = DoorOption(
@@ -96,6 +97,7 @@ def run(argv: list[str]) -> int:
         return DONE
     configuration = read_configuration(given.options, file=given.door.get("config"))
     config = configuration.config
+    allow_named_code(config, configuration.ground, given.options)
     print(configuration.origin)
     processes, ranks = given.door.get("processes"), config.parallel.fewest
     if config.cluster.cluster:

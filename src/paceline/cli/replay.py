@@ -14,7 +14,8 @@ from paceline.config.presets import preset_values
 from paceline.config.reading import find_option, options, parse_value, values_of
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
-from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code, with_following
+from paceline.training.setup.configuration import read_run_configuration, with_following
+from paceline.training.setup.named_code import allow_named_code
 
 if TYPE_CHECKING:
     from paceline.training.replaying import Replay
@@ -35,6 +36,8 @@ FIXED = ("ref_sync",)
 """Options of the objective that shaped the weights before the step."""
 OF_THE_MODEL = ("trust_remote_code",)
 """Options by which the run's own model is read."""
+OF_CODE = ("advantage", "bound", *OF_THE_MODEL)
+"""Options whose code is run, the run's own too."""
 COMMAND = Command(
     name="replay",
     usage="paceline replay RUN --step N [--nearest] [--tokens] [--json] [--option value ...]",
@@ -70,7 +73,7 @@ def run(argv: list[str]) -> int:
     step = int(text)
     of_the_model = {name: value for name, value in given.options.items() if name in OF_THE_MODEL}
     config = read_run_configuration(path, flag="replay", given=of_the_model)
-    refuse_foreign_code(config, path / "config.yaml", of_the_model)
+    allow_named_code(config, path / "config.yaml", given.options, runs=OF_CODE)
     objective = {name: value for name, value in given.options.items() if name not in OF_THE_MODEL}
     other = other_objective(config, objective)
     run_dir = RunDir(path)

@@ -1,6 +1,6 @@
 """From options to a model that answers. Nothing that takes seconds to load is imported at the top."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -10,12 +10,8 @@ from paceline.config.reading import option_name
 from paceline.config.sections import Config
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ModelError
-from paceline.training.setup.configuration import (
-    Configuration,
-    given_options,
-    read_configuration,
-    refuse_foreign_code,
-)
+from paceline.training.setup.configuration import Configuration, given_options, read_configuration
+from paceline.training.setup.named_code import allow_named_code
 
 if TYPE_CHECKING:
     from paceline.serving.answering import ServedModel
@@ -26,16 +22,18 @@ NO_ROWS: Mapping[str, object] = {"dataset": "arithmetic"}
 """A dataset for the configuration, which has one; no row is read."""
 
 
-def read_options(flags: Mapping[str, object], *, file: str | None) -> Configuration:
+def read_options(flags: Mapping[str, object], *, file: str | None, runs: Collection[str]) -> Configuration:
     """Options of a model that answers, given as for training; environments only where the command names them itself.
 
+    `runs`: options whose code the command runs.
+
     Raises:
-        ConfigError: as `read_configuration`; or the model's own code is not to be run without a word.
+        ConfigError: as `read_configuration`; or code of a run directory is not to be run without a word.
     """
     given = {option_name(name) for name in given_options(flags, file=file)}
     found = read_configuration(flags if "dataset" in given else {**NO_ROWS, **flags}, file=file)
     config = found.config
-    refuse_foreign_code(config, found.ground, flags)
+    allow_named_code(config, found.ground, flags, runs=runs)
     if config.engine.engine == "vllm":
         check_vllm(None)
     if "environment" not in given:

@@ -1,11 +1,11 @@
 """Recipe, configuration file and given options, merged in this order into one `Config`; no torch."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from paceline.checkpoints.existing_runs import is_run, refuse_no_run
+from paceline.checkpoints.existing_runs import refuse_no_run
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.presets import preset_values
@@ -125,22 +125,6 @@ def _refuse_both(given: Mapping[str, object], place: str) -> None:
     if len(_one_of(given)) == 2:
         one, other = (find_option(name).flag for name in ONE_OF)
         raise ConfigError(f"{place}{one} and {other} are both given; give one of them")
-
-
-def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str]) -> None:
-    """Refuse to run a model's Python code because a run directory asks for it: the directory may be someone else's.
-
-    `file` is where the configuration came from, `given` the options that the command names itself.
-
-    Raises:
-        ConfigError: the command does not say --trust-remote-code.
-    """
-    is_of_a_run = file is not None and file.name == "config.yaml" and is_run(file.parent)
-    if is_of_a_run and config.model.trust_remote_code and "trust_remote_code" not in given:
-        raise ConfigError(
-            f"{file} asks to run the Python code that comes with --model {config.model.model}, and a run directory may "
-            "be another's; read that code, and say --trust-remote-code with this command too"
-        )
 
 
 def given_options(flags: Mapping[str, object], *, file: str | Path | None = None) -> dict[str, object]:

@@ -19,9 +19,9 @@ from paceline.training.setup.configuration import (
     given_options,
     read_configuration,
     read_run_configuration,
-    refuse_foreign_code,
     replaced_by,
 )
+from paceline.training.setup.named_code import allow_named_code, run_around
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,9 +59,9 @@ def new_run(flags: Mapping[str, object], *, file: str | Path | None) -> RunReque
     """
     configuration = read_configuration(flags, file=file)
     config = configuration.config
-    refuse_foreign_code(config, configuration.ground, flags)
     given = config.loop.output_dir
     output_dir = default_output_dir(config) if given is None else Path(given).expanduser()
+    allow_named_code(config, configuration.ground, flags, output_dir=output_dir)
     # no rank makes it before all have looked
     refuse_existing_run(output_dir)
     return RunRequest(config=config, output_dir=output_dir, origin=configuration.origin)
@@ -92,7 +92,9 @@ def resumed_run(
             "leave it out"
         )
     config = read_run_configuration(path, given=written)
-    refuse_foreign_code(config, path / "config.yaml", written)
+    is_own_file = file is not None and run_around(Path(file).expanduser()) is None
+    said = written if is_own_file else dict(flags)
+    allow_named_code(config, path / "config.yaml", said, override=overridden, output_dir=path)
     identity = RunDir(path).identity()
     before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
     options, followed = plain_options(config), set(replaced_by(written))
