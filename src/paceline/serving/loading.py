@@ -64,6 +64,7 @@ def load(
         from paceline.models.pretrained import end_token_ids, load_tokenizer
         from paceline.serving.answering import ServedModel
         from paceline.serving.generations import Generations
+        from paceline.serving.prompts import PromptReader
         from paceline.training.assembly import longest_sequence, make_engine
         from paceline.training.records import engine_sentences, of_machine
         from paceline.training.setup.samplers import sampling_of
@@ -79,6 +80,7 @@ def load(
         problem = str(error)
     for note in (*of_machine(policy), *engine_sentences(engine), *([problem] if problem else [])):
         say(note)
+    length = longest_sequence(config, policy)
     return ServedModel(
         name=config.model.model,
         engine=engine,
@@ -87,7 +89,8 @@ def load(
         tokens=tokens,
         chat_problem=problem,
         sampling=sampling_of(config.sampling),
-        length=longest_sequence(config, policy),
+        length=length,
         vocabulary=cast(Tensor, policy.model.get_input_embeddings().weight).shape[0],
         generations=Generations(config.engine.concurrent_sequences),
+        prompts=PromptReader(tokenizer, tokens, problem=problem, length=length),
     )

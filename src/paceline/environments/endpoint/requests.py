@@ -26,10 +26,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from paceline.data.tools import call_id
 from paceline.environments import ModelRequest
+from paceline.environments.endpoint.bounds import MOST_TOOLS, RANGES, parsed_json
 
 MOST_CHOICES = 64
 """Largest `n`."""
@@ -67,22 +68,6 @@ REFUSED = {
     "background": _NOTHING_STORED,
 }
 """Fields that no answer could keep to, and why."""
-
-RANGES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "temperature": ("lie in [0, 100]", lambda value: 0 <= value <= 100),
-    "top_p": ("lie in (0, 1]", lambda value: 0 < value <= 1),
-    "top_k": (
-        "be a whole number from 1 on, or 0 or -1 for none",
-        lambda value: isinstance(value, int) and -1 <= value < 1 << 31,
-    ),
-    "min_p": ("lie in [0, 1)", lambda value: 0 <= value < 1),
-    "seed": ("be a whole number", lambda value: isinstance(value, int)),
-    "stop": ("hold at most 16 texts, none of them empty", lambda value: all(value) and len(value) <= 16),
-    "presence_penalty": ("be 0, as there is none", lambda value: value == 0),
-    "frequency_penalty": ("be 0, as there is none", lambda value: value == 0),
-    "parallel_tool_calls": ("be true, as a turn may call several tools", lambda value: value is True),
-}
-"""Settings that a server takes: what each must do, and a test of that."""
 
 Interface = Literal["chat", "text", "responses"]
 
@@ -125,9 +110,9 @@ def read_request(kind: Interface, data: bytes, *, is_served: bool = False) -> Pr
     `is_served`: it is sampled as it asks, so a setting that cannot be is refused. Else a run's own settings hold.
     """
     try:
-        body = json.loads(data, parse_constant=_refuse_constant)
+        body = parsed_json(data)
         text = json.dumps(body, sort_keys=True, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Refusal(f"the body must be JSON, and is not ({error}); send one object in UTF-8") from error
     if not isinstance(body, dict):
         raise Refusal(f"the body must be a JSON object, got {_shown(body)}; send the fields of the request in one")
@@ -276,8 +261,8 @@ def _call(call: Mapping[str, Any], place: int, where: str) -> dict[str, Any]:
         raise Refusal(f"{where} must have a name and arguments, got {_shown(function)}", where)
     arguments = function.get("arguments") or {}
     try:
-        found = json.loads(arguments, parse_constant=_refuse_constant) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError) as error:
+        found = parsed_json(arguments) if isinstance(arguments, str) else arguments
+    except ValueError as error:
         raise Refusal(f"{where}.arguments must be a JSON object in a text ({error})", f"{where}.arguments") from error
     if not isinstance(found, dict):
         raise Refusal(f"{where}.arguments must be a JSON object in a text, got {_shown(found)}", f"{where}.arguments")
@@ -287,6 +272,8 @@ def _call(call: Mapping[str, Any], place: int, where: str) -> dict[str, Any]:
 def _tools(given: Any) -> tuple[dict[str, Any], ...]:
     if not isinstance(given, list):
         raise Refusal(f"tools must be a list, got {_shown(given)}", "tools")
+    if len(given) > MOST_TOOLS:
+        raise Refusal(f"tools must be at most {MOST_TOOLS}, got {len(given)}; send those that are needed", "tools")
     tools, names = list[dict[str, Any]](), set[str]()
     for index, tool in enumerate(given):
         where = f"tools[{index}]"
@@ -388,10 +375,6 @@ def _number(body: Mapping[str, Any], name: str) -> float | None:
     if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
         raise Refusal(f"{name} must be a number, got {_shown(value)}", name)
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _shown(value: Any) -> str:
