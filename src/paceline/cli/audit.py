@@ -76,14 +76,14 @@ def run(argv: list[str]) -> int:
 
 def _audits(config: Config) -> list["Audit"]:
     """Audit every reward function of a configuration, and print what came out."""
-    from rich.console import Console
     from rich.markup import escape
 
+    from paceline.reports.console import PlainConsole
     from paceline.rewards.audit.describing import print_audit
     from paceline.rewards.audit.running import audit
     from paceline.rewards.audit.subjects import plain_tasks
 
-    console, data, names = Console(), config.data, config.rewards.functions
+    console, data, names = PlainConsole(), config.data, config.rewards.functions
     context = reward_context(config.rewards, config.sampling, seed=config.loop.seed)
     functions = {name: resolve(name, context) for name in names}
     for name, function in functions.items():

@@ -19,7 +19,7 @@ from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
 from paceline.models.places import FINAL, holds_model
-from paceline.reports.console import MeasurementDisplay, open_console, tell
+from paceline.reports.console import MeasurementDisplay, PlainConsole, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows
@@ -93,7 +93,7 @@ def run(argv: list[str]) -> int:
         return DONE
     flags, file = _asked(places, given.options, given.door.get("config"))
     as_json, quiet = "json" in given.door, "quiet" in given.door
-    console = Console(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
+    console = PlainConsole(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
     results = open_console() if quiet else console
     configuration = read_configuration(flags, file=file)
     tell(console, configuration.origin)

@@ -107,10 +107,11 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
 
 
 def _show(found: "Replay", changed: Mapping[str, list[Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from paceline.reports.console import PlainConsole
+
+    console = PlainConsole()
     console.print(f"step {found.step}, weights: {found.weights}", soft_wrap=True)
     for name, (own, other) in changed.items():
         console.print(f"--{name.replace('_', '-')}: {own} -> {other}", soft_wrap=True, markup=False)
