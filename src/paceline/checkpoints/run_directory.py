@@ -218,7 +218,7 @@ class RunDir:
 
     def evals(self) -> list[dict[str, Any]]:
         """Read all evaluations, as `metrics` reads steps."""
-        return read_records(self.path / "evals.jsonl", needs={"step": int, "set": str})
+        return read_records(self.path / "evals.jsonl", needs={"step": int})
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""
