@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from textwrap import wrap
-from typing import IO, Any, Self, TextIO, cast
+from typing import IO, Any, Self, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.control import Control
