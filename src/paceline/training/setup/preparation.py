@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from paceline.config.packages import install_command
 from paceline.config.reading import is_code
 from paceline.config.rules import require
 from paceline.config.sections import Config
@@ -270,4 +271,4 @@ def check_memory_options(config: Config, device: torch.device) -> None:
         right = name not in moved or device.type == "cuda"
         require(right, "offload", moved, f"not name {name} on a CPU", "everything lies in main memory already")
     if config.optim.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")
+        raise ConfigError(f"--optimizer adamw_8bit needs the package bitsandbytes; `{install_command('bitsandbytes')}`")
