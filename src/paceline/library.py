@@ -64,7 +64,13 @@ def _said_in_keywords() -> Iterator[None]:
     try:
         yield
     except PacelineError as error:
-        raise error.reworded(in_keywords) from error
+        raise error.reworded(in_keywords, advise=_advice) from error
+
+
+def _advice(text: str) -> str:
+    """Name options as a program does, and write the run to continue as an argument."""
+    before, found, run = text.partition("continue it with --resume ")
+    return f"{before}continue it with {VOICE.resume(Path(run))}" if found and run else in_keywords(text)
 
 
 class RunLine(dict[str, Any]):
@@ -106,6 +112,12 @@ class TrainedRun:
     def rollouts(self, step: int) -> list[RunLine]:
         """Return the completions of a step as they were sampled: prompt, rewards and advantage."""
         return [RunLine(one) for one in RunDir(self.path).rollouts(step)]
+
+    def _repr_html_(self) -> str:
+        """Show the reward's curve and the held-out accuracies in a notebook."""
+        from paceline.reports.notebook import run_html
+
+        return run_html(self.path)
 
     def report(self) -> Path:
         """Draw the run's page and return its path."""
