@@ -1,5 +1,6 @@
 """A run directory: its writer, what is written and how it is read again."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from paceline.checkpoints.run_files import (
     cut_torn_line,
     json_line,
     read_records,
+    remove_drafts,
     step_files,
     write_or_explain,
     write_whole,
@@ -30,6 +32,8 @@ from paceline.metrics.definitions import Record
 
 IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
 """Keys of `identity.json`, each of which is compared on resuming."""
+LONGEST_SET = 200
+"""Characters of a held-out set in the name of a file, which has at most 255 with its step."""
 TRACKERS = "trackers.json"
 """Addresses at which trackers show the run."""
 
@@ -85,6 +89,8 @@ class RunDir:
             lock = WriteLock(path)
             with ExitStack() as failing:
                 failing.callback(lock.release)
+                for folder in (path, path / "rollouts", path / "evals"):
+                    remove_drafts(folder)
                 torn = sum(cut_torn_line(path / name) for name in APPENDED)
                 failing.pop_all()
         except OSError as error:
@@ -185,7 +191,12 @@ class RunDir:
     def summary(self) -> dict[str, Any]:
         """Read the summary; empty until the run has ended."""
         file = self.path / "summary.json"
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+        if not file.is_file():
+            return {}
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"{file} is not the JSON object that was written; restore it from a copy") from error
 
     def write_timeline(self, record: Record) -> None:
         """Write the timeline: the whole file or none of it."""
@@ -197,7 +208,7 @@ class RunDir:
         CheckpointError: the file does not hold what was written.
         """
         file = self.path / "identity.json"
-        if not file.exists():
+        if not file.is_file():
             return None
         records = read_records(file)
         if len(records) != 1 or not records[0].keys() >= IDENTITY:
@@ -209,11 +220,11 @@ class RunDir:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read all steps in order, without an unfinished line; CheckpointError, as `read_records`, for a bad one."""
-        return read_records(self.path / "metrics.jsonl")
+        return read_records(self.path / "metrics.jsonl", needs={"step": int})
 
     def evals(self) -> list[dict[str, Any]]:
         """Read all evaluations, as `metrics` reads steps."""
-        return read_records(self.path / "evals.jsonl")
+        return read_records(self.path / "evals.jsonl", needs={"step": int})
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""
@@ -277,7 +288,7 @@ class RunDir:
     def discard_rollouts_after(self, step: int) -> None:
         """Remove the rollouts of all later steps, committed or not: a resumed run samples them again."""
         kept = lines_of(self._journal, lambda one: one <= step)
-        if self._journal.exists() and self._journal.read_bytes() != kept:
+        if self._journal.is_file() and self._journal.read_bytes() != kept:
             write_or_explain(self._journal, kept)
         for folder in ("rollouts", "tokens"):
             for file, file_step in step_files(self.path / folder).items():
@@ -290,15 +301,28 @@ class RunDir:
 
     def _rollouts_content(self, step: int) -> bytes | None:
         file = self._rollouts_file(step)
-        return file.read_bytes() if file.exists() else None
+        return file.read_bytes() if file.is_file() else None
 
     def _rollouts_file(self, step: int) -> Path:
         return self.path / "rollouts" / f"step-{step:06d}.jsonl"
 
     def _eval_file(self, set_name: str, step: int) -> Path:
-        # quote is one-to-one, so two sets never share a file, whatever paths their names hold; Windows and some network
-        # disks allow no colon in a file's name
-        return self.path / "evals" / f"{quote(set_name, safe='')}-step-{step:06d}.jsonl"
+        return self.path / "evals" / f"{file_of_set(set_name)}-step-{step:06d}.jsonl"
+
+
+def file_of_set(name: str) -> str:
+    """Return the beginning of the names of a held-out set's files.
+
+    Quoting is one-to-one, so two sets never share a file, whatever paths their names hold; Windows and some network
+    disks allow no colon in a file's name. A name that is too long for a file is cut, and ends in its hash.
+
+    >>> file_of_set("data/rows.jsonl"), len(file_of_set("x" * 300))
+    ('data%2Frows.jsonl', 167)
+    """
+    quoted = quote(name, safe="")
+    if len(quoted) <= LONGEST_SET:
+        return quoted
+    return f"{quoted[:150]}~{hashlib.sha256(quoted.encode()).hexdigest()[:16]}"
 
 
 def _lines(records: Iterable[Record]) -> bytes:

@@ -5,8 +5,12 @@ import json
 import math
 import os
 import re
+import secrets
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from paceline.errors import CheckpointError, StorageError
@@ -14,6 +18,7 @@ from paceline.metrics.definitions import Record
 
 APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 """Files of a run that grow by lines."""
+_DRAFT = re.compile(r"\.[0-9a-f]{16}\.new")
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
@@ -34,8 +39,8 @@ def json_line(record: Record) -> bytes:
 def append(file: Path, line: bytes) -> None:
     """Append a line, which then survives a crash; StorageError, and nothing half-written, if the disk refuses."""
     try:
-        with file.open("ab", buffering=0) as stream:
-            start = stream.tell()
+        with open(open_to_write(file, os.O_APPEND | os.O_CREAT), "r+b", buffering=0) as stream:
+            start = stream.seek(0, os.SEEK_END)
             try:
                 if stream.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -56,14 +61,40 @@ def write_or_explain(file: Path, content: bytes) -> None:
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Write a whole file or none of it, with the system's own error."""
-    temporary = file.with_name(f".{file.name}.new")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
+    """Write a whole file or none of it, with the system's own error.
+
+    Nobody who made the directory can foretell the name under which it is written first, so nothing lies there, and a
+    link in the place of `file` is replaced, not followed.
+    """
+    temporary = file.with_name(f".{secrets.token_hex(8)}.new")
+    try:
+        with open(open_to_write(temporary, os.O_CREAT | os.O_EXCL), "r+b", buffering=0) as stream:
+            written = 0
+            while written < len(content):
+                written += stream.write(memoryview(content)[written:])
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
     sync(file.parent)  # the rename itself is on disk only once the directory is
+
+
+def open_to_write(file: Path, flags: int) -> int:
+    """Return a descriptor of a regular file; OSError for a link or a device, neither followed nor waited for."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return descriptor
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove the unfinished files of a killed process."""
+    for file in folder.glob(".*.new"):
+        if _DRAFT.fullmatch(file.name):
+            file.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -82,30 +113,41 @@ def holds_something(place: Path) -> bool:
 
 def cut_torn_line(file: Path) -> int:
     """Cut off an unfinished last line; return the number of lines cut, 0 or 1."""
-    if not file.exists():
+    if not file.is_file():
         return 0
     content = file.read_bytes()
     complete = content.rfind(b"\n") + 1
     if complete == len(content):
         return 0
-    os.truncate(file, complete)
+    descriptor = open_to_write(file, 0)
+    try:
+        os.ftruncate(descriptor, complete)
+    finally:
+        os.close(descriptor)
     return 1
 
 
 def whole_lines(file: Path) -> list[bytes]:
     """Return the committed lines without their newlines; none if the file does not exist."""
     # What follows the last newline is empty, or a line that was never committed.
-    return file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
 
 
-def read_records(file: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object."""
+def read_records(file: Path, *, needs: Mapping[str, type] = MappingProxyType({})) -> list[dict[str, Any]]:
+    """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object or
+    has no value of the type that it `needs`."""
     records = list[dict[str, Any]]()
     for number, line in enumerate(whole_lines(file), start=1):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
+        lacking = [name for name, kind in needs.items() if type(record) is dict and type(record.get(name)) is not kind]
+        if lacking:
+            raise CheckpointError(
+                f"{file}, line {number}, has no {lacking[0]} as it was written; restore the file from a copy, or "
+                "delete that line"
+            )
         if not isinstance(record, dict):
             raise CheckpointError(
                 f"{file}, line {number}, is not a JSON object: {line[:60].decode(errors='replace')!r}; "

@@ -1,9 +1,9 @@
 """`paceline audit`: reward functions against known cheats, on tasks of a dataset; no model, no weights."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.config.reading import options
 from paceline.config.sections import Config
@@ -14,6 +14,7 @@ from paceline.rewards.function import BuiltIn
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
 from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.named_code import allow_named_code
 
 if TYPE_CHECKING:
     from paceline.rewards.audit.running import Audit
@@ -26,6 +27,8 @@ NAMES = (
     "max_completion_length",
 )
 """Options that decide what a completion of a row earns."""
+OF_CODE = ("reward_funcs", "dataset", "sandbox")
+"""Options whose code is run."""
 REWARD = DoorOption(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
 JSON = DoorOption(name="json", metavar="FILE", help="Write everything that came out to this file too.")
 
@@ -56,11 +59,14 @@ def run(argv: list[str]) -> int:
     if "dataset" in chosen and "config" not in given.door:
         # a configuration has to name a model, and a recipe made for another dataset is dropped; none is loaded
         chosen["model"] = "no-model"
-    audits = _audits(read_configuration(chosen, file=given.door.get("config")).config)
+    configuration = read_configuration(chosen, file=given.door.get("config"))
+    hold_base(configuration.base)
+    allow_named_code(configuration.config, configuration.ground, configuration.given, runs=OF_CODE)
+    audits = _audits(configuration.config)
     if "json" in given.door:
         from paceline.rewards.audit.describing import record
 
-        path = Path(given.door["json"]).expanduser()
+        path = named_path(given.door["json"])
         text = json.dumps([record(one) for one in audits], indent=1, ensure_ascii=True)
         try:
             path.write_text(f"{text}\n", encoding="utf-8")
@@ -71,14 +77,14 @@ def run(argv: list[str]) -> int:
 
 def _audits(config: Config) -> list["Audit"]:
     """Audit every reward function of a configuration, and print what came out."""
-    from rich.console import Console
     from rich.markup import escape
 
+    from paceline.reports.console import PlainConsole
     from paceline.rewards.audit.describing import print_audit
     from paceline.rewards.audit.running import audit
     from paceline.rewards.audit.subjects import plain_tasks
 
-    console, data, names = Console(), config.data, config.rewards.functions
+    console, data, names = PlainConsole(), config.data, config.rewards.functions
     context = reward_context(config.rewards, config.sampling, seed=config.loop.seed)
     functions = {name: resolve(name, context) for name in names}
     for name, function in functions.items():

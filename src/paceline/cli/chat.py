@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MOST_SHOWN = 500  # Characters of a tool's answer on the screen
 ENDED = Refusal("the conversation has ended")
 OF_CONVERSATIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
+OF_CODE = ("trust_remote_code", "environment", "sandbox")
+"""Options whose code is run."""
 COMMAND = Command(
     name="chat",
     usage="paceline chat --model MODEL [--environment TOOL ...] [--option value ...]",
@@ -44,7 +46,8 @@ def run(argv: list[str]) -> int:
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
-    config = read_options(given.options, file=given.door.get("config")).config
+    configuration = read_options(given.options, file=given.door.get("config"), runs=OF_CODE)
+    config = configuration.config
     spec = _tools(config)
     system = config.data.system_prompt or ""
     if config.data.system_prompt_file is not None:

@@ -6,13 +6,18 @@
 import atexit
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
 
 from paceline import __version__
+from paceline.base_directory import held_base, working_directory
 from paceline.config.reading import suggest
-from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
+from paceline.errors import DONE, INTERRUPTED, PRINTED, ConfigError, PacelineError
+from paceline.runtime.secrets import hidden
+from paceline.runtime.streams import encodable
+from paceline.runtime.terminal import visible
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),
@@ -48,8 +53,8 @@ To use what was trained:
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (see --resume).
 """
 
-TRACEBACK = "\nTraceback (most recent call last):"
-"""Start of a traceback in user code, the only part of an error that keeps its lines."""
+APPENDED = re.compile(rf"\n(?= *(?:Traceback \(most recent call last\):|{PRINTED}))")
+"""Start of a traceback in user code, or of what an environment has printed: parts of an error that keep their lines."""
 
 QUIET = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -71,9 +76,9 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     # after `| head` the work goes on
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])
+    sys.stdout, sys.stderr = TerminalStream(before[0]), TerminalStream(before[1])
     try:
-        return exit_status(lambda: _dispatch(words))
+        return exit_status(lambda: _in_its_directory(words))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -97,14 +102,20 @@ def exit_status(command: Callable[[], int]) -> int:
     try:
         return command()
     except PacelineError as error:
-        sentence, marker, trace = str(error).partition(TRACEBACK)
+        sentence, *appended = APPENDED.split(hidden(str(error)), maxsplit=1)
         _say(sentence)
-        if trace:
-            print(f"{marker.strip()}{trace}", file=sys.stderr)
+        for lines in appended:
+            print(lines, file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as interrupt:
         _say("; ".join(["interrupted", *map(str, interrupt.args)]))
         return INTERRUPTED
+
+
+def _in_its_directory(argv: list[str]) -> int:
+    """Run a command whose relative names stand in the present working directory, whatever code of the user's does."""
+    with held_base(working_directory()):
+        return _dispatch(argv)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -125,16 +136,22 @@ def _say(sentence: str) -> None:
     print(f"paceline: {' '.join(sentence.split())}", file=sys.stderr)
 
 
-class BrokenPipeSafe:
-    """A text stream that discards its output once the reader is gone."""
+class TerminalStream:
+    """A text stream that nothing written to it steers, that takes any character, and that discards its output once the
+    reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write while somebody reads."""
+        """Write while somebody reads, with escapes in the place of characters that would steer a terminal."""
+        self.write_own(visible(text))
+        return len(text)
+
+    def write_own(self, text: str) -> int:
+        """Write text of this program's own as it is."""
         try:
-            return self._stream.write(text)
+            return self._stream.write(encodable(text, self._stream))
         except BrokenPipeError:
             self._to_nowhere()
             return len(text)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.cli.arguments import directories
-from paceline.errors import DONE
+from paceline.errors import DONE, CheckpointError, PacelineError
 from paceline.reports.format import percent, points
 from paceline.reports.page.accounting import total_seconds
 from paceline.reports.page.outcome import outcome
@@ -28,7 +28,14 @@ def run(argv: list[str]) -> int:
     paths = directories(argv, command="report", form="RUN [RUN ...]")
     from paceline.reports.page.html import write_report
 
-    print(write_report(paths[0]) if len(paths) == 1 else compare(paths))
+    try:
+        print(write_report(paths[0]) if len(paths) == 1 else compare(paths))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, PacelineError):
+            raise
+        # the border of what somebody may have written by hand
+        said = f"the records in {' '.join(map(str, paths))} are not as Paceline writes them"
+        raise CheckpointError(f"{said} ({type(error).__name__}: {error}); restore them from a copy") from error
     return DONE
 
 

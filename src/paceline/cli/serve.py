@@ -74,7 +74,7 @@ def run(argv: list[str]) -> int:
     key = given.door.get("api_key", os.environ.get(KEY))
     if key is not None and not (key.strip() == key and key.isascii() and key):
         raise ConfigError("--api-key must be of plain characters without blanks around them; give another one")
-    configuration = read_options(given.options, file=given.door.get("config"))
+    configuration = read_options(given.options, file=given.door.get("config"), runs=("trust_remote_code",))
     print(configuration.origin, flush=True)
     model = load(configuration.config, say=lambda note: print(note, flush=True), loading=loading_libraries)
     from paceline.serving.server import ModelServer

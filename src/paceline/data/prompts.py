@@ -2,15 +2,17 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
-from pathlib import Path
 from typing import Protocol
 
+from paceline.base_directory import local_path
 from paceline.config.sections import DataConfig
-from paceline.data.tools import ToolFormat
+from paceline.data.tools import ToolFormat, with_call_ids
 from paceline.errors import ConfigError, DataError, ModelError
 from paceline.types import Message, Task
 
@@ -18,6 +20,10 @@ TEXT_FILES = (".txt", ".md", ".jinja")
 MARK = "paceline-cuts-here-6b1f"
 """Text that no dataset has: it marks where a message's content lies in a template's output."""
 
+RENDER_SECONDS = 20.0
+"""Seconds for the first conversation that a chat template renders."""
+_ENDED = set[str]()
+"""Chat templates that have rendered one."""
 _NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
 
 NOON = datetime(2024, 7, 26, 12)
@@ -33,7 +39,7 @@ def system_prompt(data: DataConfig, default: str | None) -> str | None:
     """
     if (name := data.system_prompt_file) is not None:
         try:
-            text = Path(name).expanduser().read_text(encoding="utf-8-sig").strip()
+            text = local_path(name).read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"--system-prompt file:{name}: cannot be read as UTF-8 text ({error}); check the path"
@@ -178,17 +184,98 @@ def chat_text(
     # Imported here: only transformers' templates need it, and it comes with them.
     from jinja2 import TemplateError
 
-    written = [dict(message) for message in messages] if tools is None else tools.written(messages)
+    written = with_call_ids(messages) if tools is None else tools.written(messages)
     given = dict(switches)
     if tools is not None and tools.shows_tools:  # an empty list is not the same as none to every template
         given["tools"] = [dict(schema) for schema in tools.schemas]
     if pinned_date(tokenizer) is not None:
         given["chat_template"] = _with_stopped_clock(_template(tokenizer, "tools" in given))
     try:
-        return tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True, **given)
-    except (TemplateError, TypeError) as error:
+        return _rendered(
+            tokenizer,
+            lambda: tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True, **given),
+        )
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, MemoryError) as error:
         roles = ", ".join(str(message["role"]) for message in messages)
         raise ModelError(f"the model's chat template refuses messages of the roles {roles} ({error})") from error
+
+
+def left_out(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    switches: Mapping[str, object],
+    tools: ToolFormat | None = None,
+) -> list[tuple[int, str]]:
+    """Return what the chat template does not show of messages: the place of each, and the key.
+
+    They are rendered with a mark in the place of each text and in the arguments of calls: a mark that does not come
+    back is of a text that the model never reads.
+    """
+    marked, marks = list[Message](), dict[str, tuple[int, str]]()
+
+    def mark(place: int, key: str) -> str:
+        text = f"{MARK}-{len(marks)}-"
+        marks[text] = place, key
+        return text
+
+    for place, message in enumerate(messages):
+        is_mute = message["role"] == "tool"  # names and ids of results are of their calls
+        changed = {
+            key: mark(place, key)
+            for key, value in message.items()
+            if isinstance(value, str) and value.strip() and key != "role" and (key == "content" or not is_mute)
+        }
+        calls = message.get("tool_calls")
+        if isinstance(calls, Sequence) and calls:
+            arguments = {"place": mark(place, "tool_calls")}
+            changed_calls = [{**call, "function": {**call["function"], "arguments": arguments}} for call in calls]
+            marked.append({**message, **changed, "tool_calls": changed_calls})
+        else:
+            marked.append({**message, **changed})
+    try:
+        text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
+    except ModelError:  # a template that looks at what it is given takes no marks
+        return []
+    return [where for one, where in marks.items() if one not in text]
+
+
+def shape_of(messages: Sequence[Message]) -> tuple[object, ...]:
+    """Return what `left_out` hangs on: roles, keys, and which texts are empty."""
+    return tuple(
+        (
+            message["role"],
+            *((key, bool(value) if isinstance(value, str) else type(value)) for key, value in message.items()),
+        )
+        for message in messages
+    )
+
+
+def _rendered(tokenizer: Tokenizer, render: Callable[[], str]) -> str:
+    """Render, the first time with a template within `RENDER_SECONDS`: a stranger's may have no end.
+
+    Raises:
+        ModelError: it has not ended by then.
+    """
+    template = str(tokenizer.chat_template)
+    if template in _ENDED:
+        return render()
+    outcome: Future[str] = Future()
+
+    def attempt() -> None:
+        try:
+            outcome.set_result(render())
+        except BaseException as error:  # noqa: BLE001 - the border: it is raised where the text is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=attempt, name="chat template", daemon=True).start()
+    try:
+        text = outcome.result(RENDER_SECONDS)
+    except TimeoutError:
+        raise ModelError(
+            f"the model's chat template has not rendered one conversation after {RENDER_SECONDS:g} s; use another model"
+        ) from None
+    _ENDED.add(template)
+    return text
 
 
 def pinned_date(tokenizer: Tokenizer) -> str | None:

@@ -6,6 +6,7 @@ tensor its shape and its place; and the tensors, end to end. Source: https://git
 
 import importlib.util
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,6 +19,8 @@ from paceline.models.places import GET_AGAIN
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """What transformers calls a model's only file, and the list of several."""
+LONGEST_HEADER = 100_000_000
+"""Bytes of a header, at most, as the format says."""
 PLAIN = frozenset(
     {"gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
 )
@@ -25,6 +28,8 @@ PLAIN = frozenset(
 `hidden_size`. What others have in files, transformers may rename, merge or split."""
 EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight")
 """The input embedding of those kinds: of a model with its head, or of one that was saved without."""
+OF_EVERY_LAYER = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+"""Weights that every layer of those kinds has."""
 ALL_LINEAR = "all-linear"
 """Every linear layer but the output embedding."""
 
@@ -45,13 +50,27 @@ def read_header(file: Path, label: str) -> Header:
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
-            if length > file.stat().st_size - 8:
-                raise ValueError("it ends within its header")
+            if length > min(file.stat().st_size - 8, LONGEST_HEADER):
+                raise ValueError("it ends within its header, or the header is longer than any")
             listed = json.loads(stream.read(length))
         tensors = {name: tensor for name, tensor in listed.items() if name != "__metadata__"}
         shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
-        ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        places = sorted((int(tensor["data_offsets"][0]), int(tensor["data_offsets"][1])) for tensor in tensors.values())
+        ends = [end for _, end in places]
+        if [start for start, _ in places] != [0, *ends[:-1]][: len(places)] or any(one > two for one, two in places):
+            raise ValueError("its tensors do not lie end to end")
+        if any(size < 0 for shape in shapes.values() for size in shape):
+            raise ValueError("a shape is negative")
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ModelError(f"{label} cannot be loaded: {file.name} has no whole header; {GET_AGAIN}") from error
     return Header(shapes=shapes, nbytes=8 + length + max(ends, default=0))
 
@@ -70,7 +89,8 @@ def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, 
     """Refuse what cannot be the model of a config.json, or has no such layers; what loading may accept, it is left to.
 
     `described` is its config.json, `label` how messages call it; `targets` are to get an adapter (`--lora-targets`).
-    ModelError: a file is missing or not whole, the embedding has another shape, or there is no such layer.
+    ModelError: a file is missing or not whole, a weight is missing, the embedding has another shape, or there is no
+    such layer.
     """
     if "transformers_weights" in described:  # names files of its own
         return
@@ -80,7 +100,9 @@ def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, 
     expected = (described.get("vocab_size"), described.get("hidden_size"))
     for name, shape in shapes.items():
         if name in EMBEDDINGS and None not in expected and shape != expected:
-            raise other_shapes_error(label)
+            raise other_shape_error(label, name)
+    if shapes and (missing := _missing(described, shapes)):
+        raise missing_error(label, missing)
     # weights of norms have one dimension; the output embedding takes no adapter
     matrices = [name for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2]
     layers = [name.removesuffix(".weight") for name in matrices if name != "lm_head.weight"]
@@ -111,9 +133,39 @@ def check_quantised(described: Mapping[str, Any], label: str, *, has_adapter: bo
         raise ModelError(f"{label} has quantised weights and needs bitsandbytes; `{install_command('bitsandbytes')}`")
 
 
-def other_shapes_error(label: str) -> ModelError:
-    """Weights and config.json are of two models."""
-    return ModelError(f"{label}: its weights have other shapes than its config.json says; get both from one place")
+def _missing(described: Mapping[str, Any], shapes: Shapes) -> list[str]:
+    """List weights that a model of one of the plain kinds has and its files have not, named as its modules are.
+
+    Every layer has what most layers have. A model that was saved without its head lacks the prefix `model.`.
+    """
+    count, tied = described.get("num_hidden_layers"), described.get("tie_word_embeddings")
+    if not isinstance(count, int):
+        return []
+    there = {name.removeprefix("model.") for name in shapes}
+    layers = Counter(name.split(".", 2)[2] for name in there if name.startswith("layers.") and name.count(".") > 1)
+    of_most = {name for name, number in layers.items() if 2 * number > count and not name.endswith("inv_freq")}
+    of_layer = sorted({*of_most, *OF_EVERY_LAYER})
+    expected = [f"layers.{layer}.{name}" for layer in range(count) for name in of_layer]
+    expected += ["norm.weight", *([] if "lm_head.weight" in there else ["embed_tokens.weight"])]
+    missing = [f"model.{name}" for name in expected if name not in there]
+    return missing + (["lm_head.weight"] if tied is False and "lm_head.weight" not in there else [])
+
+
+def missing_error(label: str, names: Collection[str]) -> ModelError:
+    """Weights that a model has by its config.json are in none of its files; a library would draw them at random."""
+    others = len(names) - 1
+    more = f" (and {others} more)" if others > 1 else " (and one more)" if others else ""
+    return ModelError(
+        f"{label}: its files have no weight {min(names)}{more}, which its config.json asks for; get files and "
+        "config.json of one model, with the names that transformers gives to weights"
+    )
+
+
+def other_shape_error(label: str, name: str) -> ModelError:
+    """Weights and config.json are of two models, as the weight `name` shows."""
+    return ModelError(
+        f"{label}: its weights have other shapes than its config.json says, such as {name}; get both from one place"
+    )
 
 
 def check_targets(targets: Iterable[str], layers: Collection[str]) -> None:
