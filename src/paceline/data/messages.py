@@ -48,7 +48,7 @@ def content_text(value: object, *, may_be_none: bool = False) -> str:
     """
     if isinstance(value, str) or (value is None and may_be_none):
         return value or ""
-    parts = value if isinstance(value, list | tuple) else [value]
+    parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
@@ -63,7 +63,7 @@ def calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         MessageError: they are no list of calls with a name and an object of arguments.
     """
-    calls = plain_value(message.get("tool_calls"))
+    calls: Any = plain_value(message.get("tool_calls"))
     if isinstance(calls, str):
         try:
             calls = written_value(calls) if calls.strip() else []
