@@ -264,7 +264,7 @@ class SamplingConfig:
     max_completion_length: int = 512
     """Tokens of a completion, at most."""
     temperature: float = 1.0
-    """Divides the logits, in the engine and in the trainer alike; at 0 `chat` and `serve` take the most probable token."""
+    """Divides the logits, in the engine and the trainer alike; at 0 `chat` and `serve` take the most probable token."""
     top_p: float = 1.0
     """Sample among the most probable tokens with this total probability; 1 is off."""
     top_k: int = 0
