@@ -66,10 +66,11 @@ def tasks_of(environment: str) -> str | None:
     return f"{base_name(address)}({settings})" if settings else base_name(address)
 
 
-def build_config(given: Mapping[str, object]) -> Config:
+def build_config(given: Mapping[str, object], *, for_training: bool = True) -> Config:
     """Build the configuration from the given options, all others at their defaults.
 
-    Names may have hyphens or underscores; values may be text or already of the option's type.
+    Names may have hyphens or underscores; values may be text or already of the option's type. `for_training`: the
+    sampling must be one that a group can learn from.
 
     Raises:
         ConfigError: an unknown or repeated name, a wrong value, a missing required option, or options at odds.
@@ -104,6 +105,9 @@ def build_config(given: Mapping[str, object]) -> Config:
         if option.name in values:
             by_section[option.section][option.name] = values[option.name]
     config = Config(**{name: make(**by_section[name]) for name, make in section_classes().items()})
+    temperature, why = config.sampling.temperature, "greedy completions of one prompt are all the same"
+    right = temperature > 0 or not for_training
+    require(right, "temperature", temperature, "be above 0", f"{why}; evaluation has --eval-temperature")
     _check(config)
     return config
 

@@ -264,7 +264,7 @@ class SamplingConfig:
     max_completion_length: int = 512
     """Tokens of a completion, at most."""
     temperature: float = 1.0
-    """Divides the logits, in the engine and in the trainer alike."""
+    """Divides the logits, in the engine and the trainer alike; at 0 `chat` and `serve` take the most probable token."""
     top_p: float = 1.0
     """Sample among the most probable tokens with this total probability; 1 is off."""
     top_k: int = 0
@@ -277,8 +277,7 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         require(self.num_generations >= 1, "num_generations", self.num_generations, "be at least 1")
         require(self.max_completion_length >= 1, "max_completion_length", self.max_completion_length, "be at least 1")
-        why = "greedy completions of one prompt are all the same; evaluation has --eval-temperature"
-        require(self.temperature > 0, "temperature", self.temperature, "be above 0", why)
+        require(self.temperature >= 0, "temperature", self.temperature, "be at least 0")
         require(0 < self.top_p <= 1, "top_p", self.top_p, "lie in (0, 1]")
         require(self.top_k >= 0, "top_k", self.top_k, "be at least 0")
         require(0 <= self.min_p < 1, "min_p", self.min_p, "lie in [0, 1)")

@@ -121,6 +121,10 @@ class BuiltIn(RewardFunction):
     """Evaluation counts a completion that scores at least this as right."""
     find: Callable[[str, str], str | None] | None = None
     """From prompt and completion to the answer that it reads there, if it states one; None: it reads none."""
+    find_in_cut: Callable[[str, str], str | None] | None = None
+    """The same for a completion that was cut at its limit; None: as `find`."""
+    mark: str = ""
+    """How an answer must be marked to be read, in words for the user; empty: no mark is asked for."""
     is_formed: Callable[[str, str], bool] | None = None
     """True if a completion has, after its prompt, the format that the function asks for; None: it asks for none."""
     check_row: RowCheck | None = None

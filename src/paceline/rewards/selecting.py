@@ -13,7 +13,7 @@ from paceline.data.extraction.answers import final_answer
 from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.errors import DataError
 from paceline.rewards.function import BuiltIn, RewardFunction
-from paceline.types import RowCheck, Task
+from paceline.types import FinishReason, RowCheck, Task
 
 COLUMN = "reward_funcs"
 
@@ -61,11 +61,14 @@ def row_check(functions: Mapping[str, RewardFunction]) -> RowCheck | None:
     return check
 
 
-def stated_answer(functions: Mapping[str, RewardFunction], task: Task, text: str) -> str | None:
+def stated_answer(
+    functions: Mapping[str, RewardFunction], task: Task, text: str, finish_reason: FinishReason
+) -> str | None:
     """The answer of a completion as the first function that reads one reads it, else as `accuracy` would; or None."""
     for function in functions.values():
         if isinstance(function, BuiltIn) and function.find is not None:
-            return function.find(task.prompt, text)
+            find = function.find_in_cut if function.find_in_cut and finish_reason == "length" else function.find
+            return find(task.prompt, text)
     return final_answer(visible_text(text, prefilled=prefills_think(task.prompt)))
 
 

@@ -32,7 +32,8 @@ def read_options(flags: Mapping[str, object], *, file: str | None, runs: Collect
         ConfigError: as `read_configuration`; or code of a run directory is not to be run without a word.
     """
     given = {option_name(name) for name in given_options(flags, file=file)}
-    found = read_configuration(flags if "dataset" in given else {**NO_ROWS, **flags}, file=file)
+    asked = flags if "dataset" in given else {**NO_ROWS, **flags}
+    found = read_configuration(asked, file=file, for_training=False)
     config = found.config
     hold_base(found.base)
     allow_named_code(config, found.ground, found.given, runs=runs)

@@ -14,7 +14,7 @@ from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import count, percent_interval, sample_size
 from paceline.reports.page.headline import is_right_leniently
-from paceline.rewards.function import RIGHT, RewardFunction, right_of
+from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import check_failure_rate
@@ -83,7 +83,10 @@ class AccuracyEvaluator:
                 rewards=tuple(values[part]),
                 notes=tuple(notes[part]),
                 right=right,
-                parsed=tuple(stated_answer(self.function, one.task, answer.text) for answer in one.completions),
+                parsed=tuple(
+                    stated_answer(self.function, one.task, answer.text, answer.finish_reason)
+                    for answer in one.completions
+                ),
                 formed=tuple(
                     has_format(self.asking or self.function, one.task, answer.text) for answer in one.completions
                 ),
@@ -97,6 +100,7 @@ class AccuracyEvaluator:
             failed_calls=sum(tally.failed_calls for tally in scores.tallies.values()),
             counts=next((tally.counts for tally in scores.tallies.values() if tally.counts), {}),
             reads_answers=bool(self.function),
+            mark=next((one.mark for one in self.function.values() if isinstance(one, BuiltIn)), ""),
             seconds=time.perf_counter() - started,
         )
         try:
@@ -171,6 +175,8 @@ class AccuracyResult:
     """What a judge spent; empty for any other grader."""
     reads_answers: bool
     """False where environments say what is right: a conversation need not state an answer."""
+    mark: str = ""
+    """How the grader wants answers marked, in words; empty: it asks for no mark."""
 
     @property
     def accuracy(self) -> Interval:
@@ -273,7 +279,13 @@ class AccuracyResult:
             parts.append(f"{found['ungraded']:,} not graded")
         lenient = f"; {found['right_leniently']:,} more would be right if read leniently" if self.reads_answers else ""
         cut = f"{found['cut']:,} cut at --max-completion-length"
-        return f"of {count(found['completions'], 'completion')}: {', '.join(parts)}{lenient}; {cut}"
+        said = f"of {count(found['completions'], 'completion')}: {', '.join(parts)}{lenient}; {cut}"
+        if not self.mark or found["no_answer"] < found["completions"] - found["ungraded"]:
+            return said
+        return (
+            f"{said}; the model does not write {self.mark}: say so in --system-prompt, show it an example, or grade by "
+            "accuracy(plain=true)"
+        )
 
     def completion_records(self) -> list[dict[str, object]]:
         """One object per completion, in the order of the tasks."""

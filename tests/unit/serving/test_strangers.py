@@ -7,8 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from paceline.config.building import build_config
 from paceline.data.messages import MOST_DEPTH
 from paceline.engines import Sampled
+from paceline.errors import ConfigError
+from paceline.serving.loading import read_options
 from tests.endpoint_client import Client, user
 from tests.served import KEY, ScriptedEngine, server, tiny_engine
 
@@ -29,6 +32,17 @@ def test_a_temperature_near_zero_takes_the_most_probable_token():
         greedy = said(0)
         assert [said(value) for value in (1e-5, 1e-9, 1e-12, 1e-300, 5e-324)] == [greedy] * 5
         assert said(100)[0] == 200
+
+
+def test_the_option_may_be_greedy_where_nothing_is_trained(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text("model: some\ntemperature: 0\n")
+    for flags, named in (({"temperature": 0, "model": "some"}, None), ({"temperature": 0}, None), ({}, str(file))):
+        assert read_options(flags, file=named, runs=()).config.sampling.temperature == 0
+    with pytest.raises(ConfigError, match=r"--temperature must be at least 0, got -1\.0"):
+        read_options({"temperature": -1}, file=None, runs=())
+    with pytest.raises(ConfigError, match=r"--temperature must be above 0, got 0\.0; greedy completions"):
+        build_config({"model": "some", "dataset": "arithmetic", "temperature": 0})
 
 
 NUMBERS = (-1, -1e-9, 0, 1e-12, 1e300, 10**400, -(10**400), 2**63, "1", True, [1], {"a": 1}, None, 1e-320)

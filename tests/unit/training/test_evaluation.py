@@ -124,6 +124,33 @@ def test_one_sentence_says_why_an_accuracy_is_low():
     )
 
 
+@pytest.mark.parametrize(
+    ("grader", "advice"),
+    [
+        ("boxed", r"the model does not write \boxed{}: say so in --system-prompt, show it an example, or grade by "),
+        ("accuracy", r"the model does not write <answer>...</answer>, \boxed{} or ####: say so in --system-prompt"),
+        ("accuracy(plain=true)", None),  # nothing has to be marked
+    ],
+)
+def test_a_model_that_marks_no_answer_is_said_with_what_to_do(grader, advice):
+    evaluator = AccuracyEvaluator(
+        name="a:test",
+        tasks=(task("0", answer="2"),),
+        function={grader: resolve(grader)},
+        sampling=Sampling(max_completion_length=8, temperature=0.0),
+        generations=1,
+        max_failure_rate=0.0,
+        reward_timeout=60.0,
+        seed=0,
+    )
+    cut = completion("so the answer is 2", finish_reason="length")
+    evaluation = evaluator.evaluate(ScriptedEngine([[cut]]), step=0)
+    assert evaluation.completion_records()[0]["parsed"] is None
+    assert evaluation.verdicts()["no_answer"] == 1
+    _, _, said = evaluation.reasons().partition("cut at --max-completion-length")
+    assert said.startswith(f"; {advice}") if advice else said == ""
+
+
 def test_where_environments_say_what_is_right_no_answer_is_looked_for():
     talks = tuple(conversation((text, ""), reward=reward) for text, reward in (("2", 1.0), ("so", 0.0), ("no", 0.0)))
     outcome = TaskResult(

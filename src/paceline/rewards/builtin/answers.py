@@ -121,7 +121,7 @@ def judging(
         compared = pairs(prompts, completions, answer, finish_reasons)
         begin_verdicts([pair for pair in compared if isinstance(pair, tuple)])
 
-    return BuiltIn(name=name, call=call, begin=begin, find=find, **described)
+    return BuiltIn(name=name, call=call, begin=begin, find=find, find_in_cut=find_in_cut, **described)
 
 
 def stating(statement: Callable[[Task, str], str]) -> dict[str, Any]:
@@ -157,7 +157,9 @@ def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
     models that have not learned any format: without it they score 0.0 throughout, and nothing is learned.
     """
 
-    return judging("accuracy", partial(find_answer, plain=plain), find_in_cut=find_answer, **stating(_in_tags))
+    mark = "" if plain else r"<answer>...</answer>, \boxed{} or ####"
+    find = partial(find_answer, plain=plain)
+    return judging("accuracy", find, find_in_cut=find_answer, mark=mark, **stating(_in_tags))
 
 
 def boxed(context: RewardContext) -> BuiltIn:
@@ -167,7 +169,7 @@ def boxed(context: RewardContext) -> BuiltIn:
         return last_boxed(said(prompt, completion))
 
     stated = stating(lambda task, answer: after_thought(task, rf"\boxed{{{answer}}}"))
-    return judging("boxed", find, is_formed=lambda *pair: find(*pair) is not None, **stated)
+    return judging("boxed", find, mark=r"\boxed{}", is_formed=lambda *pair: find(*pair) is not None, **stated)
 
 
 def think_answer_tags(context: RewardContext) -> BuiltIn:
@@ -176,7 +178,8 @@ def think_answer_tags(context: RewardContext) -> BuiltIn:
     def find(prompt: str, completion: str) -> str | None:
         return last_answer_tag(said(prompt, completion)) if is_think_answer(prompt, completion) else None
 
-    return judging("think_answer_tags", find, is_formed=is_think_answer, **stating(_in_tags))
+    mark = "<think>...</think><answer>...</answer>"
+    return judging("think_answer_tags", find, mark=mark, is_formed=is_think_answer, **stating(_in_tags))
 
 
 def think_answer_format(context: RewardContext) -> BuiltIn:
@@ -248,6 +251,7 @@ def gsm8k(context: RewardContext) -> BuiltIn:
     return judging(
         "gsm8k",
         find,
+        mark="<answer>...</answer>",
         score=score,
         maximum=SAME_TEXT + 4 * PER_TAG,
         right=EQUAL,

@@ -132,7 +132,7 @@ def is_react(prompt: str, completion: str) -> bool:
 
 
 def tool_call(context: RewardContext) -> BuiltIn:
-    """Are these the calls that the row asks for? Same tools, same arguments, as `are_same` compares them.
+    r"""Are these the calls that the row asks for? Same tools, same arguments, as `are_same` compares them.
 
     | completion                                                                   | score |
     |------------------------------------------------------------------------------|-------|

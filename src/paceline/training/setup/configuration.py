@@ -40,7 +40,9 @@ class Configuration:
     """The options that were given, with names of files as they stand in `base`."""
 
 
-def read_configuration(flags: Mapping[str, object], *, file: str | Path | None = None) -> Configuration:
+def read_configuration(
+    flags: Mapping[str, object], *, file: str | Path | None = None, for_training: bool = True
+) -> Configuration:
     """Configuration from given options over a file's, that of `--config`, or else over an embedded model's recipe.
 
     A recipe is the ground only where no file is given, and with its own model: `--model embedded-programs`, or
@@ -60,7 +62,7 @@ def read_configuration(flags: Mapping[str, object], *, file: str | Path | None =
         told = {name: value for name, value in ground.items() if value != find_option(name).default}
         _refuse_both(told, f"{path}: ")
         return Configuration(
-            config=build_config(_merged(ground, flags)),
+            config=build_config(_merged(ground, flags), for_training=for_training),
             origin=f"Options: {path}{behind}.",
             ground=path,
             base=base,
@@ -69,7 +71,8 @@ def read_configuration(flags: Mapping[str, object], *, file: str | Path | None =
     model = str(flags.get("model", DEFAULT))
     if model not in EMBEDDED:
         origin = "Options: the flags given, else the defaults."
-        return Configuration(config=build_config(flags), origin=origin, ground=None, base=base_directory(), given=flags)
+        config = build_config(flags, for_training=for_training)
+        return Configuration(config=config, origin=origin, ground=None, base=base_directory(), given=flags)
     why = "" if "model" in flags else ", as neither --config nor --model is given"
     path = EMBEDDED[model] / RECIPE
     recipe = parse_yaml(path.read_text(encoding="utf-8"), RECIPE)
@@ -79,9 +82,8 @@ def read_configuration(flags: Mapping[str, object], *, file: str | Path | None =
         if isinstance(max_steps, int) and isinstance(warmup_steps, int):
             recipe["warmup_steps"] = min(warmup_steps, max(0, max_steps))
     origin = f"Options: the {model} recipe{behind}{why}."
-    return Configuration(
-        config=build_config(_merged(recipe, flags)), origin=origin, ground=path, base=base_directory(), given=flags
-    )
+    config = build_config(_merged(recipe, flags), for_training=for_training)
+    return Configuration(config=config, origin=origin, ground=path, base=base_directory(), given=flags)
 
 
 def of_trained_run(flags: dict[str, object], file: str | Path | None) -> tuple[dict[str, object], str | Path | None]:

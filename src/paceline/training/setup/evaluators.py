@@ -87,8 +87,11 @@ class RewardEvaluator:
         sampler = replace(training_sampler(config, rounds, None), advantage=advantage)
         batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
         seconds = time.perf_counter() - started
-        rollouts = [(group.task, rollout.completion.text) for group in batch.groups for rollout in group.rollouts]
-        parsed = tuple(stated_answer(self.functions, *one) for one in rollouts)
+        parsed = tuple(
+            stated_answer(self.functions, group.task, rollout.completion.text, rollout.completion.finish_reason)
+            for group in batch.groups
+            for rollout in group.rollouts
+        )
         return RewardResult(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
 
 
