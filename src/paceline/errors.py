@@ -26,6 +26,8 @@ FAILED = 1
 """The answer is negative: a cheat scores, or the machine cannot train."""
 INTERRUPTED = 130
 """128 + SIGINT, as in shells; the run can be resumed."""
+TRACEBACK = "\nTraceback (most recent call last):"
+"""Start of a traceback in user code, the only part of an error that keeps its lines."""
 
 
 class PacelineError(Exception):

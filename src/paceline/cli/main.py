@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from paceline import __version__
 from paceline.config.reading import suggest
-from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
+from paceline.errors import DONE, INTERRUPTED, TRACEBACK, ConfigError, PacelineError
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),
@@ -47,9 +47,6 @@ To use what was trained:
 `paceline COMMAND --help` lists every option of a command; `paceline --version`.
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (see --resume).
 """
-
-TRACEBACK = "\nTraceback (most recent call last):"
-"""Start of a traceback in user code, the only part of an error that keeps its lines."""
 
 QUIET = {
     "TOKENIZERS_PARALLELISM": "false",

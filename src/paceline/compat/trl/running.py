@@ -34,7 +34,7 @@ from paceline.training.run import Requests, Run, notify, save, save_last
 from paceline.training.session import RunSession
 from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.training.setup.run_inputs import RunInputs
-from paceline.training.setup.run_request import RunRequest
+from paceline.training.setup.run_request import RunRequest, Voice
 from paceline.training.trainer import updates_per_step
 from paceline.workers.backend import WorkerBackend
 
@@ -45,6 +45,8 @@ LOGGER = logging.getLogger(__name__)
 
 MAY_CHANGE = frozenset(option.name for option in options()) - {"model", "dataset"}
 """A resumed run takes other arguments as they are, but trains no other model and on no other data."""
+
+VOICE = Voice(resume=lambda _: "train(resume_from_checkpoint=True)", reword=in_field_names)
 
 
 def run_training(
@@ -58,7 +60,7 @@ def run_training(
     started = time.perf_counter()
     override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE
     request = RunRequest(config=job.config, output_dir=job.output_dir, resume=resume, override=override)
-    with RunSession(request, job.inputs) as session:
+    with RunSession(request, job.inputs, VOICE) as session:
         drop_broken_links(job.output_dir)
         observer.restore(session.checkpoint)
         try:
@@ -75,10 +77,10 @@ def run_training(
                 interrupt, how = session.signal, "; ".join(over.args)
             if interrupt is None:
                 return observer.finish(session, seconds=time.perf_counter() - started)
-            notify(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
+            notify(run, [f"{how}; {VOICE.resume(job.output_dir)} goes on"])
             if interrupt == signal.SIGTERM.name:
                 raise SystemExit(128 + signal.SIGTERM)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(how)
         finally:
             observer.stop()
 

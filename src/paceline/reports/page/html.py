@@ -156,7 +156,7 @@ def render(run: RunRecord) -> str:
     name = escape(run.path.resolve().name)
     version = f" {escape(str(run.config['paceline_version']))}" if "paceline_version" in run.config else ""
     # the script says when it was drawn, by the file's own time: the records have none
-    when = "" if run.summary is not None else '<span id="written"></span>'
+    when = "" if not run.is_running else '<span id="written"></span>'
     folder = files("paceline.reports.page")
     style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     # Only this very script may run and nothing may be fetched, whatever text a model managed to put on the page.

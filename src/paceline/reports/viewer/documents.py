@@ -14,7 +14,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
@@ -326,8 +326,9 @@ class Documents:
 
     def _state(self) -> dict[str, object]:
         signatures = [(part.part.key, part.part.signature) for part in self._columns.values()]
-        finished = self._run.summary is not None
-        version = hashlib.sha256(json.dumps([signatures, len(self._run.evals), finished]).encode()).hexdigest()[:16]
+        finished, broken_off = self._run.has_finished, self._run.broken_off
+        files = [signatures, len(self._run.evals), finished, broken_off]
+        version = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
         return {"version": version, "finished": finished}
 
     def _whole_index(self) -> dict[str, object]:
@@ -337,9 +338,19 @@ class Documents:
             columns, judge = list(self._columns.values()), self._run.grader
             found = index_of(columns, marks(columns, self._run.evals, judge))
             found |= {"block": BLOCK, "grader": judge, "run": self._path.resolve().name}
+            found |= {"ending": self._ending()}
             found |= {"run_path": shlex.quote(str(self._path)), **state}
             self._index = version, found, _encoded(found)
         return self._index[1]
+
+    def _ending(self) -> dict[str, object] | None:
+        """How a run that did not finish ended; None of another."""
+        run = self._run
+        if run.broken_off is None:
+            return None
+        ending = None if run.ending is None or run.ending.is_finished else run.ending
+        known = {} if ending is None else asdict(ending)
+        return {"status": None, "step": None, "traceback": None, "resume": None} | known | {"sentence": run.broken_off}
 
     def _tokens(self, columns: CompletionColumns, records: tuple[Record, ...]) -> dict[str, object]:
         if not columns.is_training:
