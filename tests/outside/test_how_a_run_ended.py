@@ -20,11 +20,11 @@ def test_every_python_door_leaves_how_its_run_ended_and_a_resumed_run_forgets_it
         import paceline
         from paceline.errors import PacelineError
 
-        calls = []
+        failures = []
 
         def flaky(completions, **kwargs):
-            calls.append(1)
-            if len(calls) == 2:
+            if os.path.exists("runs/train/metrics.jsonl") and not failures:
+                failures.append(1)
                 raise RuntimeError("the grader's disk is full")
             return [float(len(text) % 2) for text in completions]
 
