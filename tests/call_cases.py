@@ -35,6 +35,14 @@ READ = [
     ("hermes", f"{tags(F)}</think>{tags(G)}", "", [G_CALL]),  # the thought began before the text
     ("hermes", f"<tool_call></think>{tags(G)}", "", [G_CALL]),
     ("hermes", tags('{"name": "f", "arguments": {"x": "<think>a</think>"}}'), "", [("f", {"x": "<think>a</think>"})]),
+    ("hermes", tags('{"name": "f", "arguments": {"x": "<tool_call>"}}'), "", [("f", {"x": "<tool_call>"})]),
+    ("hermes", tags('{"name": "f", "arguments": {"x": "</tool_call> <tool_call>"}}', G), "",
+     [("f", {"x": "</tool_call> <tool_call>"}), G_CALL]),
+    ("xml", tags(xml("f", ("x", "<tool_call>a</tool_call>")), xml("g")), "",
+     [("f", {"x": "<tool_call>a</tool_call>"}), ("g", {})]),
+    ("mistral", 'f{"x": 1}', "", [F_CALL]),  # its marks are special tokens, which a completion's text lacks
+    ("mistral", 'f{"x": 1}g{}', "", [F_CALL, G_CALL]),
+    ("mistral", '[TOOL_CALLS]f[ARGS]{"x": "[TOOL_CALLS]g[ARGS]{}"}', "", [("f", {"x": "[TOOL_CALLS]g[ARGS]{}"})]),
     ("hermes", "Action: f\nAction Input: {}", "Action: f\nAction Input: {}", []),
     ("hermes", F, F, []),
     ("xml", "Hello.", "Hello.", []),
@@ -109,7 +117,6 @@ MALFORMED = [
     ("hermes", f"<tool_call>{F}", NOT_CLOSED),
     ("hermes", f"{tags(F)}<tool_call>", NOT_CLOSED),
     ("hermes", f"<tool_call>{F}<tool_call>{G}</tool_call>", NOT_CLOSED),
-    ("hermes", tags('{"name": "f", "arguments": {"x": "<tool_call>"}}'), NOT_CLOSED),
     ("hermes", f"{F}</tool_call>", "</tool_call> closes nothing: write <tool_call> before a call"),
     ("hermes", tags(F) + "</tool_call>", "</tool_call> closes nothing: write <tool_call> before a call"),
     ("hermes", tags(""), NOT_JSON),

@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "paceline"
 
 FLOORS = (
     {"types", "errors"},
-    {"config", "metrics"},
+    {"base_directory", "config", "metrics"},
     {"kernels"},
     {"runtime", "objective", "data", "sandbox"},
     {"rewards", "models", "environments"},

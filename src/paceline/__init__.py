@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
     from paceline.compat.trl.trainer import GRPOTrainer
-    from paceline.library import Session, TrainedRun, evaluate, train
+    from paceline.library import Session, evaluate, train
+    from paceline.reports.trained_run import TrainedRun
     from paceline.rewards.function import needs_group
 
 __version__ = "0.1.0"
@@ -42,7 +43,7 @@ _HOMES = {
     "GRPOConfig": "paceline.compat.trl.config",
     "GRPOTrainer": "paceline.compat.trl.trainer",
     "Session": "paceline.library",
-    "TrainedRun": "paceline.library",
+    "TrainedRun": "paceline.reports.trained_run",
     "evaluate": "paceline.library",
     "needs_group": "paceline.rewards.function",
     "train": "paceline.library",

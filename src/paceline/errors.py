@@ -17,6 +17,7 @@ The first four are wrong input, and therefore ValueErrors too, as callers of a P
 Every message is one sentence: the option or row, the value, the rule, the remedy.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -26,8 +27,6 @@ FAILED = 1
 """The answer is negative: a cheat scores, or the machine cannot train."""
 INTERRUPTED = 130
 """128 + SIGINT, as in shells; the run can be resumed."""
-TRACEBACK = "\nTraceback (most recent call last):"
-"""Start of a traceback in user code, the only part of an error that keeps its lines."""
 
 
 class PacelineError(Exception):
@@ -54,6 +53,8 @@ class PacelineError(Exception):
         """Its value."""
         self.rule = ""
         """What the value must do: `be at least 1`."""
+        self.kept: object = None
+        """Completions that were made before it, for the run directory: groups of a step, or an evaluation's result."""
         super().__init__(sentence(message, remedies, then))
 
     def reworded(self, say: Callable[[str], str], *, advise: Callable[[str], str] | None = None) -> Self:
@@ -66,7 +67,7 @@ class PacelineError(Exception):
         error = type(self).__new__(type(self))  # a subclass may be made of other arguments
         error.__dict__.update(self.__dict__)
         PacelineError.__init__(error, say(self.message), remedies=remedies, then=advise(self.then))
-        error.option, error.value, error.rule = self.option, self.value, self.rule
+        error.option, error.value, error.rule, error.kept = self.option, self.value, self.rule, self.kept
         return error
 
 
@@ -139,6 +140,28 @@ class SandboxError(PacelineError):
     """Program that cannot be run in isolation: the host does not offer it, or the sandbox failed."""
 
     exit_status = 2
+
+
+PRINTED = "what it printed at last:"
+APPENDED = re.compile(rf"\n(?= *(?:Traceback \(most recent call last\):|{PRINTED}))")
+"""Start of a traceback in user code, or of what an environment has printed: parts of an error that keep their lines."""
+"""Line that stands before the lines of an environment in an error."""
+
+
+def with_printed(sentence: str, printed: Sequence[str]) -> str:
+    """Append the last lines that an environment has printed to a sentence on its failure."""
+    return "\n    ".join([sentence, *([PRINTED, *printed] if printed else [])])
+
+
+def exit_status_of(error: BaseException) -> int:
+    """Exit status of the command that this error ends.
+
+    >>> exit_status_of(KeyboardInterrupt()), exit_status_of(ZeroDivisionError())
+    (130, 1)
+    """
+    if isinstance(error, PacelineError):
+        return error.exit_status
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
 
 
 def first_line(error: BaseException) -> str:

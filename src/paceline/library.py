@@ -13,24 +13,31 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.checkpoints.run_directory import RunDir
+from paceline.base_directory import held_base, hold_base, working_directory
 from paceline.config.rules import require
 from paceline.config.sections import Config
 from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
-from paceline.models.places import FINAL
+from paceline.reports.trained_run import TrainedRun
 from paceline.rewards.judges.own_service import end_services
 from paceline.training.measuring import measure
-from paceline.training.setup.checks import Checked, check, check_held_out, refuse_training_rows, resolved
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
+from paceline.training.setup.checks import (
+    Checked,
+    check,
+    check_held_out,
+    refuse_training_rows,
+    refuse_unread_tasks,
+    resolved,
+)
+from paceline.training.setup.configuration import (
+    of_trained_run,
+    read_configuration,
+    refuse_foreign_code,
+    with_named_tasks,
+)
 from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
 from paceline.types import RolloutGroup
-from paceline.workers.processes import (
-    carry_out,
-    check_processes,
-    choose_backend,
-    saying_how_to_resume,
-)
+from paceline.workers.processes import carry_out, check_processes, choose_backend, saying_how_to_resume
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -67,53 +74,6 @@ def _said_in_keywords() -> Iterator[None]:
         raise error.reworded(in_keywords) from error
 
 
-class RunLine(dict[str, Any]):
-    """A line of a run's files; its keys are attributes too: `record.accuracy` is `record["accuracy"]`."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in self:
-            raise AttributeError(f"the record has no {name}; it has {', '.join(self)}")
-        return self[name]
-
-
-@dataclass(frozen=True, slots=True)
-class TrainedRun:
-    """A run on disk, read anew at each access."""
-
-    path: Path
-    """The run directory."""
-
-    @property
-    def metrics(self) -> list[RunLine]:
-        """One record per step; docs/runs.md explains the names."""
-        return [RunLine(one) for one in RunDir(self.path).metrics()]
-
-    @property
-    def evals(self) -> list[RunLine]:
-        """One record per evaluation of a held-out set, in order: `set`, `step`, `n`, `accuracy`, `ci_low`, ..."""
-        return [RunLine(one) for one in RunDir(self.path).evals()]
-
-    @property
-    def summary(self) -> RunLine:
-        """What the run achieved: before, after, the paired difference, seconds per phase; empty until its end."""
-        return RunLine(RunDir(self.path).summary())
-
-    @property
-    def final_dir(self) -> Path:
-        """The trained model, as transformers or peft loads it."""
-        return self.path / FINAL
-
-    def rollouts(self, step: int) -> list[RunLine]:
-        """Return the completions of a step as they were sampled: prompt, rewards and advantage."""
-        return [RunLine(one) for one in RunDir(self.path).rollouts(step)]
-
-    def report(self) -> Path:
-        """Draw the run's page and return its path."""
-        from paceline.reports.page.html import write_report
-
-        return write_report(self.path)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Order:
     """A run that keywords ask for, checked as far as files can tell."""
@@ -137,6 +97,7 @@ def _order(
         raise ConfigError("override names options of a run that is gone on with, and resume is None; leave it out")
     else:
         request = new_run(objects.flags, file=config)
+    hold_base(request.base)
     place = launched(os.environ)
     if place is not None and resume is None:  # a default with the time would be another one on each rank
         require(request.config.loop.output_dir is not None, "output_dir", None, "be given on ranks", "name a directory")
@@ -171,7 +132,7 @@ def train(
         PacelineError: an option is wrong, or the run failed; the sentence names the option and the remedy.
         KeyboardInterrupt: a signal; the step was finished and a checkpoint written to resume from.
     """
-    with ExitStack() as after, _said_in_keywords():
+    with ExitStack() as after, _said_in_keywords(), held_base(working_directory()):
         after.callback(end_services)
         order = _order(options, config, resume, override)
         status = carry_out(
@@ -183,7 +144,7 @@ def train(
             console=console,
         )
     if status == INTERRUPTED:
-        raise KeyboardInterrupt(f"go on with {VOICE.resume(order.request.output_dir)}")
+        raise KeyboardInterrupt(f"go on with {VOICE.resume(order.request.shown)}")
     if status != DONE:  # of another rank than the first, which said why
         raise SystemExit(status)
     return TrainedRun(order.request.output_dir)
@@ -211,7 +172,7 @@ class Session:
         **options: Any,
     ) -> None:
         """Check everything that needs no weights; arguments and errors are those of `train`."""
-        with ExitStack() as after, _said_in_keywords():
+        with ExitStack() as after, _said_in_keywords(), held_base(working_directory()):
             after.callback(end_services)
             self._order = _order(options, config, resume, override)
             after.pop_all()
@@ -314,6 +275,7 @@ class Session:
     def _open(self) -> Generator[None]:
         order, place = self._order, self._place
         with ExitStack() as around, saying_how_to_resume(order.request, VOICE), _said_in_keywords():
+            around.enter_context(held_base(order.request.base))
             around.callback(end_services)
             launch = None
             if place is not None:
@@ -361,13 +323,18 @@ def evaluate(
     """
     from paceline.reports.console import MeasurementDisplay, open_console
 
-    with ExitStack() as after, _said_in_keywords():
+    with ExitStack() as after, _said_in_keywords(), held_base(working_directory()):
         after.callback(end_services)
+        if isinstance(run := options.get("model"), TrainedRun):
+            options["model"] = str(run.path)
         objects = objects_apart(options)
-        configuration = read_configuration(objects.flags, file=config)
+        flags, file = of_trained_run(objects.flags, config) if objects.model is None else (objects.flags, config)
+        configuration = read_configuration(with_named_tasks(flags), file=file)
         refuse_foreign_code(configuration.config, configuration.ground, objects.flags)
+        hold_base(configuration.base)
         options_of_run = configuration.config
         refuse_training_rows(options_of_run, configuration.ground, objects.flags)
+        refuse_unread_tasks(options_of_run, objects.flags, objects.rows)
         if launched(os.environ) is not None:
             raise ConfigError("evaluate is one process, and a launcher started several; call it in a program of one")
         checked = check_held_out(options_of_run, objects)

@@ -95,6 +95,8 @@ class Episode:
     """What failed, with the environment's name and the turn; None: nothing. A failed episode is not trained on."""
     notes: tuple[str, ...] = ()
     """What a reader should know: control tokens in an answer made harmless, an answer that was cut."""
+    printed: tuple[str, ...] = ()
+    """Last lines that the environment has printed, where it has a process of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -181,7 +181,7 @@ def test_early_stopping_ends_the_run_and_the_best_model_is_loaded(tmp_path):
     assert made.state.global_step == 3
     assert made.state.best_global_step == 1
     best = tmp_path / "run" / "checkpoints" / "step-000001"
-    assert made.state.best_model_checkpoint == str(best)
+    assert made.state.best_model_checkpoint == str(tmp_path / "run" / "checkpoint-1")
     trained = dict(made.model.named_parameters())
     assert all(torch.equal(trained[name], tensor) for name, tensor in weights(best / "model").items())
     assert sorted(path.name for path in best.parent.iterdir()) == ["step-000001", "step-000003"]
@@ -335,7 +335,7 @@ def test_the_loss_of_held_out_completions_can_choose_the_best_model(tmp_path):
     assert max(losses[1:]) > 1e-4
     assert made.state.best_metric == min(losses[1:])
     assert made.state.best_global_step == 1 + losses[1:].index(min(losses[1:]))
-    assert Path(made.state.best_model_checkpoint).name == f"step-{made.state.best_global_step:06d}"
+    assert Path(made.state.best_model_checkpoint).name == f"checkpoint-{made.state.best_global_step}"
 
 
 @pytest.mark.usefixtures("heeded_signals")
@@ -717,14 +717,18 @@ def test_what_scripts_ask_of_a_trainer_beside_training(tmp_path, capsys):
     assert json.loads((run / "all_results.json").read_text()) == {"loss": 0.5, "eval_loss": 0.25}
 
 
-def test_a_trainers_run_notes_what_it_is_and_goes_on_with_no_other_data_or_model(tmp_path, model_directory):
+def test_a_trainers_run_goes_on_with_other_data_which_it_says_and_with_no_other_model(
+    tmp_path, model_directory, capsys
+):
     trainer(tmp_path, model=model_directory, max_steps=2).train()
     noted = json.loads((tmp_path / "run" / "identity.json").read_text())
     assert (noted["dataset"]["rows"], noted["changes"]) == (8, [])
     assert {"model.safetensors", "vocabulary"} <= noted["model"].keys()
     other = [{**QUESTIONS[0], "prompt": "What is 0?"}, *QUESTIONS[1:]]
-    with pytest.raises(ConfigError, match=r"^train_dataset has other content .* row train:1, .* output_dir$"):
-        trainer(tmp_path, model=model_directory, rows=other).train(resume_from_checkpoint=True)
+    assert trainer(tmp_path, model=model_directory, rows=other, max_steps=3).train(True).global_step == 3
+    assert "from here on train_dataset has other content than it had, first in row train:1" in capsys.readouterr().out
+    (change,) = json.loads((tmp_path / "run" / "identity.json").read_text())["changes"]
+    assert change["files"]["dataset"].endswith("has other content than it had, first in row train:1")
     place = Path(model_directory) / "config.json"
     place.write_text(json.dumps({**json.loads(place.read_text()), "rms_norm_eps": 1e-3}))
     with pytest.raises(ConfigError, match=r"has another config\.json: rms_norm_eps than it had"):

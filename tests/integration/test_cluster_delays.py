@@ -82,10 +82,11 @@ class LateWorkers:
 @contextmanager
 def late_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
     """A `BackendFactory`: one trainer and the samplers on a cluster of this machine, with delays on every way."""
-    from paceline.workers.ray import RayWorkers, SamplerActor, Share, TrainerActor, ray_cluster
+    from paceline.workers.placement import Share
+    from paceline.workers.ray import RayWorkers, SamplerActor, TrainerActor, ray_cluster
 
     share = Share(cpus=1, gpus=0)
-    with ray_cluster(config.cluster, share):
+    with ray_cluster(config.cluster, share.cpus):
         actors = RayWorkers(TrainerActor, "trainer", 1, share, config, Overrides(), None, inputs.run_size, None)
         late = LateWorkers(actors, seed=1)
         actors = RayWorkers(SamplerActor, "sampler", config.cluster.num_producers, share, config, Overrides())

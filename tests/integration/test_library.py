@@ -31,10 +31,6 @@ def variety(completions, **columns):
     return [len(set(text)) / 10 for text in completions]
 
 
-def accuracy(completions, **columns):
-    return [1.0 for _ in completions]
-
-
 @pytest.fixture
 def model(tmp_path) -> Path:
     tiny_model("qwen2").save_pretrained(tmp_path / "model")
@@ -257,8 +253,7 @@ def test_evaluate_finds_what_the_run_found_at_its_end(tmp_path, model, capsys):
         ({"dataset": 3}, "dataset must be an address or rows, got a int; give a list of dicts or a datasets.Dataset"),
         ({"dataset": [1, 2]}, "row dataset:1 must be a dict of columns, got a int"),
         ({"model": object()}, "model must be a name, a PreTrainedModel or a PeftModel, got a object"),
-        ({"reward_funcs": [variety, variety]}, "reward_funcs must be functions of different names"),
-        ({"reward_funcs": accuracy}, "reward_funcs must be functions with names of their own, got accuracy"),
+        ({"reward_funcs": [variety, variety]}, "reward_funcs must hold each function once, got variety twice"),
         ({"dataset": []}, "dataset must have at least one row, got none; give rows, or an address"),
         ({"dataset": ROWS, "eval_dataset": "dataset"}, "eval_dataset dataset is the name of the rows that are given"),
         ({"eval_dataset": {"a=b": ROWS}}, "eval_dataset must name its sets by letters, digits, dots and hyphens"),
@@ -269,6 +264,19 @@ def test_a_wrong_keyword_is_refused_in_the_words_of_keywords_before_anything_is_
     with pytest.raises(ValueError, match=sentence.replace("(", r"\(").replace("?", r"\?")) as refused:
         paceline.Session(**{"model": "embedded", **options})
     assert "--" not in str(refused.value)
+
+
+@pytest.mark.parametrize("called", ["none", "accuracy", "a=b", "f(x)", "model:q", "a,b", "true", ""])
+def test_a_function_grades_whatever_it_is_called(tmp_path, model, called):
+    def counting(completions, **columns):
+        return [0.25 for _ in completions]
+
+    counting.__name__ = called
+    options = {**SMALL, "model": model, "dataset": ROWS, "reward_funcs": [counting], "eval_reward_func": counting}
+    with paceline.Session(**options, output_dir=tmp_path / "run") as session:
+        next(iter(session))
+        groups = session.sample()
+    assert {rollout.reward for group in groups for rollout in group.rollouts} == {0.25}
 
 
 def test_a_body_that_does_not_do_its_part_is_told_so(tmp_path, model):

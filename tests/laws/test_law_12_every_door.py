@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import peft
 import pytest
 
 import paceline
@@ -16,9 +17,13 @@ from tests.forked import forked
 STEPS = 4
 NUMBERS = {"num_generations": 4, "learning_rate": 1e-3, "max_steps": STEPS}
 TURNS = {"max_completion_length": 64, "max_turn_length": 8, "max_tool_calling_iterations": 2}
+RISING = {"lr_scheduler_type": "cosine", "warmup_steps": 2}
+FALLING = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2.0}, "warmup_ratio": 0.3}
+ADAPTER = peft.LoraConfig(r=2, lora_alpha=6, target_modules=["q_proj", "down_proj"], use_rslora=True, lora_dropout=0.1)
 KINDS: dict[str, tuple[dict, dict]] = {
-    "one-turn": ({"max_completion_length": 16}, {}),
-    "conversations": (TURNS, {"environment_factory": "guess:5"}),
+    "one-turn": ({"max_completion_length": 16, **RISING}, {}),
+    "adapter": ({"max_completion_length": 8, **FALLING}, {"peft_config": ADAPTER}),
+    "conversations": ({**TURNS, "lr_scheduler_type": "constant"}, {"environment_factory": "guess:5"}),
 }
 """Arguments of GRPOConfig and of GRPOTrainer."""
 
@@ -46,7 +51,6 @@ def by_trainer(run: Path, config: Path, *, resume: bool) -> None:
     arguments = paceline.GRPOConfig(
         output_dir=str(run),
         per_device_train_batch_size=16,
-        lr_scheduler_type="constant",
         save_steps=1,
         **NUMBERS,
         **numbers,
@@ -62,7 +66,8 @@ DOORS: dict[str, Door] = {"command": by_command, "train": by_train, "hand": by_h
 
 
 def weights(run: Path) -> str:
-    return hashlib.sha256((run / "final" / "model.safetensors").read_bytes()).hexdigest()
+    (file,) = (run / "final").glob("*.safetensors")
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def written_by_trainer(place: Path, kind: str) -> Path:
@@ -107,6 +112,8 @@ def killed_in_step_3(door: str, run: Path, config: Path) -> None:
         ("one-turn", "train", "hand"),
         ("one-turn", "hand", "trainer"),
         ("one-turn", "trainer", "command"),
+        ("adapter", "trainer", "command"),
+        ("adapter", "command", "trainer"),
         ("conversations", "command", "trainer"),
     ],
 )

@@ -13,7 +13,7 @@ LONGEST_SECONDS = 300.0
 """A program that has not ended by then hangs."""
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
-ACCELERATE = ("-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--cpu", "--num_processes", "2")
+ACCELERATE = ("-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes", "2")
 
 
 class Desk:

@@ -28,6 +28,8 @@ class TasksDigest:
     """`rows`: one hash for a large dataset, of its file's bytes or of a sample of its rows."""
     unrendered: str = ""
     """One hash of the same with messages in the place of prompts, which no chat template changes; empty: not known."""
+    columns: str = ""
+    """One hash of names and columns alone, which no way of making prompts changes; empty: not known."""
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
@@ -57,7 +59,7 @@ def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
     if isinstance(tasks, LargeTasks):
         return TasksDigest(rows=len(tasks), blocks=(tasks.digest(),), of="rows")
     size = _block_size(len(tasks))
-    blocks, unrendered = list[str](), hashlib.sha256()
+    blocks, unrendered, given = list[str](), hashlib.sha256(), hashlib.sha256()
     for start in range(0, len(tasks), size):
         digest = hashlib.sha256()
         for task in tasks[start : start + size]:
@@ -65,22 +67,34 @@ def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
             for hashed, prompt in ((digest, task.prompt), (unrendered, asked)):
                 content = [task.task_id, prompt, task.answer, dict(task.columns)]
                 hashed.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
+            row = [task.task_id, dict(task.columns)]
+            given.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         blocks.append(digest.hexdigest()[:16])
-    return TasksDigest(rows=len(tasks), blocks=tuple(blocks), unrendered=unrendered.hexdigest()[:16])
+    return TasksDigest(
+        rows=len(tasks),
+        blocks=tuple(blocks),
+        unrendered=unrendered.hexdigest()[:16],
+        columns=given.hexdigest()[:16],
+    )
 
 
-def tasks_difference(old: TasksDigest, tasks: Sequence[Task], *, rendered: bool = True) -> str | None:
+def tasks_difference(
+    old: TasksDigest, tasks: Sequence[Task], *, compared: Literal["prompts", "messages", "columns"] = "prompts"
+) -> str | None:
     """Describe how tasks differ from an earlier digest, to follow "it"; None if they do not.
 
-    Not `rendered`: other prompts of the same messages are no difference.
+    `compared`: with `messages` other prompts of the same messages are no difference, with `columns` neither are other
+    messages and gold answers that are read from the same columns.
     """
     new = tasks_digest(tasks)
-    if not rendered and new.unrendered == old.unrendered != "":
+    if compared == "messages" and new.unrendered == old.unrendered != "":
         return None
     if new.rows != old.rows:
         return f"has {new.rows} rows and had {old.rows}"
     if new.of != old.of:
         return None  # an older version hashed all rows of a large dataset: the two cannot be compared
+    if compared == "columns" and new.of == "tasks":  # an older version recorded none
+        return None if old.columns in ("", new.columns) else "has rows with other columns than they had"
     if new.of == "rows":
         return None if new.blocks == old.blocks else "has other content than it had"
     for number, (before, now) in enumerate(zip(old.blocks, new.blocks, strict=True)):

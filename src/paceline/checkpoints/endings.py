@@ -8,7 +8,8 @@ from pathlib import Path
 from types import NoneType
 
 from paceline.checkpoints.run_files import json_line, write_or_explain
-from paceline.errors import DONE, FAILED, INTERRUPTED, TRACEBACK, PacelineError, first_line
+from paceline.errors import APPENDED, DONE, FAILED, INTERRUPTED, PacelineError, first_line
+from paceline.runtime.secrets import hidden
 
 ENDED = "ended.json"
 
@@ -31,7 +32,7 @@ class Ending:
     """Steps that were done."""
     sentence: str
     traceback: str | None
-    """Where the error was raised, if it was not expected or came from a program's own code."""
+    """Where the error was raised, if it was not expected or came from a program's own code, and what that printed."""
     resume: str | None
     """Command or argument by which the run goes on; None where it was finished."""
 
@@ -58,8 +59,8 @@ def ending_of(
     """
     status, trace = INTERRUPTED, ""
     if isinstance(error, PacelineError):
-        sentence, marker, rest = str(error).partition(TRACEBACK)
-        status, trace = error.exit_status, f"{marker}{rest}".strip()
+        sentence, *appended = APPENDED.split(str(error), maxsplit=1)
+        status, trace = error.exit_status, "".join(appended)
     elif isinstance(error, Exception | GeneratorExit):
         status, sentence = FAILED, f"{type(error).__name__}: {first_line(error)}"
         trace = "".join(traceback.format_exception(error)).strip()
@@ -77,8 +78,8 @@ def ending_of(
         time=time.time(),
         status=status,
         step=step,
-        sentence=" ".join(sentence.split()),
-        traceback=trace or None,
+        sentence=hidden(" ".join(sentence.split())),
+        traceback=hidden(trace) or None,
         resume=None if error is None and interrupt is None else resume,
     )
 

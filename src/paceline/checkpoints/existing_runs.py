@@ -8,10 +8,11 @@ import fcntl
 import os
 import re
 import socket
+import stat
 import threading
 from pathlib import Path
 
-from paceline.checkpoints.run_files import APPENDED, step_files
+from paceline.checkpoints.run_files import APPENDED, open_to_write, step_files
 from paceline.errors import CheckpointError, ConfigError
 
 LOCK = ".lock"
@@ -29,6 +30,38 @@ _HEAD = re.compile(r"(?:#.*\n)*# paceline \S+\n")
 """First lines of every config.yaml that Paceline wrote, after comments about changes."""
 
 
+_OF_TRACKERS = ("trackers.json", "mlflow.db", "tensorboard", "wandb")
+_FOLDERS = ("rollouts", "evals", "kept", "tokens", "images")
+"""Folders of a run in which everything is a regular file."""
+
+
+def refuse_links(path: Path) -> None:
+    """Refuse, with a CheckpointError, a run in which a link or a device stands for a file or a directory of the run's.
+
+    Who sent a run directory could otherwise have a file outside of it read or written, or a command wait for ever.
+    """
+    top = [path / name for name in (*WRITTEN, *_OF_TRACKERS, "pass_rates.jsonl", "images")]
+    inner = [entry for name in (*_FOLDERS, "checkpoints", "aside", "stuck") for entry in _entries(path / name)]
+    final = [Path(folder, name) for folder, *names in os.walk(path / "final") for name in (*names[0], *names[1])]
+    for entry in (*top, *inner, *final):
+        try:
+            mode = entry.lstat().st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise CheckpointError(f"{entry} cannot be looked at ({error.strerror}); look at its name") from None
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            continue
+        kind = "a link" if stat.S_ISLNK(mode) else "no regular file"
+        raise CheckpointError(
+            f"{entry} is {kind}, and a run has files and directories alone; put what it stands for in its place"
+        )
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else []
+
+
 def is_run(path: Path) -> bool:
     """Return True if Paceline made a directory: by its `.lock`, or by the head of config.yaml in a copy."""
     return (path / "config.yaml").is_file() and (has_mark(path) or _has_head(path))
@@ -36,6 +69,7 @@ def is_run(path: Path) -> bool:
 
 def refuse_no_run(path: Path, flag: str) -> None:
     """Refuse with a CheckpointError a directory without a run; `flag` is the option it was given by."""
+    refuse_links(path)
     if not is_run(path):
         is_there = (path / "config.yaml").is_file()
         reason = "Paceline did not write its config.yaml" if is_there else "it has no config.yaml"
@@ -48,14 +82,27 @@ def refuse_existing_run(path: Path) -> None:
     It is a file, holds a run with a finished step or a checkpoint, or files that Paceline did not write under names
     that a run writes.
     """
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
+    refuse_unusable_directory(path)
     refuse_foreign_files(path)
     if holds_work(path):
         raise ConfigError(
             f"--output-dir {path} already holds a run",
             remedies=[f"continue it with --resume {path}", "give another directory"],
         )
+
+
+def refuse_unusable_directory(path: Path) -> None:
+    """Refuse a place where no run directory can be: a file, below a file, or where this user may not write."""
+    if os.path.exists(path) and not path.is_dir():
+        raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
+    there = next(one for one in (path, *path.absolute().parents) if os.path.exists(one))
+    if not there.is_dir():
+        raise ConfigError(f"--output-dir {path} lies below {there}, which is a file; give another directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"--output-dir {path} cannot be made, as {there} is not yours to write in; give another directory"
+        )
+    refuse_links(path)
 
 
 def refuse_foreign_files(path: Path) -> None:
@@ -107,7 +154,7 @@ class WriteLock:
         with _TAKING:
             if _is_held_here(file):
                 raise _in_use(directory, me)
-            descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = open_to_write(file, os.O_CREAT)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, PermissionError):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,15 +44,22 @@ class Checkpoint:
         return self.path / "model"
 
 
-def run_and_checkpoint(place: Path) -> tuple[Path, Path | None]:
+def run_and_checkpoint(place: Path, base: Path = Path()) -> tuple[Path, Path | None]:
     """Return the run directory that a path is, or is a checkpoint of, and the checkpoint; None: it is the run's.
+
+    A relative path stands in the directory `base`. A checkpoint may have transformers' name, `checkpoint-N`.
 
     >>> run_and_checkpoint(Path("runs/a/checkpoints/step-000002"))[0].as_posix()
     'runs/a'
     """
-    if place.parent.name != "checkpoints" or (place / "config.yaml").is_file():  # a run may lie in such a folder too
+    whole = base / place
+    if (whole / "config.yaml").is_file():  # a run may lie in such a folder too
         return place, None
-    return place.parent.parent, place
+    if (whole / "progress.json").is_symlink():
+        place = whole = (whole / "progress.json").resolve().parent
+    if whole.parent.name != "checkpoints":
+        return place, None
+    return (place if len(place.parts) > 2 else whole).parent.parent, place
 
 
 def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint | None, tuple[str, ...]]:
@@ -78,15 +87,24 @@ def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
         there = ", ".join(path.name for _, path in numbered(place.parent)) or "none"
         raise CheckpointError(f"{place} is not there; the checkpoints of this run: {there}")
     try:
+        refuse_no_file(place / "manifest.json", place / "progress.json")
         manifest = json.loads((place / "manifest.json").read_text())
         for name, expected in manifest.items():
             file = place / name
+            refuse_no_file(file)
             if (file.stat().st_size != expected["size"]) if by_size else (file_digest(file) != expected):
                 raise CheckpointError(f"{file} is not the file that was saved; the checkpoint is skipped")
         state = TrainingState(**json.loads((place / "progress.json").read_text()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise CheckpointError(f"{place} is not a whole checkpoint and is skipped: {error}") from error
     return Checkpoint(path=place, state=state)
+
+
+def refuse_no_file(*files: Path) -> None:
+    """Refuse, with a CheckpointError, a link or a device in the place of a checkpoint's file."""
+    for file in files:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise CheckpointError(f"{file} is not the file that was saved, but a link or a device; put the file there")
 
 
 def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
@@ -114,6 +132,18 @@ def free_name(root: Path, name: str) -> Path:
     while place.exists():
         count, place = count + 1, root / f"{name}-{count + 1}"
     return place
+
+
+def step_directory(root: Path, step: int) -> Path:
+    """Return the directory of a step's checkpoint."""
+    return root / f"step-{step:06d}"
+
+
+def discard(place: Path) -> None:
+    """Remove a checkpoint, renamed first: one that is half removed must not look whole."""
+    doomed = place.with_name(f"discarded-{place.name}")
+    place.rename(doomed)
+    shutil.rmtree(doomed)
 
 
 def numbered(root: Path) -> list[tuple[int, Path]]:

@@ -1,5 +1,6 @@
 """A run directory: its writer, what is written and how it is read again."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from paceline.checkpoints.run_files import (
     cut_torn_line,
     json_line,
     read_records,
+    remove_drafts,
     step_files,
     write_or_explain,
     write_whole,
@@ -31,6 +33,8 @@ from paceline.metrics.definitions import Record
 
 IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
 """Keys of `identity.json`, each of which is compared on resuming."""
+LONGEST_SET = 200
+"""Characters of a held-out set in the name of a file, which has at most 255 with its step."""
 TRACKERS = "trackers.json"
 """Addresses at which trackers show the run."""
 
@@ -86,6 +90,8 @@ class RunDir:
             lock = WriteLock(path)
             with ExitStack() as failing:
                 failing.callback(lock.release)
+                for folder in (path, path / "rollouts", path / "evals"):
+                    remove_drafts(folder)
                 torn = sum(cut_torn_line(path / name) for name in APPENDED)
                 failing.pop_all()
         except OSError as error:
@@ -298,9 +304,22 @@ class RunDir:
         return self.path / "rollouts" / f"step-{step:06d}.jsonl"
 
     def _eval_file(self, set_name: str, step: int) -> Path:
-        # quote is one-to-one, so two sets never share a file, whatever paths their names hold; Windows and some network
-        # disks allow no colon in a file's name
-        return self.path / "evals" / f"{quote(set_name, safe='')}-step-{step:06d}.jsonl"
+        return self.path / "evals" / f"{file_of_set(set_name)}-step-{step:06d}.jsonl"
+
+
+def file_of_set(name: str) -> str:
+    """Return the beginning of the names of a held-out set's files.
+
+    Quoting is one-to-one, so two sets never share a file, whatever paths their names hold; Windows and some network
+    disks allow no colon in a file's name. A name that is too long for a file is cut, and ends in its hash.
+
+    >>> file_of_set("data/rows.jsonl"), len(file_of_set("x" * 300))
+    ('data%2Frows.jsonl', 167)
+    """
+    quoted = quote(name, safe="")
+    if len(quoted) <= LONGEST_SET:
+        return quoted
+    return f"{quoted[:150]}~{hashlib.sha256(quoted.encode()).hexdigest()[:16]}"
 
 
 def _lines(records: Iterable[Record]) -> bytes:

@@ -5,7 +5,10 @@ import json
 import math
 import os
 import re
+import secrets
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from paceline.metrics.definitions import Record
 
 APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 """Files of a run that grow by lines."""
+_DRAFT = re.compile(r"\.[0-9a-f]{16}\.new")
 _STEP_FILE = re.compile(r"(?:.+-)?step-(\d{6,})\.jsonl")
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, check_circular=False).encode
@@ -34,8 +38,8 @@ def json_line(record: Record) -> bytes:
 def append(file: Path, line: bytes) -> None:
     """Append a line, which then survives a crash; StorageError, and nothing half-written, if the disk refuses."""
     try:
-        with file.open("ab", buffering=0) as stream:
-            start = stream.tell()
+        with open(open_to_write(file, os.O_APPEND | os.O_CREAT), "r+b", buffering=0) as stream:
+            start = stream.seek(0, os.SEEK_END)
             try:
                 if stream.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -56,14 +60,40 @@ def write_or_explain(file: Path, content: bytes) -> None:
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Write a whole file or none of it, with the system's own error."""
-    temporary = file.with_name(f".{file.name}.new")
-    with temporary.open("wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, file)
+    """Write a whole file or none of it, with the system's own error.
+
+    Nobody who made the directory can foretell the name under which it is written first, so nothing lies there, and a
+    link in the place of `file` is replaced, not followed.
+    """
+    temporary = file.with_name(f".{secrets.token_hex(8)}.new")
+    try:
+        with open(open_to_write(temporary, os.O_CREAT | os.O_EXCL), "r+b", buffering=0) as stream:
+            written = 0
+            while written < len(content):
+                written += stream.write(memoryview(content)[written:])
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
     sync(file.parent)  # the rename itself is on disk only once the directory is
+
+
+def open_to_write(file: Path, flags: int) -> int:
+    """Return a descriptor of a regular file; OSError for a link or a device, neither followed nor waited for."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return descriptor
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove the unfinished files of a killed process."""
+    for file in folder.glob(".*.new"):
+        if _DRAFT.fullmatch(file.name):
+            file.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -88,7 +118,11 @@ def cut_torn_line(file: Path) -> int:
     complete = content.rfind(b"\n") + 1
     if complete == len(content):
         return 0
-    os.truncate(file, complete)
+    descriptor = open_to_write(file, 0)
+    try:
+        os.ftruncate(descriptor, complete)
+    finally:
+        os.close(descriptor)
     return 1
 
 

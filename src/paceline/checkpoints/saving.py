@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.checkpoints.digests import FileDigest, file_digest
-from paceline.checkpoints.finding import Checkpoint, TrainingState, numbered
+from paceline.checkpoints.finding import Checkpoint, TrainingState, discard, numbered
 from paceline.checkpoints.free_space import COPY_SHARE, ask_all, copies_fit, free_bytes, refuse_full, storage_sentence
 from paceline.checkpoints.optimizer_state import optimizer_part
 from paceline.checkpoints.run_files import sync
@@ -69,7 +69,7 @@ class Taken:
     nbytes: int
     """Bytes that all ranks write together."""
     keep: int
-    protected: frozenset[Path]
+    protected: frozenset[int]
     is_copied: bool
     sentences: tuple[str, ...]
     """Messages for the user."""
@@ -97,12 +97,12 @@ class Taken:
                 for last in (draft / "manifest.json", draft / "model", draft):
                     sync(last)
                 if place.exists():
-                    _discard(place)
+                    discard(place)
                 draft.rename(place)
                 sync(place.parent)
-                for _, old in numbered(self.root)[: -self.keep]:
-                    if old not in self.protected:
-                        _discard(old)
+                for step, old in numbered(self.root)[: -self.keep]:
+                    if step not in self.protected:
+                        discard(old)
         return Checkpoint(path=place, state=self.state)
 
 
@@ -115,14 +115,14 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     optimizer: torch.optim.Optimizer,
     keep: int,
     reference: Trained | None = None,
-    protected: Collection[Path] = (),
+    protected: Collection[int] = (),
     ranks: Ranks = ONE_RANK,
     staging: StagingBuffers | None = None,
 ) -> Taken:
     """Take the state that `Taken.write` writes to `root/step-NNNNNN`. All ranks make this call, on one file system.
 
     Args:
-        keep: number of newest checkpoints that stay, besides those `protected`, for example the best.
+        keep: number of newest checkpoints that stay, besides those of the steps `protected`, for example the best.
         reference: given where it moves during the run and cannot be read from its own place.
         staging: buffers for copies, used if they fit into a share of free main memory and no write still reads them;
             None: no copies.
@@ -171,13 +171,6 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
 def _on_disk(path: Path) -> FileDigest:
     sync(path)
     return file_digest(path)
-
-
-def _discard(place: Path) -> None:
-    """Remove a checkpoint, renamed first: one that is half removed must not look whole."""
-    doomed = place.with_name(f"discarded-{place.name}")
-    place.rename(doomed)
-    shutil.rmtree(doomed)
 
 
 def _files(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from paceline.base_directory import named_path
 from paceline.config.former import FORMER
 from paceline.config.reading import Option, option_name, options, section_classes, suggest
 from paceline.errors import ConfigError
@@ -117,7 +118,7 @@ def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tup
         return None
     if place is None:
         raise ConfigError(f"{command.name} needs a run directory first; write `paceline {command.name} {form}`")
-    return Path(place).expanduser(), given
+    return named_path(place), given
 
 
 def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | None = None) -> list[Path]:
@@ -133,7 +134,7 @@ def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | 
         raise ConfigError(f"{command} needs a run directory; write `paceline {command} runs/NAME`")
     if at_most is not None and len(argv) > at_most:
         raise ConfigError(f"{command} takes {form}, got {len(argv)} directories; leave out {argv[at_most]}")
-    return [Path(word).expanduser() for word in argv]
+    return [named_path(word) for word in argv]
 
 
 def help_page(command: Command) -> str:

@@ -1,9 +1,9 @@
 """`paceline audit`: reward functions against known cheats, on tasks of a dataset; no model, no weights."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
 from paceline.config.reading import options
 from paceline.config.sections import Config
@@ -56,11 +56,13 @@ def run(argv: list[str]) -> int:
     if "dataset" in chosen and "config" not in given.door:
         # a configuration has to name a model, and a recipe made for another dataset is dropped; none is loaded
         chosen["model"] = "no-model"
-    audits = _audits(read_configuration(chosen, file=given.door.get("config")).config)
+    configuration = read_configuration(chosen, file=given.door.get("config"))
+    hold_base(configuration.base)
+    audits = _audits(configuration.config)
     if "json" in given.door:
         from paceline.rewards.audit.describing import record
 
-        path = Path(given.door["json"]).expanduser()
+        path = named_path(given.door["json"])
         text = json.dumps([record(one) for one in audits], indent=1, ensure_ascii=True)
         try:
             path.write_text(f"{text}\n", encoding="utf-8")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from paceline.base_directory import hold_base
 from paceline.cli.arguments import CONFIG, Command, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.serve import OPTIONS
@@ -44,7 +45,9 @@ def run(argv: list[str]) -> int:
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
-    config = read_options(given.options, file=given.door.get("config")).config
+    configuration = read_options(given.options, file=given.door.get("config"))
+    hold_base(configuration.base)
+    config = configuration.config
     spec = _tools(config)
     system = config.data.system_prompt or ""
     if config.data.system_prompt_file is not None:

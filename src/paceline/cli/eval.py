@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from paceline.base_directory import hold_base, local_path
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something, write_or_explain
@@ -17,13 +18,19 @@ from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
 from paceline.config.sections import Config
-from paceline.errors import DONE, ConfigError
-from paceline.models.places import FINAL, holds_model
+from paceline.errors import DONE, ConfigError, PacelineError
+from paceline.models.places import holds_model
 from paceline.reports.console import MeasurementDisplay, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
-from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows
-from paceline.training.setup.configuration import read_configuration, refuse_foreign_code
+from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows, refuse_unread_tasks
+from paceline.training.setup.configuration import (
+    of_trained_run,
+    read_configuration,
+    refuse_foreign_code,
+    with_named_tasks,
+)
+from paceline.training.setup.file_names import seen_from
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -94,16 +101,19 @@ def run(argv: list[str]) -> int:
     as_json, quiet = "json" in given.door, "quiet" in given.door
     console = Console(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
     results = open_console() if quiet else console
-    configuration = read_configuration(flags, file=file)
+    configuration = read_configuration(with_named_tasks(flags), file=file)
     tell(console, configuration.origin)
     config = configuration.config
     refuse_foreign_code(config, configuration.ground, flags)
     is_length_free = configuration.ground is None and "max_completion_length" not in flags
     output_dir = _new_directory(given.door.get("output_dir"))
+    other = seen_from(configuration.base, {"model": given.door.get("baseline")})["model"]
+    hold_base(configuration.base)
     refuse_training_rows(config, configuration.ground, flags)
+    refuse_unread_tasks(config, flags)
     checked, before = check_held_out(config), list["AccuracyResult"]()
     if "baseline" in given.door:
-        baseline = replace(config, model=replace(config.model, model=given.door["baseline"]))
+        baseline = replace(config, model=replace(config.model, model=str(other)))
         place_of_first = output_dir and output_dir / "baseline"
         for evaluation in _measured(baseline, checked, console, place_of_first, is_length_free=is_length_free):
             before.append(evaluation)
@@ -148,11 +158,23 @@ def _measured(
     with MeasurementDisplay(console, name=config.model.model, longest=longest) as display:
         say = (lambda sentence: None) if is_second else display.say
         found = measure(config, checked, say=say, is_length_free=is_length_free, loading=loading_libraries)
-        for evaluation in found:
+        for evaluation in _kept(found, run_dir):
             if run_dir is not None:
                 run_dir.write_eval_completions(evaluation.name, evaluation.step, evaluation.completion_records())
                 run_dir.append_eval(evaluation.record())
             yield evaluation
+
+
+def _kept(found: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Iterator[AccuracyResult]":
+    """Pass results on; the completions of one that is given up are in the directory, if there is one."""
+    try:
+        yield from found
+    except PacelineError as error:
+        if run_dir is not None and error.kept is not None:
+            from paceline.training.run import keep_given_up
+
+            keep_given_up(run_dir, error)
+        raise
 
 
 def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tuple[dict[str, object], str | None]:
@@ -168,22 +190,14 @@ def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tup
             )
         refuse_no_run(place, "eval")
         flags = {**flags, "model": str(place)}
-    if "model" not in flags or not is_run(run := Path(str(flags["model"])).expanduser()):
-        return flags, file
-    final = run / FINAL
-    if not holds_model(final):
-        raise ConfigError(
-            f"{run} has no final model yet, as its last step is not done; `paceline export {run} DIRECTORY` writes "
-            "that of its newest checkpoint, to be measured by --model DIRECTORY"
-        )
-    return {**flags, "model": str(final)}, file or str(run / "config.yaml")
+    return of_trained_run(flags, file)
 
 
 def _new_directory(named: str | None) -> Path | None:
     """The directory for the measurement, if one is asked for; raises a ConfigError where it holds something."""
     if named is None:
         return None
-    directory = Path(named).expanduser()
+    directory = local_path(named)
     if holds_something(directory):
         raise ConfigError(
             f"--output-dir {directory} must be a new or an empty directory; give another, so that no measurement is "
@@ -208,8 +222,7 @@ def _as_json(
 
 def describe(evaluation: "AccuracyResult") -> str:
     """One line: accuracy with its 95 % interval, held-out set, number of tasks."""
-    n = evaluation.record()["n"]
-    return f"accuracy {evaluation.shown()}, 95 % interval, on {evaluation.name}, n = {n}"
+    return f"accuracy {evaluation.shown()}, 95 % interval, on {evaluation.name}, {evaluation.sample_size()}"
 
 
 def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:

@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Mapping
-from pathlib import Path
 
+from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, help_page, parse
 from paceline.compat.commands import translate
 from paceline.compat.commands.layouts import in_our_words
@@ -15,6 +15,7 @@ from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
 from paceline.objective.formula import as_text, objective
 from paceline.training.setup.configuration import read_configuration, read_run_configuration, read_text, replaced_by
+from paceline.training.setup.file_names import run_base
 
 COMMAND = Command(
     name="explain",
@@ -134,6 +135,7 @@ def _of_options(given: ParsedArguments, flags: dict[str, str]) -> str:
             for name, value in parse_yaml(text, str(ground)).items()
             if name not in replaced
         }
+    hold_base(configuration.base)
     config = configuration.config
     return f"{configuration.origin}\n\n{describe(config, _origins(config, flags=flags, file=file))}"
 
@@ -144,7 +146,8 @@ def _of_run(argv: list[str]) -> str:
         raise ConfigError(
             f"`paceline explain RUN` takes one run directory and nothing else, got {argv[1]!r}; leave it out"
         )
-    path = Path(argv[0]).expanduser()
+    path = named_path(argv[0])
+    hold_base(run_base(path))
     config = read_run_configuration(path, flag="paceline explain")
     preset, model, dataset = config.advantage.preset, config.model.model, config.data.dataset
     lines, values = option_lines(read_text(path / "config.yaml", str(path))), values_of(config)

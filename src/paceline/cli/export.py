@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.base_directory import hold_base, working_directory
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something
@@ -16,6 +17,7 @@ from paceline.errors import DONE, CheckpointError, ConfigError
 from paceline.models.gguf import check_written, write_gguf
 from paceline.models.places import ADAPTER_CONFIG, FINAL, holds_model, model_place
 from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code
+from paceline.training.setup.file_names import run_base
 
 FORMAT = DoorOption(
     name="format",
@@ -47,8 +49,9 @@ def run(argv: list[str]) -> int:
         return DONE
     place, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
     kind = _gguf_type(given.door["format"]) if "format" in given.door else None
-    root, named = run_and_checkpoint(place)
+    root, named = run_and_checkpoint(place, working_directory())
     config = read_run_configuration(root, flag="export", given=given.options)
+    hold_base(run_base(root))
     refuse_foreign_code(config, root / "config.yaml", given.options)
     out = target[0] if target else root / FINAL
     if not target and holds_model(out):
@@ -73,7 +76,7 @@ def run(argv: list[str]) -> int:
         except OSError as error:
             raise ConfigError(f"export cannot write {out} ({error}); name a directory where you may write") from error
     else:
-        export_saved(config, saved, load_tokenizer(replace(config.model, model=str(saved))), out)
+        export_saved(config, saved, load_tokenizer(replace(config.model, model=str(working_directory() / saved))), out)
     if kind is not None:
         write_gguf(out, out / "model.gguf", kind)
     card = write_card(card_facts(RunDir(root), config, out, step=step), out)
@@ -89,7 +92,7 @@ def _newest_model(root: Path, named: Path | None, given: Mapping[str, object]) -
     newest, ended = 0 if checkpoint is None else checkpoint.state.step, RunDir(root).summary()
     # a run that goes on has no summary; one of an earlier version does not say of which step its model is
     if named is None and "final_step" in ended and newest < ended["final_step"] and holds_model(root / FINAL):
-        model_place(str(root / FINAL))  # refused here where a part of it is gone
+        model_place(str(working_directory() / root / FINAL))  # refused here where a part of it is gone
         if "final_dtype" in given:
             raise ConfigError(
                 f"--final-dtype needs a checkpoint, and the newest model of the run is only in {root / FINAL}; leave "

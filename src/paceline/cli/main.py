@@ -11,8 +11,11 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from paceline import __version__
+from paceline.base_directory import held_base, working_directory
 from paceline.config.reading import suggest
-from paceline.errors import DONE, INTERRUPTED, TRACEBACK, ConfigError, PacelineError
+from paceline.errors import APPENDED, DONE, INTERRUPTED, ConfigError, PacelineError
+from paceline.runtime.secrets import hidden
+from paceline.runtime.streams import encodable
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),
@@ -70,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])
     try:
-        return exit_status(lambda: _dispatch(words))
+        return exit_status(lambda: _in_its_directory(words))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -94,14 +97,20 @@ def exit_status(command: Callable[[], int]) -> int:
     try:
         return command()
     except PacelineError as error:
-        sentence, marker, trace = str(error).partition(TRACEBACK)
+        sentence, *appended = APPENDED.split(hidden(str(error)), maxsplit=1)
         _say(sentence)
-        if trace:
-            print(f"{marker.strip()}{trace}", file=sys.stderr)
+        for lines in appended:
+            print(lines, file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as interrupt:
         _say("; ".join(["interrupted", *map(str, interrupt.args)]))
         return INTERRUPTED
+
+
+def _in_its_directory(argv: list[str]) -> int:
+    """Run a command whose relative names stand in the present working directory, whatever code of the user's does."""
+    with held_base(working_directory()):
+        return _dispatch(argv)
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -123,7 +132,7 @@ def _say(sentence: str) -> None:
 
 
 class BrokenPipeSafe:
-    """A text stream that discards its output once the reader is gone."""
+    """A text stream that takes any character, and discards its output once the reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -131,7 +140,7 @@ class BrokenPipeSafe:
     def write(self, text: str) -> int:
         """Write while somebody reads."""
         try:
-            return self._stream.write(text)
+            return self._stream.write(encodable(text, self._stream))
         except BrokenPipeError:
             self._to_nowhere()
             return len(text)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from paceline.base_directory import hold_base
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
 from paceline.cli.calibration import calibrated
 from paceline.cli.libraries import loading_libraries
@@ -26,8 +27,8 @@ from paceline.data.duplicates import (
     training_rows,
 )
 from paceline.data.formats import screen
+from paceline.data.harmless import ChatTokenizer
 from paceline.data.lengths import length_histogram
-from paceline.data.prompts import Tokenizer
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk
 from paceline.data.tasks import build_tasks
@@ -95,6 +96,7 @@ def run(argv: list[str]) -> int:
         print(help_page(COMMAND), end="")
         return DONE
     configuration = read_configuration(given.options, file=given.door.get("config"))
+    hold_base(configuration.base)
     config = configuration.config
     print(configuration.origin)
     processes, ranks = given.door.get("processes"), config.parallel.fewest
@@ -170,7 +172,7 @@ class RowReader:
         tokenizer, limit = load_tokenizer(config.model), positions_in(read_config(config.model))
         built = build_tasks(
             rows,
-            cast(Tokenizer, tokenizer),
+            cast(ChatTokenizer, tokenizer),
             config.data,
             system=self._checked.system,
             check=by_functions,
@@ -211,6 +213,9 @@ def refuse_eight_bits(engine: EngineConfig, shape: ModelShape, device: Device, n
 def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
     """What a run would say of its rows before the first step."""
     yield from unmet_needs(checked.functions, tasks)
+    for name, spec in checked.environments.items():
+        if spec.settings:
+            yield f"environment {name!r}: {'; '.join(f'{key}: {value}' for key, value in spec.settings.items())}"
     if checked.environments:
         return
     yield from repeated_prompts(tasks)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from paceline.base_directory import hold_base, local_path
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.arguments import Command, DoorOption, parse_behind_run
 from paceline.cli.libraries import loading_libraries
@@ -15,6 +16,7 @@ from paceline.config.reading import find_option, options, parse_value, values_of
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
 from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code, with_following
+from paceline.training.setup.file_names import run_base
 
 if TYPE_CHECKING:
     from paceline.training.replaying import Replay
@@ -70,10 +72,12 @@ def run(argv: list[str]) -> int:
     step = int(text)
     of_the_model = {name: value for name, value in given.options.items() if name in OF_THE_MODEL}
     config = read_run_configuration(path, flag="replay", given=of_the_model)
+    whole = local_path(path)
+    hold_base(run_base(path))
     refuse_foreign_code(config, path / "config.yaml", of_the_model)
     objective = {name: value for name, value in given.options.items() if name not in OF_THE_MODEL}
     other = other_objective(config, objective)
-    run_dir = RunDir(path)
+    run_dir = RunDir(whole)
     entry = run_dir.committed(step)  # refused before torch is loaded
     with loading_libraries():
         from paceline.training.replaying import replay

@@ -3,10 +3,11 @@
 import os
 import sys
 import webbrowser
-from pathlib import Path
 
+from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import Command, DoorOption, parse_behind_run, port_of
 from paceline.errors import DONE, ConfigError
+from paceline.training.setup.file_names import run_base
 
 PORT = DoorOption(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")
 OPEN = DoorOption(
@@ -40,9 +41,10 @@ def run(argv: list[str]) -> int:
     from paceline.reports.viewer.documents import Documents
     from paceline.reports.viewer.serving import PageServer, export
 
+    hold_base(run_base(path))
     documents = Documents(path, on_part=lambda done, of: _tell(f"read {done} of {of} files"))
     if "static" in given.door:
-        out = Path(given.door["static"]).expanduser()
+        out = named_path(given.door["static"])
         written = export(documents, out, on_document=lambda done: _tell(f"written {done} files"))
         _tell("")
         print(written)

@@ -2,13 +2,18 @@
 
 import os
 import time
+from pathlib import Path
 
-from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
+from rich.console import Console
+
+from paceline.base_directory import hold_base
+from paceline.checkpoints.run_directory import RunDir
+from paceline.cli.arguments import CONFIG, Command, DoorOption, ParsedArguments, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.reading import options
-from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError
-from paceline.reports.console import LOG_FORMATS, open_console, tell
+from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError, exit_status_of, first_line
+from paceline.reports.console import LOG_FORMATS, json_log, open_console, tell
 from paceline.training.setup.checks import check
 from paceline.training.setup.run_request import COMMAND_LINE_VOICE, new_run, resumed_run
 from paceline.workers.processes import carry_out, check_processes
@@ -79,10 +84,26 @@ def _run(argv: list[str], place: Launched | None) -> int:
     if log_format not in (None, *LOG_FORMATS):
         raise ConfigError(f"--log-format must be {' or '.join(LOG_FORMATS)}, got {log_format!r}")
     console = open_console(log_format=log_format, quiet="quiet" in given.door)
+    log = json_log(console) if speaks else None
+    try:
+        status, directory = _train(given, place, console)
+    except BaseException as error:  # told to whoever reads the log, and raised again
+        if log is not None:
+            log.event("end", status=exit_status_of(error), error=first_line(error) or type(error).__name__)
+        raise
+    if log is not None:
+        log.event("end", status=status, error=None, **(RunDir(directory).summary() if status == DONE else {}))
+    return status
+
+
+def _train(given: ParsedArguments, place: Launched | None, console: Console) -> tuple[int, Path]:
+    """Train as the command line says; returns the exit status and the run's directory."""
+    speaks = place is None or place.leads
     file, override = given.door.get("config"), given.several["override"]
     checked = None
     if "resume" in given.door:
         request = resumed_run(given.door["resume"], given.options, file=file, override=override)
+        hold_base(request.base)
         check_processes(request.config, place)
     elif override:
         raise ConfigError(
@@ -90,12 +111,14 @@ def _run(argv: list[str], place: Launched | None) -> int:
         )
     else:
         request = new_run(given.options, file=file)
+        hold_base(request.base)
         if speaks:
             tell(console, request.origin)
         check_processes(request.config, place)
         checked = check(request.config)
     if speaks and console.is_terminal:
         tell(console, "loading torch and transformers, which takes some seconds")
-    return carry_out(
+    status = carry_out(
         request, checked, place=place, voice=COMMAND_LINE_VOICE, console=console, loading=loading_libraries
     )
+    return status, request.output_dir

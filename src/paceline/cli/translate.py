@@ -8,11 +8,13 @@ from pathlib import Path
 
 from paceline.cli import train
 from paceline.compat.commands import translate
+from paceline.compat.commands.shell import script_of
 from paceline.compat.commands.translation import as_comments, as_shell, as_words, as_yaml
 from paceline.config.reading import suggest
 from paceline.errors import DONE, ConfigError
 
 USAGE = """usage: paceline translate [--repair] [--yaml] [--run] -- COMMAND
+       paceline translate [--repair] [--yaml] [--run] SCRIPT.sh
 
 Print the `paceline train` that another tool's command amounts to, below comments that say what means something else,
 what was wrong there, what is not here yet and what has no effect. COMMAND is the whole of it; a script is only read:
@@ -21,6 +23,7 @@ what was wrong there, what is not here yet and what has no effect. COMMAND is th
     NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --dataset D    ms-swift
     trl grpo --config run.yaml --num_processes 4                          TRL
     accelerate launch train_grpo.py                                       a script of TRL's, or the tutorial's
+    bash grpo.sh                                                          a shell script with one of these
 
 --repair   Take the nearest numbers that work where those of COMMAND are refused by its own tool.
 --yaml     Print a file for `paceline train --config` in the place of a command.
@@ -35,7 +38,7 @@ def run(argv: list[str]) -> int:
         print(USAGE, end="")
         return DONE
     flags, command = read(argv)
-    found = translate(command, repair="--repair" in flags, read=_text_of)
+    found = translate(command, repair="--repair" in flags, read=_text_of, environment=os.environ)
     print(as_comments(found.notes), end="")
     if "--run" in flags:
         os.environ.update(found.environment)
@@ -62,6 +65,9 @@ def read(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     Raises:
         ConfigError: there is no command, or a flag that is not known.
     """
+    script = next((at for at, word in enumerate(argv) if not word.startswith("--")), None)
+    if script is not None and script_of(argv[script:]) is not None and "--" not in argv[:script]:
+        argv = [*argv[:script], "--", *argv[script:]]
     if "--" not in argv or argv[-1] == "--":
         raise ConfigError("`paceline translate` needs a command behind --; write `paceline translate -- python ...`")
     border = argv.index("--")

@@ -117,7 +117,8 @@ def flags(
 
 def changed(args: Any, name: str) -> bool:
     """True if a field of a dataclass is not at its default."""
-    of_class = type(args).__dataclass_fields__[name]
+    # a program's own class below a table may have another default, which is a change
+    of_class = getattr(type(args), "TABLE", type(args)).__dataclass_fields__[name]
     default = of_class.default if of_class.default_factory is MISSING else of_class.default_factory()
     return not same(getattr(args, name), default)
 

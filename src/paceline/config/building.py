@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from paceline.config.layout import divisors, layout
-from paceline.config.objective import CREDITED
+from paceline.config.objective import CREDITED, PROGRAM, SCHEDULERS
 from paceline.config.presets import preset_values
 from paceline.config.reading import (
     NULL_WORDS,
@@ -15,13 +15,14 @@ from paceline.config.reading import (
     options,
     parameter_texts,
     parse_value,
+    scheduler_of,
     section_classes,
     served_judges,
     served_model,
     values_of,
 )
 from paceline.config.rules import require
-from paceline.config.sections import MODEL, Config
+from paceline.config.sections import MODEL, OTHER_ADAPTER, Config
 from paceline.errors import ConfigError
 
 SEEDED = ("gymnasium", "textarena", "openenv")
@@ -123,6 +124,8 @@ def _check(config: Config) -> None:
     right = loss.ref_sync is None or config.lora.lora_rank == 0
     why = "the reference is the model without its adapter"
     require(right, "ref_sync", loss.ref_sync, "be none with --lora-rank", why)
+    right = not config.lora.lora_settings or config.lora.lora_rank > 0 or OTHER_ADAPTER in config.lora.settings
+    require(right, "lora_settings", config.lora.lora_settings, "be left out without --lora-rank")
     parts, rollouts = config.optim.num_minibatches, config.loop.prompts_per_step * generations
     fitting = divisors(rollouts)
     nearest = [*[n for n in fitting if n < parts][-1:], *[n for n in fitting if n > parts][:1]]
@@ -151,10 +154,26 @@ def _check(config: Config) -> None:
         why = "" if names else "where there is no function, the environment's own reward judges a group"
         require(name in names, "filter_func", name, rule, why)
     _check_processes(config)
+    _check_scheduler(config)
     if config.loop.max_steps is not None:
         warmup_steps, rule = config.optim.warmup_steps, f"be at most --max-steps ({config.loop.max_steps})"
         right, why = warmup_steps <= config.loop.max_steps, "the peak learning rate would never be reached"
         require(right, "warmup_steps", warmup_steps, rule, why)
+
+
+def _check_scheduler(config: Config) -> None:
+    """Check name and parameters of `lr_scheduler`; their values are transformers' business."""
+    text = config.optim.lr_scheduler
+    if text is None or text == PROGRAM:
+        return
+    name, parameters = scheduler_of(text)
+    require(name in SCHEDULERS, "lr_scheduler", text, f"be one of {', '.join(SCHEDULERS)}")
+    known = ("warmup", *SCHEDULERS[name])
+    right, rule = set(parameters) <= {*known}, f"have no parameters of {name} but {', '.join(known)}"
+    require(right, "lr_scheduler", text, rule)
+    warmup = parameters.get("warmup", 0)
+    right = isinstance(warmup, int | float) and not isinstance(warmup, bool) and warmup >= 0
+    require(right, "lr_scheduler", text, "have a warmup of at least 0")
 
 
 def _check_processes(config: Config) -> None:

@@ -49,7 +49,8 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("lora_alpha", "ratio_level", "bound", "clip_eps_low", "clip_eps_high", "bound_shape"),
         *("average", "average_over", "beta", "kl", "entropy_coef", "entropy_target", "rollout_correction"),
         *("correction_bounds", "top_entropy_quantile", "off_policy_threshold", "skip_threshold"),
-        *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "adam_betas", "adam_eps"),
+        *("learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "lr_scheduler"),
+        *("adam_betas", "adam_eps"),
         *("weight_decay", "max_grad_norm", "num_iterations", "num_minibatches"),
         # the learning rate falls towards the last step, unless --lr-schedule is constant
         *("max_steps", "num_epochs"),
@@ -57,7 +58,7 @@ RULES: Mapping[Rule, tuple[str, ...]] = {
         *("eval_dataset", "eval_split", "eval_share", "eval_size", "eval_temperature", "eval_generations"),
         "eval_reward_func",
     ),
-    "never": ("lora_rank", "lora_targets", "optimizer", "ref_sync"),
+    "never": ("lora_rank", "lora_targets", "lora_settings", "optimizer", "ref_sync"),
 }
 """Options of each rule, with the reasons; each option is in exactly one of them."""
 NEVER_BECAUSE = "a checkpoint holds the weights and moments of what it was saved of"
@@ -110,7 +111,9 @@ def changes_what_is_computed(difference: Difference, new: Mapping[str, object], 
     """Return True if a difference changes what a step computes, beyond rounding."""
     if difference.option == "num_epochs" and (old.get("max_steps"), new.get("max_steps")) != (None, None):
         return False  # a given `max_steps` counts instead, and is compared itself
-    is_constant = old.get("lr_schedule") == new.get("lr_schedule") == "constant"
+    is_constant = all(
+        values.get("lr_schedule") == "constant" and values.get("lr_scheduler") is None for values in (old, new)
+    )
     if difference.option in ("max_steps", "num_epochs") and is_constant:
         return False
     return rule_of(difference.option) != "freely"

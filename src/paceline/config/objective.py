@@ -196,6 +196,23 @@ MICRO_BATCH_TOKENS = {"cpu": (4096,), "cuda": (16_384, 8192, 4096)}
 times the time of 16,384. 32,768 gain another tenth: the host starts kernels too slowly for the device."""
 
 
+SCHEDULERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("constant", "constant_with_warmup", "linear"), ()),
+    "cosine": ("num_cycles",),
+    "cosine_with_min_lr": ("num_cycles", "min_lr", "min_lr_rate"),
+    "cosine_with_restarts": ("num_cycles",),
+    "cosine_warmup_with_min_lr": ("num_cycles", "min_lr", "min_lr_rate", "warmup_lr_rate"),
+    "polynomial": ("lr_end", "power"),
+    "inverse_sqrt": ("timescale",),
+    "warmup_stable_decay": (
+        *("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles"),
+    ),
+}
+"""Parameters of each of transformers' schedules, without those that follow a measured loss."""
+PROGRAM = "program"
+"""Stands in `lr_scheduler` for a scheduler that only the program has which gave it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
     """Optimiser, learning rate and batches of an update."""
@@ -214,6 +231,10 @@ class OptimConfig:
     """Steps from 0 to the peak learning rate."""
     min_lr_ratio: float = 0.0
     """Final learning rate of `linear` and `cosine`, as a share of the peak."""
+    lr_scheduler: str | None = None
+    """A schedule of transformers, update by update, in the place of `lr_schedule`, `warmup_steps` and `min_lr_ratio`:
+    `cosine(warmup=10)`, `polynomial(warmup=0.1, power=2)`, as `GRPOTrainer` records it; a warm-up below 1 is a share of
+    all updates. `program`: one that only the program has which gave it. None: `lr_schedule`."""
     adam_betas: tuple[float, ...] = (0.9, 0.999)
     """Decay of AdamW's mean of gradients, and of its mean of squared gradients."""
     adam_eps: float = 1e-8

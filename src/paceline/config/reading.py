@@ -11,17 +11,17 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.config.former import FORMER
 from paceline.config.rules import refusal
-from paceline.config.sections import JUDGE, Config
+from paceline.config.sections import JUDGE, Config, json_or_text
 from paceline.errors import ConfigError, PacelineError
 
 NULL_WORDS = ("none", "null")
 BOOL_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-VERBATIM = ("stop", "dataset", "eval_dataset", "environment", "chat_template_kwargs")
+VERBATIM = ("stop", "dataset", "eval_dataset", "environment", "chat_template_kwargs", "lora_settings")
 """Options with several values whose text is not split at commas, which may be part of a value."""
 _COMMA = re.compile(r",(?![^(]*\))")
 """Comma outside brackets, which hold the parameters of a reward function's name."""
@@ -141,6 +141,24 @@ def option_name(spelling: str) -> str:
     return spelling.removeprefix("--").replace("-", "_")
 
 
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "lr": ("learning_rate",),
+    "batch_size": ("prompts_per_step", "micro_batch_tokens"),
+    "train_batch_size": ("prompts_per_step", "micro_batch_tokens"),
+    "epochs": ("num_epochs",),
+    "num_train_epochs": ("num_epochs",),
+    "steps": ("max_steps",),
+    "num_steps": ("max_steps",),
+    "output": ("output_dir",),
+    "out": ("output_dir",),
+    "data": ("dataset",),
+    "reward": ("reward_funcs",),
+    "max_tokens": ("max_completion_length",),
+    "group_size": ("num_generations",),
+}
+"""Names that other programs have for options; none of them is close to its own name here."""
+
+
 def find_option(spelling: str) -> Option:
     """Return the option of this name.
 
@@ -152,7 +170,12 @@ def find_option(spelling: str) -> Option:
     if name in FORMER:
         raise ConfigError(f"there is no option --{name.replace('_', '-')} any more", remedies=[FORMER[name].now])
     if name not in by_name:
-        remedy = suggest(name, by_name, form=lambda near: by_name[near].flag)
+        flags = [by_name[near].flag for near in SYNONYMS.get(name, ())]
+        remedy = (
+            f"did you mean {' or '.join(flags)}?"
+            if flags
+            else suggest(name, by_name, form=lambda near: by_name[near].flag)
+        )
         raise ConfigError(f"there is no option --{name.replace('_', '-')}; {remedy}")
     return by_name[name]
 
@@ -219,6 +242,19 @@ def parameter_texts(name: str, *, label: str, error: type[PacelineError]) -> dic
             raise error(f"{label}: {parameter} is given twice; give it once")
         found[parameter] = value
     return found
+
+
+def scheduler_of(text: str) -> tuple[str, dict[str, object]]:
+    """Return name and parameters of an `lr_scheduler`.
+
+    >>> scheduler_of("cosine(warmup=0.1, num_cycles=2)")
+    ('cosine', {'warmup': 0.1, 'num_cycles': 2})
+
+    Raises:
+        ConfigError: its brackets are not well-formed.
+    """
+    written = parameter_texts(text, label=f"--lr-scheduler {text}", error=ConfigError)
+    return base_name(text), {name: json_or_text(value) for name, value in written.items()}
 
 
 def is_code(value: object) -> bool:

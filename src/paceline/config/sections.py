@@ -60,6 +60,10 @@ class ModelConfig:
         require(self.threads >= 0, "threads", self.threads, "be at least 0")
 
 
+OTHER_ADAPTER = "peft_type"
+"""Name in `lora_settings` of the kind of an adapter that is no LoRA."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoraConfig:
     """Training a low-rank adapter instead of all weights."""
@@ -70,6 +74,9 @@ class LoraConfig:
     """The adapter is scaled by this over the rank; None: twice the rank."""
     lora_targets: tuple[str, ...] = ("all-linear",)
     """Modules that get an adapter, by the end of their name; `all-linear`: every linear layer but the output's."""
+    lora_settings: tuple[str, ...] = ()
+    """Further settings of peft's LoraConfig, NAME=VALUE each, such as `use_rslora=true`; a value is JSON, or text where
+    it is none. `peft_type=KIND` stands for an adapter of another kind, which only the program has that gave it."""
     merge_lora: bool = False
     """Write `final/` as a whole model with the adapter merged into it, instead of the adapter alone."""
 
@@ -77,6 +84,16 @@ class LoraConfig:
         require(self.lora_rank >= 0, "lora_rank", self.lora_rank, "be at least 0")
         require(self.lora_alpha is None or self.lora_alpha > 0, "lora_alpha", self.lora_alpha, "be above 0")
         require(len(self.lora_targets) >= 1, "lora_targets", self.lora_targets, "name at least one module")
+        pairs = [entry.partition("=") for entry in self.lora_settings]
+        names = [name for name, equals, _ in pairs if equals and name.isidentifier()]
+        right = len({*names} - {"r", "lora_alpha"}) == len(pairs)
+        rule = "be NAME=VALUE, each name once, without r and lora_alpha, which have options"
+        require(right, "lora_settings", self.lora_settings, rule)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Settings beside rank, alpha and targets, by peft's names."""
+        return {name: json_or_text(value) for name, _, value in (entry.partition("=") for entry in self.lora_settings)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +137,8 @@ class DataConfig:
     shuffle: bool = True
     """A new order each epoch, fixed by `seed`."""
     dataset_size: int | None = None
-    """Rows to use, from the first; for generators: how many to make (None: 10,000)."""
+    """Rows to use, from the first; for generators: how many to make (None: 10,000). Several datasets share them by
+    their numbers of rows, and each gives at least one."""
     on_bad_row: Literal["stop", "skip"] = "stop"
     """Treatment of a row that cannot be used; skipped rows are counted, and the first is named."""
 

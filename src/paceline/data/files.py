@@ -10,12 +10,13 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
@@ -30,6 +31,9 @@ PACKABLE = (*JSON_LINES, ".json", ".csv")  # Endings that `.gz` may follow
 TABLES = (".csv", ".parquet")
 READABLE = (*PACKABLE, ".parquet")
 CHUNK = 1 << 24
+LONGEST_CELL = 1 << 30  # Characters of a cell of CSV, at most: Python's own limit is below that of a row's test cases
+UNNAMED = "Unnamed: 0"
+"""Name that pandas gives a first column without one."""
 BATCH = 1024  # Rows of a table that are decoded at once: a row group can be the whole of a file
 NEWLINE = ord("\n")
 BLANKS = np.frombuffer(b" \t\r\n\v\f", dtype=np.uint8)
@@ -244,9 +248,12 @@ def _csv(path: Path) -> NumberedColumns:
         if _is_packed(path)
         else path.open(encoding="utf-8-sig", newline="") as stream
     ):
-        number, rows = 0, csv.reader(stream, strict=True)
+        number, rows = 0, csv.reader([])
+        csv.field_size_limit(LONGEST_CELL)
         try:
-            header = next((row for row in rows if row), [])
+            first = _first_line(stream)
+            rows = csv.reader(chain([first], stream), delimiter=_separator(first), strict=True)
+            header = _named(next((row for row in rows if row), []))
             _check_header(path, header)
             for number, cells in enumerate(filter(None, rows), start=1):
                 if len(cells) == len(header):
@@ -268,11 +275,23 @@ def _csv(path: Path) -> NumberedColumns:
             ) from error
 
 
+def _first_line(stream: TextIO) -> str:
+    """Return the first line that is not blank, or an empty text."""
+    return next((line for line in stream if line.strip()), "")
+
+
+def _separator(header: str) -> str:
+    """Return what separates the cells of a file with this first line: a comma, or one of the marks it has instead."""
+    outside = re.sub(r'"[^"]*"', "", header)
+    return next((mark for mark in ",;\t" if mark in outside), ",")
+
+
+def _named(header: list[str]) -> list[str]:
+    """Return the names of columns; pandas writes the number of a row into a first column without one."""
+    return [UNNAMED, *header[1:]] if len(header) > 1 and not header[0].strip() else header
+
+
 def _check_header(path: Path, header: list[str]) -> None:
-    if len(header) == 1 and any(mark in header[0] for mark in ";\t"):
-        raise DataError(
-            f"{path}: its cells must be separated by commas, got the header {header[0]!r}; save it with commas"
-        )
     if len({*header}) != len(header) or (header and not all(map(str.strip, header))):
         raise DataError(
             f"{path}: its first line must name each column once, got {', '.join(map(repr, header))}; mend it"

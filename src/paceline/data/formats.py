@@ -20,16 +20,29 @@ A row with test cases needs no answer: its `solution` is a program, which no ans
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from paceline.config.sections import DataConfig
 from paceline.data.extraction.answers import closing_hashes, last_boxed
+from paceline.data.messages import (
+    ROLES,
+    MessageError,
+    calls_in,
+    content_text,
+    has_messages,
+    is_empty,
+    plain_value,
+    unpacked,
+    unpacked_parts,
+)
 from paceline.data.rows import Row
 from paceline.errors import DataError
 from paceline.types import Message, RowCheck
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
 ANSWER_COLUMNS = ("gt_answer", "answer", "solution", "ground_truth")
 IMAGE_COLUMNS = ("image", "images")
+WRITTEN_FOR_THE_MODEL = ("system", "developer", "user")
+"""Roles whose content is written in words; a tool may answer by anything."""
 CASES_COLUMNS = ("test_cases", "verification_info", "input_output", "reward_model")
 
 
@@ -49,7 +62,7 @@ def problem(row: Row, data: DataConfig) -> Problem:
     Raises:
         DataError: no known format, a named column that is missing, an image, or a prompt or answer that cannot be used.
     """
-    images = [column for column in IMAGE_COLUMNS if row.columns.get(column) not in (None, [])]
+    images = [column for column in IMAGE_COLUMNS if not is_empty(row.columns.get(column))]
     if images:
         raise DataError(
             f"row {row.row_id}: has a column {images[0]!r}; models of text are trained here, remove the column"
@@ -59,7 +72,10 @@ def problem(row: Row, data: DataConfig) -> Problem:
     if column is None:
         seen = ", ".join(row.columns) or "(none)"
         raise DataError(f"row {row.row_id}: no known format has the columns {seen}; name one with --prompt-column")
-    value = _cell(row, column, "--prompt-column")
+    try:
+        value = unpacked(_cell(row, column, "--prompt-column"))
+    except MessageError as error:
+        raise DataError(f"row {row.row_id}: column {column!r} {error.rule}") from error
     if isinstance(value, str):
         text = _text(value, row.row_id, column)
         if known is not None and known.after is not None and data.prompt_column is None:
@@ -86,11 +102,14 @@ def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
     Raises:
         DataError: the cell is neither text nor a finite number.
     """
-    if isinstance(value, float) and not math.isfinite(value):
+    value = plain_value(value)
+    if isinstance(value, float | Decimal) and not math.isfinite(value):
         raise DataError(
             f"row {row_id}: column {column!r} holds {value}, but an answer must be text or a finite number; "
             "leave the cell empty (null) where there is none"
         )
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     if isinstance(value, int | float):
         return str(value)
     if value is not None and not isinstance(value, str):
@@ -127,26 +146,41 @@ def _messages(value: object, row_id: str, column: str, *, may_be_empty: bool) ->
             f"row {row_id}: the prompt in column {column!r} must be text or messages, got {shown}",
             remedies=["mend the row", "name another column with --prompt-column"],
         )
-    messages = list[Message]()
-    for number, entry in enumerate(listed, start=1):
-        place = f"message {number}"
-        if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
-            raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
-        if entry["role"] not in ROLES:
-            raise DataError(f"row {row_id}: {place} has the role {entry['role']!r}; the roles are {', '.join(ROLES)}")
-        # Tables fill missing keys with None, which templates would take for a value.
-        given = {key: value for key, value in entry.items() if value is not None}
-        # An assistant message that calls a tool may say nothing.
-        if "tool_calls" in given or (may_be_empty and entry["content"] == ""):
-            messages.append({"content": "", **given})
-        else:
-            messages.append({**given, "content": _text(entry["content"], row_id, f"{place}'s content")})
+    messages = [
+        _message(entry, row_id, f"message {number}", may_be_empty=may_be_empty)
+        for number, entry in enumerate(listed, start=1)
+    ]
     if messages[-1]["role"] not in ("user", "tool"):
         raise DataError(
             f"row {row_id}: the prompt in column {column!r} ends with a message of role {messages[-1]['role']!r}, "
             "but the model answers the user's; remove what follows the user's last message"
         )
     return messages
+
+
+def _message(entry: object, row_id: str, place: str, *, may_be_empty: bool) -> Message:
+    try:
+        entry = unpacked(entry)
+        if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
+            raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
+        if entry["role"] not in ROLES:
+            raise DataError(f"row {row_id}: {place} has the role {entry['role']!r}; the roles are {', '.join(ROLES)}")
+        # Tables fill missing keys with None, which templates would take for a value.
+        given = {key: value for key, value in entry.items() if value is not None and key != "tool_calls"}
+        if calls := calls_in(entry):
+            given["tool_calls"] = calls
+        value = plain_value(entry["content"])
+        if entry["role"] in WRITTEN_FOR_THE_MODEL:
+            if has_messages(unpacked(value)):
+                raise MessageError("content", "holds messages as text; put them into the list of messages themselves")
+            value = unpacked_parts(value)
+        content = content_text(value, may_be_none=True)
+    except MessageError as error:
+        raise DataError(f"row {row_id}: {place}'s {error}") from error
+    # An assistant message that calls a tool may say nothing.
+    if not calls and not (may_be_empty and content == ""):
+        content = _text(content, row_id, f"{place}'s content")
+    return {**given, "content": content}
 
 
 def _first_answer(row: Row) -> str | None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
-from pathlib import Path
 from typing import Protocol
 
+from paceline.base_directory import local_path
 from paceline.config.sections import DataConfig
-from paceline.data.tools import ToolFormat
+from paceline.data.tools import ToolFormat, with_call_ids
 from paceline.errors import ConfigError, DataError, ModelError
 from paceline.types import Message, Task
 
@@ -33,7 +33,7 @@ def system_prompt(data: DataConfig, default: str | None) -> str | None:
     """
     if (name := data.system_prompt_file) is not None:
         try:
-            text = Path(name).expanduser().read_text(encoding="utf-8-sig").strip()
+            text = local_path(name).read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"--system-prompt file:{name}: cannot be read as UTF-8 text ({error}); check the path"
@@ -178,7 +178,7 @@ def chat_text(
     # Imported here: only transformers' templates need it, and it comes with them.
     from jinja2 import TemplateError
 
-    written = [dict(message) for message in messages] if tools is None else tools.written(messages)
+    written = with_call_ids(messages) if tools is None else tools.written(messages)
     given = dict(switches)
     if tools is not None and tools.shows_tools:  # an empty list is not the same as none to every template
         given["tools"] = [dict(schema) for schema in tools.schemas]
@@ -189,6 +189,56 @@ def chat_text(
     except (TemplateError, TypeError) as error:
         roles = ", ".join(str(message["role"]) for message in messages)
         raise ModelError(f"the model's chat template refuses messages of the roles {roles} ({error})") from error
+
+
+def left_out(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    switches: Mapping[str, object],
+    tools: ToolFormat | None = None,
+) -> list[tuple[int, str]]:
+    """Return what the chat template does not show of messages: the place of each, and the key.
+
+    They are rendered with a mark in the place of each text and in the arguments of calls: a mark that does not come
+    back is of a text that the model never reads.
+    """
+    marked, marks = list[Message](), dict[str, tuple[int, str]]()
+
+    def mark(place: int, key: str) -> str:
+        text = f"{MARK}-{len(marks)}-"
+        marks[text] = place, key
+        return text
+
+    for place, message in enumerate(messages):
+        is_mute = message["role"] == "tool"  # names and ids of results are of their calls
+        changed = {
+            key: mark(place, key)
+            for key, value in message.items()
+            if isinstance(value, str) and value.strip() and key != "role" and (key == "content" or not is_mute)
+        }
+        calls = message.get("tool_calls")
+        if isinstance(calls, Sequence) and calls:
+            arguments = {"place": mark(place, "tool_calls")}
+            changed_calls = [{**call, "function": {**call["function"], "arguments": arguments}} for call in calls]
+            marked.append({**message, **changed, "tool_calls": changed_calls})
+        else:
+            marked.append({**message, **changed})
+    try:
+        text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
+    except ModelError:  # a template that looks at what it is given takes no marks
+        return []
+    return [where for one, where in marks.items() if one not in text]
+
+
+def shape_of(messages: Sequence[Message]) -> tuple[object, ...]:
+    """Return what `left_out` hangs on: roles, keys, and which texts are empty."""
+    return tuple(
+        (
+            message["role"],
+            *((key, bool(value) if isinstance(value, str) else type(value)) for key, value in message.items()),
+        )
+        for message in messages
+    )
 
 
 def pinned_date(tokenizer: Tokenizer) -> str | None:

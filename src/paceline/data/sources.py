@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.base_directory import local_path
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
 from paceline.data import arithmetic, guess, programs, tasksets
@@ -91,8 +92,8 @@ def load_rows(
 ) -> Sequence[Row]:
     """Return the first `size` rows of a dataset (None: all; of a generator 10,000); those of a large one on demand.
 
-    Several are joined. `#N` behind an address takes N of its rows, drawn by `seed`: each at most once, or where there
-    are fewer all of them as often as it takes.
+    Several are joined, and share `size` by their numbers of rows (`shares`). `#N` behind an address takes N of its
+    rows, drawn by `seed`: each at most once, or where there are fewer all of them as often as it takes.
 
     `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, `verifiers:ID`, a `.jsonl`, `.json`,
     `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one
@@ -100,7 +101,8 @@ def load_rows(
     there.
 
     Raises:
-        DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows.
+        DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows; or
+            `size` leaves one of several without a row.
     """
     addresses = (dataset,) if isinstance(dataset, str) else dataset
     counted = [_counted(address) for address in addresses]
@@ -110,13 +112,43 @@ def load_rows(
     parts = []
     for number, (place, count) in enumerate(counted, start=1):
         # A generator makes as many as are asked for.
-        rows = _load(place, split=split, size=count if _is_generator(place) else None, files=files)
+        rows = _load(place, split=split, size=count if is_generator(place) else None, files=files)
         places = np.arange(len(rows)) if count is None else sample_places(count, size=len(rows), seed=seed)
         prefix = f"{number}/" if called[Path(place).name] > 1 else ""
         parts.append(DatasetPart(rows=rows, places=places, prefix=prefix))
+    if size is not None:
+        counts = shares(size, [len(part.places) for part in parts])
+        parts = [
+            dataclasses.replace(part, places=part.places[:count]) for part, count in zip(parts, counts, strict=True)
+        ]
     joined = JoinedRows(parts)
-    most = len(joined) if size is None else min(size, len(joined))
-    return joined[:most] if most <= WHOLE or most < len(joined) else joined
+    return joined[:] if len(joined) <= WHOLE else joined
+
+
+def shares(size: int, counts: Sequence[int]) -> list[int]:
+    """Share `size` rows among datasets of `counts` rows: in proportion, at least one of each, in all `size` or all.
+
+    >>> shares(10, [900, 90, 10])
+    [8, 1, 1]
+
+    Raises:
+        DataError: there are more datasets than rows to take.
+    """
+    if size < len(counts):
+        raise DataError(
+            f"--dataset-size must be at least {len(counts)}, one row of each dataset, got {size}; take more, or name "
+            "fewer datasets"
+        )
+    total = sum(counts)
+    most = min(size, total)
+    taken = [most * count // total for count in counts]
+    by_remainder = sorted(range(len(counts)), key=lambda place: (-(most * counts[place] % total), place))
+    for place in by_remainder[: most - sum(taken)]:
+        taken[place] += 1
+    while 0 in taken:  # one of each, from the one with most
+        taken[taken.index(max(taken))] -= 1
+        taken[taken.index(0)] += 1
+    return taken
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,7 +219,7 @@ def _counted(address: str) -> tuple[str, int | None]:
     return found["place"], int(found["rows"])
 
 
-def _is_generator(dataset: str) -> bool:
+def is_generator(dataset: str) -> bool:
     """Return True for a generator's name, which wins over a file of that name (`./arithmetic` is the file)."""
     return base_name(dataset) in (*BUILT_IN, "reasoning_gym") or dataset.startswith((GYM_PREFIX, tasksets.PREFIX))
 
@@ -200,7 +232,7 @@ def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None
         if isinstance(whole, GivenRows) or 0 < len(whole) <= WHOLE:
             return whole if size is None and len(whole) > WHOLE else whole[:size]
         if (dataset, size) not in found:
-            found[dataset, size] = read_file(Path(dataset).expanduser(), size=size)
+            found[dataset, size] = read_file(local_path(dataset), size=size)
         return found[dataset, size]
     if kind != "generator":
         return read_split(dataset, split=split, size=size)
@@ -289,7 +321,7 @@ def _settings(dataset: str, known: Sequence[str]) -> dict[str, object]:
 def _kind(dataset: str, files: ReadFiles) -> Literal["generator", "file", "directory", "hub"]:
     if isinstance(files.get((dataset, None)), GivenRows):
         return "file"
-    if _is_generator(dataset):
+    if is_generator(dataset):
         return "generator"
     if not dataset.strip():
         raise DataError(
@@ -300,14 +332,14 @@ def _kind(dataset: str, files: ReadFiles) -> Literal["generator", "file", "direc
             f"--dataset {dataset}: nothing is fetched from an address on the network; download the file and give its "
             "path, or give org/name for a dataset of the Hub"
         )
-    path = Path(dataset).expanduser()
+    path = local_path(dataset)
     if os.path.isfile(path):
         return "file"
     if os.path.isdir(path):
         return "directory"
     # `data/train` where a directory `data` exists is a slip, not a Hub name.
     first = dataset.partition("/")[0]
-    looks_local = first in (".", "..", "~") or os.path.isdir(first) or data_ending(Path(dataset)) in READABLE
+    looks_local = first in (".", "..", "~") or local_path(first).is_dir() or data_ending(Path(dataset)) in READABLE
     if HUB_NAME.fullmatch(dataset) and not looks_local:
         return "hub"
     # name the first part of the path that does not exist, and what is there instead

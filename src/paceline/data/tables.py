@@ -7,6 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from paceline.base_directory import local_path
 from paceline.data.files import BATCH
 from paceline.data.rows import WHOLE, OnDemand, Row, RowsOnDemand
 from paceline.errors import DataError, first_line
@@ -65,7 +66,7 @@ def _load(dataset: str) -> Mapping[str, "Dataset"]:
     from datasets import Dataset, load_dataset, load_from_disk
     from datasets.exceptions import DatasetsError
 
-    directory = Path(dataset).expanduser()
+    directory = local_path(dataset)
     try:
         # What `save_to_disk` wrote: `load_dataset` would take its bookkeeping files for rows.
         if directory.is_dir() and any((directory / name).exists() for name in ("dataset_dict.json", "state.json")):

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import Problem, screen, usable
-from paceline.data.prompts import Tokenizer, render, token_ids, tool_format, truncate
+from paceline.data.harmless import ChatTokenizer, PlainText
+from paceline.data.messages import is_empty, row_tools, shown
+from paceline.data.prompts import left_out, render, shape_of, token_ids, tool_format, truncate
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
 from paceline.data.tools import ToolFormat
 from paceline.errors import DataError
-from paceline.types import RowCheck, Task
+from paceline.types import Message, RowCheck, Task
 
 SHORTEN = "set --long-prompts to drop or truncate_left"
 
@@ -18,20 +21,15 @@ ToolsOf = Callable[[Mapping[str, object]], Sequence[Mapping[str, object]]]
 """From the columns of a row to the JSON schemas of its tools; raises DataError for a name that there is not."""
 
 
-def no_tools(columns: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
-    """Return none, a `ToolsOf` where completions have one turn."""
-    return ()
-
-
 class LeftOut(DataError):
     """Row of a large dataset that the options leave out: found when it is taken, and passed over."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Making:
     """Everything that makes a task of a row, except the row."""
 
-    tokenizer: Tokenizer
+    tokenizer: ChatTokenizer
     data: DataConfig
     system: str | None
     """Result of `system_prompt`."""
@@ -43,6 +41,10 @@ class Making:
     """Tools of a row's conversation, which its prompt shows."""
     formats: dict[str, ToolFormat | None] = field(default_factory=dict)
     """How prompts show tools, by the schemas as text: the chat template is asked once for each set."""
+    hidden: dict[object, list[tuple[int, str]]] = field(default_factory=dict)
+    """What the chat template does not show of messages, by their shape: it is asked once for each."""
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    """What a reader should know of rows: names of the rows by the sentence about them."""
 
     def tasks(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Task]:
         """Render and tokenise the prompts of rows, however long they are."""
@@ -61,6 +63,8 @@ class Making:
         for row, asked, prompt, ids in zip(rows, problems, prompts, token_ids(prompts, self.tokenizer), strict=True):
             if not ids:
                 raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
+            if prompt.messages is not None:
+                self._look_at(row, asked, prompt.messages)
             columns = row.given
             if row.passed is None and len(columns) < len(self.columns):
                 columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
@@ -75,13 +79,49 @@ class Making:
             tasks.append(task)
         return tasks
 
+    def _look_at(self, row: Row, asked: Problem, messages: Sequence[Message]) -> None:
+        """Refuse messages that the chat template does not show, and note what else the model does not read as it is."""
+        tools = self._shown(row.columns, row.row_id)
+        shape = shape_of(messages), repr(tools)
+        if shape not in self.hidden:
+            self.hidden[shape] = left_out(self.tokenizer, messages, self.data.switches, tools)
+        for place, key in self.hidden[shape]:
+            role = messages[place]["role"]
+            if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[place]):
+                what = f"its {role} message" if key == "content" else "the tool calls of a message"
+                raise DataError(
+                    f"row {row.row_id}: the model's chat template does not show {what} "
+                    f"({shown(messages[place][key])}), so the model would never read it",
+                    remedies=["write it into a message that is shown", "leave it out (--system-prompt '')"],
+                )
+            self._note(f"the chat template does not show the key {key!r} of messages of the role {role!r}", row)
+        has_own = isinstance(asked.prompt, list) and asked.prompt[0]["role"] in ("system", "developer")
+        if has_own and self.data.system_prompt is not None:
+            self._note("--system-prompt takes the place of a system message of the row's own", row)
+        texts = [str(message["content"]) for message in messages]
+        if found := [token for token in self.special if any(token in text for text in texts)]:
+            self._note(f"a message holds control tokens, which the model reads as such ({', '.join(found)})", row)
+        if tools is None and not is_empty(row.columns.get("tools")):
+            self._note("prompts do not show the column 'tools', which holds no JSON schemas of tools", row)
+
+    def _note(self, sentence: str, row: Row) -> None:
+        self.notes.setdefault(sentence, []).append(row.row_id)
+
+    @cached_property
+    def special(self) -> tuple[str, ...]:
+        """Texts that the tokenizer takes for control tokens."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        return tuple(str(token.content) for token in added if token.special and str(token.content).strip())
+
     def _shown(self, columns: Mapping[str, object], row_id: str) -> ToolFormat | None:
         try:
             tools = self.tools_of(columns)
         except DataError as error:
             raise DataError(f"row {row_id}: {error.message}", remedies=error.remedies) from error
         if tools and (known := repr(tools)) not in self.formats:
-            self.formats[known] = tool_format(self.tokenizer, tools, self.data.switches)
+            plain = PlainText(self.tokenizer)  # a stranger's schemas may hold control tokens
+            harmless = [plain.read_message(tool)[0] for tool in tools]
+            self.formats[known] = tool_format(self.tokenizer, harmless, self.data.switches)
         return self.formats[repr(tools)] if tools else None
 
     def one(self, row: Row) -> Task:
@@ -172,6 +212,8 @@ class TaskSet:
     """Tokens of every usable row's prompt, before any was dropped or cut."""
     skipped: tuple[str, ...] = ()
     """A sentence for each unusable row that was left out, by `on_bad_row`."""
+    notes: tuple[str, ...] = ()
+    """What the model does not read as rows say it, a sentence each."""
 
     @property
     def is_large(self) -> bool:
@@ -199,13 +241,13 @@ class TaskSet:
 
 def build_tasks(
     rows: Sequence[Row],
-    tokenizer: Tokenizer,
+    tokenizer: ChatTokenizer,
     data: DataConfig,
     *,
     system: str | None,
     check: RowCheck | None = None,
     whole: bool = False,
-    tools_of: ToolsOf = no_tools,
+    tools_of: ToolsOf = row_tools,
 ) -> TaskSet:
     """Build tokenised tasks from rows; `system` is the result of `system_prompt`, `check` that of reward functions,
     `tools_of` gives the JSON schemas that a row's prompt shows.
@@ -250,6 +292,10 @@ def build_tasks(
         truncated=num_long - len(uncut) if data.long_prompts == "truncate_left" else 0,
         lengths=lengths,
         skipped=(*screened.skipped, *uncut),
+        notes=tuple(
+            f"{sentence}: {len(names)} of {len(tasks)} rows, the first: {names[0]}"
+            for sentence, names in making.notes.items()
+        ),
     )
 
 

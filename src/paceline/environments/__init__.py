@@ -140,8 +140,8 @@ class EnvironmentSpec:
     check: Callable[[], object] = tuple
     """Called once before a run begins; raises what every episode would fail with, a sandbox that cannot be had."""
     is_instant: bool = False
-    """True if it only computes, within bounds of its own: then it is called in the engine's thread. It has no deadline,
-    as that thread cannot leave its own call; where it hangs all the same, the watchdog ends the run."""
+    """True if it only computes within bounds of its own, or interrupts itself: it is called in the engine's thread. It
+    has no other deadline, as that thread cannot leave its own call; where it hangs, the watchdog ends the run."""
     own_process: bool = False
     """True if each episode gets a process of its own, which makes it from its address, and is killed at a deadline."""
     has_reward: bool = False

@@ -13,9 +13,9 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, cast
 
+from paceline.base_directory import local_path
 from paceline.config.reading import is_code
 from paceline.environments import Environment
 from paceline.environments.adapters import Adapted, Adapter, gymnasium, openenv, skyrl_gym, textarena, verifiers
@@ -24,11 +24,13 @@ from paceline.environments.builtin import calculator, guess, nim, search
 from paceline.environments.builtin import mcp as servers
 from paceline.environments.builtin import python as interpreters
 from paceline.environments.endpoint.harness import Harness, check_program, run_command
+from paceline.environments.endpoint.program import AgentProgram
 from paceline.environments.objects import ObjectEnvironment, tool_methods
 from paceline.environments.schemas import check_tool, tool_schema
 from paceline.environments.tools import FixedTools, Functions, Toolset, tools_text
 from paceline.errors import ConfigError
 from paceline.runtime.own_code import file_of_code, nearest, own_function
+from paceline.sandbox.kept_memory import KEPT_MB, shared_mb
 
 FLAG = "--environment"
 MOST_NUMBER = 1_000_000  # Largest N of a game
@@ -95,7 +97,8 @@ def _python(address: str, argument: str | None, sandbox: str) -> AddressPart:
     level = sandbox if argument is None else argument
     interpreters.check_level(level, address=address)
     limits, version = interpreters.LIMITS, f"{sys.version_info.major}.{sys.version_info.minor}"
-    each = f"{limits.seconds:g} s of processor time per call, {limits.memory_mb} MiB"
+    each = f"{limits.seconds:g} s of processor time and {limits.memory_mb} MiB per call, {KEPT_MB} MiB between calls"
+    together = f"of all conversations together {shared_mb():,} MiB, a quarter of this machine's memory"
     return AddressPart(
         address=f"python:{level}",
         name="python",
@@ -103,12 +106,12 @@ def _python(address: str, argument: str | None, sandbox: str) -> AddressPart:
         schemas=lambda: [interpreters.SCHEMA],
         prepare=functools.partial(interpreters.sandbox_of, level),
         decides=(version, each),
-        settings={"python": f"Python {version}, sandbox {level}, {each}"},
+        settings={"python": f"Python {version}, sandbox {level}, {each}, {together}"},
     )
 
 
 def _search(address: str, argument: str | None, sandbox: str) -> AddressPart:
-    folder = Path(_needed(address, argument, "a folder of documents: search:FOLDER")).expanduser()
+    folder = local_path(_needed(address, argument, "a folder of documents: search:FOLDER"))
     count = len(search.documents(folder))
     return AddressPart(
         address=address,
@@ -156,14 +159,15 @@ def _harness(address: str, argument: str | None, sandbox: str) -> AddressPart:
     kind, _, command = target.partition(":")
     if kind == "command":
         words = servers.words_of(command, address=address)
-        function: Callable[..., Any] = functools.partial(run_command, words)
+        make = functools.partial(Harness, functools.partial(run_command, words))
     else:
-        function = own_function(target, flag=FLAG, error=ConfigError)
-        check_program(function, label=f"{FLAG} {address}")
+        program = AgentProgram(target, flag=FLAG)
+        check_program(program.function, label=f"{FLAG} {address}")
+        make = functools.partial(Harness, program.function, variables=os.environ, load=program.load)
     return AddressPart(
         address=address,
         name=kind if kind == "command" else target.rpartition(":")[2],
-        environment=functools.partial(Harness, function, variables=os.environ),
+        environment=make,
         own_process=True,
         has_reward=True,
         decides=() if kind == "command" else _source(target),

@@ -17,7 +17,8 @@ from typing import Any, Literal
 from paceline.data.extraction.call_records import CallFormat, calls_of
 from paceline.data.extraction.calls import parse_calls
 from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
-from paceline.data.prompts import chat_text, pinned_date, takes_system, tool_format
+from paceline.data.harmless import LEFT_OUT, ChatTokenizer, PlainText
+from paceline.data.prompts import chat_text, left_out, pinned_date, shape_of, takes_system, tool_format
 from paceline.data.tools import with_call_ids
 from paceline.environments.frames import (
     QUESTION,
@@ -32,7 +33,6 @@ from paceline.environments.frames import (
     prove_equal,
     said,
 )
-from paceline.environments.harmless import LEFT_OUT, ChatTokenizer, PlainText
 from paceline.errors import ConfigError, ModelError
 from paceline.types import Message
 
@@ -90,9 +90,10 @@ class TurnTokens:
         tools, switches = copy.deepcopy(list(tools)), copy.deepcopy(dict(switches))
         self._tokenizer, self._switches, self._history = tokenizer, switches, history
         self._with_tools = lru_cache(KEPT_TOOLS)(self._of_tools)
-        self._tools = tool_format(tokenizer, tools, switches)
         self.plain = PlainText(tokenizer)
         """Reads what an environment says: `observed` does so, and what stands in a prompt is to be read so too."""
+        self._tools = tool_format(tokenizer, [self.plain.read_message(tool)[0] for tool in tools], switches)
+        self._hidden = dict[object, list[tuple[int, str]]]()
         self._names = {str(schema["function"]["name"]) for schema in tools}
         self.stop_ids = frozenset(stop_ids)
         added = tokenizer.added_tokens_decoder
@@ -216,7 +217,20 @@ class TurnTokens:
         return chat_text(self._tokenizer, messages, self._switches, self._tools)
 
     def whole(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """Return the tokens of `text`."""
+        """Return the tokens of `text`.
+
+        Raises:
+            ModelError: the template refuses the messages, or does not show one of them.
+        """
+        shape = shape_of(messages)
+        if shape not in self._hidden:
+            self._hidden[shape] = left_out(self._tokenizer, messages, self._switches, self._tools)
+        for place, key in self._hidden[shape]:
+            if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[place]):
+                raise ModelError(
+                    f"the model's chat template does not show the {key} of message {place + 1}, of the role "
+                    f"{messages[place]['role']!r}, so the model would never read it; send it in another form"
+                )
         return self.plain.encode(self.text(messages))
 
     def plain_prompt(self, text: str) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ from paceline.data.extraction.call_arguments import is_one_of
 from paceline.data.tools import call_id
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.errors import EnvironmentFailure, PacelineError
+from paceline.runtime.secrets import hidden
 
 SHOWN_NAME, SHOWN_VALUE, SHOWN_ERROR = 60, 60, 300  # Characters of a model's or a tool's own words in an error
 
@@ -218,8 +219,9 @@ class ToolEnvironment:
     Calls run in order; neighbours that are `async def` run together. Answers come in the order of the calls.
     """
 
-    def __init__(self, toolsets: Sequence[Toolset]) -> None:
-        self._toolsets = tuple(toolsets)
+    def __init__(self, toolsets: Sequence[Toolset], wait: Callable[[Awaitable[Any]], Any] | None = None) -> None:
+        """`wait`: waits in this thread for async calls; None: the caller awaits the answer to a turn that has some."""
+        self._toolsets, self._wait = tuple(toolsets), wait
         self._tools: Mapping[str, Tool] = {}
 
     def begin(self, task: Mapping[str, Any], seed: int) -> None:
@@ -237,9 +239,15 @@ class ToolEnvironment:
         if turn.malformed is not None:
             line = f"Error: the tool call cannot be read: {turn.malformed}"
             return Observation(messages=(_message(0, "unknown", line),), calls=1, failed_calls=1)
-        if any(self._is_async(call) for call in turn.calls):
+        if self._wait is None and any(self._is_async(call) for call in turn.calls):
             return self._answer_async(turn)
-        return _observation(turn.calls, [self._carried_out(call) for call in turn.calls])
+        answers = list[_Answer]()
+        for is_async, calls in groupby(turn.calls, key=self._is_async):
+            if is_async and self._wait is not None:
+                answers += self._wait(self._carried_out_together([*calls]))
+            else:
+                answers += [self._carried_out(call) for call in calls]
+        return _observation(turn.calls, answers)
 
     def close(self) -> None:
         """End every toolset's episode, also if one of them fails to."""
@@ -253,12 +261,16 @@ class ToolEnvironment:
             if not is_async:
                 answers += [self._carried_out(call) for call in calls]
                 continue
-            tasks = [self._carried_out_async(call) for call in calls]
-            for answer in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(answer, BaseException):
-                    raise answer
-                answers.append(answer)
+            answers += await self._carried_out_together([*calls])
         return _observation(turn.calls, answers)
+
+    async def _carried_out_together(self, calls: Sequence[ToolCall]) -> list[_Answer]:
+        answers = list[_Answer]()
+        for answer in await asyncio.gather(*map(self._carried_out_async, calls), return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            answers.append(answer)
+        return answers
 
     def _is_async(self, call: ToolCall) -> bool:
         return call.name in self._tools and self._tools[call.name].is_async
@@ -293,7 +305,7 @@ def _told(name: str, error: Exception) -> _Answer:
         raise error
     if isinstance(error, CallError):
         return _Answer(result_text(str(error)), failed=True)
-    first = next(iter(str(error).strip().splitlines()), "")[:SHOWN_ERROR]
+    first = hidden(next(iter(str(error).strip().splitlines()), ""))[:SHOWN_ERROR]
     said = f"{type(error).__name__}: {first}" if first else type(error).__name__
     return _Answer(result_text(f"Error: {name} failed: {said}"), failed=True)
 

@@ -8,14 +8,17 @@ import json
 import re
 import struct
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.base_directory import local_path
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.kernels.cache import cache_directory
 
 if TYPE_CHECKING:
     import numpy as np
+    from transformers import PreTrainedModel
 
 ENDING = ".gguf"
 MAGIC = b"GGUF"
@@ -26,6 +29,47 @@ EXTRA = ("gguf", "accelerate")
 """Packages that transformers reads such files with."""
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """From transformers' model types to the names of the same mathematics in GGUF files, for those that are written."""
+WRITTEN = frozenset(
+    {
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"),
+        *("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings"),
+    }
+)
+"""Fields of config.json that a file holds, or that its tensors show."""
+WITHOUT_EFFECT = frozenset(
+    {
+        *("model_type", "architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache"),
+        *(
+            "bos_token_id",
+            "eos_token_id",
+            "pad_token_id",
+            "initializer_range",
+            "attention_dropout",
+            "max_window_layers",
+        ),
+        *("return_dict", "output_attentions", "output_hidden_states", "torchscript", "use_bfloat16", "tokenizer_class"),
+        *("id2label", "label2id", "problem_type", "task_specific_params", "prefix", "is_decoder", "is_encoder_decoder"),
+        *("chunk_size_feed_forward", "_attn_implementation_autoset", "unsloth_version", "unsloth_fixed"),
+    }
+)
+"""Fields that change nothing of what the model computes, or are the tokenizer's."""
+ONLY: Mapping[str, tuple[object, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "attention_bias": (False, None),
+    "mlp_bias": (False, None),
+    "pretraining_tp": (1, None),
+    "use_sliding_window": (False, None),
+    "partial_rotary_factor": (1, 1.0, None),
+}
+"""The only values of other fields with which the file is the same model."""
+READ = frozenset(
+    {
+        *("context_length", "embedding_length", "block_count", "feed_forward_length", "vocab_size"),
+        *("attention.head_count", "attention.head_count_kv", "attention.layer_norm_rms_epsilon"),
+        *("attention.key_length", "attention.value_length", "rope.dimension_count", "rope.freq_base"),
+    }
+)
+"""What is read of the numbers that a file gives of a model of one of these architectures."""
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 """Types of a matrix that the gguf package computes and llama.cpp runs, the largest first."""
 WORDS = (
@@ -33,6 +77,10 @@ WORDS = (
 )
 """How the tokenizers of Llama 3 and Qwen2 divide text, which differ in the digits of a part."""
 CONVERT = "convert the directory that export writes with llama.cpp's convert_hf_to_gguf.py"
+COMPARED_TOKENS = 16
+"""Tokens of the pass by which a file that was written is compared."""
+TOLERANCE = 1e-3
+"""Largest difference of its logits, as a share of the largest: sums in another order differ by less in float32."""
 BLOCK = 32
 """Numbers that share a scale in each of the quantised types."""
 
@@ -42,7 +90,7 @@ def gguf_file(name: str) -> Path | None:
 
     ModelError: such a directory has several of them.
     """
-    path = Path(name).expanduser()
+    path = local_path(name)
     if path.suffix == ENDING and path.is_file():
         return path
     if not path.is_dir() or (path / "config.json").is_file():
@@ -79,20 +127,14 @@ def _unpacked(file: Path, size: int, changed: int, label: str) -> Path:
     directory = cache_directory() / f"{file.stem}-{hashlib.blake2b(made_of.encode(), digest_size=8).hexdigest()}"
     if directory.is_dir():
         return directory
-    import torch
-    import transformers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
-    # a transformers that can keep the quantised weights has to be told not to; older ones cannot keep them
-    settings = getattr(transformers, "GgufConfig", None)
-    dequantised = {} if settings is None else {"quantization_config": settings(dequantize=True)}
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model = AutoModelForCausalLM.from_pretrained(
-            file.parent, gguf_file=file.name, dtype=torch.float32, **dequantised
-        )
+        model = _from_file(file)
     except (OSError, ValueError, LookupError, RuntimeError, AttributeError, struct.error) as error:
         raise ModelError(f"{label} cannot be unpacked: {first_line(error)}; get it again if it is not whole") from error
+    _check_read(file, model, label)
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
@@ -107,6 +149,35 @@ def _unpacked(file: Path, size: int, changed: int, label: str) -> Path:
     return directory
 
 
+def _check_read(file: Path, model: "PreTrainedModel", label: str) -> None:
+    """Refuse a file of which transformers leaves out a tensor or a number, such as a bias or a scaled position.
+
+    ModelError: one is left out. Only files of `ARCHITECTURES` are looked at.
+    """
+    import gguf
+
+    reader = gguf.GGUFReader(file)
+    architecture = str(reader.fields["general.architecture"].contents())
+    if architecture not in ARCHITECTURES.values():
+        return
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], model.config.num_hidden_layers)
+    known = {names.get_name(name, try_suffixes=(".weight", ".bias")) for name in model.state_dict()}
+    unread = sorted({tensor.name for tensor in reader.tensors} - known)
+    prefix = f"{architecture}."
+    unread += [
+        name
+        for name, one in reader.fields.items()
+        if name.startswith(prefix)
+        and name.removeprefix(prefix) not in READ
+        and one.contents() not in (0, False, "", "none", [])
+    ]
+    if unread:
+        raise ModelError(
+            f"{label} has {unread[0]}, which transformers does not read from such a file, so that another model would "
+            "be computed; name the directory that the file was made of"
+        )
+
+
 def check_written(folder: Path, kind: str) -> None:
     """Refuse what `write_gguf` cannot write, by a directory's config.json and tokenizer.json; ConfigError.
 
@@ -117,14 +188,15 @@ def check_written(folder: Path, kind: str) -> None:
     if kind not in TYPES:
         raise ConfigError(f"--format gguf:TYPE must have one of the types {', '.join(TYPES)}, got {kind}")
     described = _read(folder / "config.json")
-    family, rope = described.get("model_type"), described.get("rope_parameters") or described.get("rope_scaling") or {}
+    family = described.get("model_type")
     if family not in ARCHITECTURES:
         raise ConfigError(
             f"--format gguf writes the architectures {', '.join(ARCHITECTURES)}, and the model is a {family}; {CONVERT}"
         )
-    if (scaled := rope.get("rope_type", "default")) != "default":
+    if (field := _unwritten(described)) is not None:
         raise ConfigError(
-            f"--format gguf does not write the scaled rotary positions ({scaled}) of this model; {CONVERT}"
+            f"--format gguf would write another model, as it has no place for {field} of {folder / 'config.json'}; "
+            f"{CONVERT}"
         )
     if kind.startswith("Q") and described["hidden_size"] % BLOCK:
         raise ConfigError(f"--format gguf:{kind} needs rows of a multiple of {BLOCK}; take gguf:BF16")
@@ -136,6 +208,29 @@ def check_written(folder: Path, kind: str) -> None:
         )
 
 
+def _unwritten(described: Mapping[str, Any]) -> str | None:
+    """Return a field of config.json with its value that changes what a model computes and is not written."""
+    for field, value in described.items():
+        if field in WRITTEN or field in WITHOUT_EFFECT:
+            continue
+        if field in ONLY:
+            is_right = value in ONLY[field]
+        elif field in ("rope_parameters", "rope_scaling"):
+            others = {"rope_theta": None, "rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
+            is_right = value is None or all(
+                name == "rope_theta" or (name in others and one in (others[name], None)) for name, one in value.items()
+            )
+        elif field == "sliding_window":  # of Qwen, only with `use_sliding_window`
+            is_right = value is None or described["model_type"].startswith("qwen")
+        elif field == "layer_types":
+            is_right = value is None or set(value) == {"full_attention"}
+        else:
+            is_right = False
+        if not is_right:
+            return f"{field} {json.dumps(value)}"
+    return None
+
+
 def _read(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
@@ -144,7 +239,10 @@ def _read(file: Path) -> dict[str, Any]:
 def write_gguf(folder: Path, file: Path, kind: str = "BF16") -> None:
     """Write the whole model of a directory as one GGUF file, matrices in type `kind` and vectors in float32.
 
-    Takes the memory of the file that is written. ConfigError: what `check_written` refuses.
+    The file is read back and compared by one forward pass, which takes the memory of the model in float32.
+
+    Raises:
+        ConfigError: what `check_written` refuses, or the file is of another model; then it is removed.
     """
     check_written(folder, kind)
     import gguf
@@ -176,6 +274,51 @@ def write_gguf(folder: Path, file: Path, kind: str = "BF16") -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    try:
+        difference = _compare(folder, file, wanted)
+        wrong = "" if difference <= TOLERANCE else f"computes other logits (off by {difference:.2g} of the largest)"
+    except (OSError, ValueError, LookupError, RuntimeError, AttributeError) as error:
+        wrong = f"cannot be read back ({first_line(error)})"
+    if wrong:
+        file.unlink()
+        raise ConfigError(f"--format gguf: the file of {folder} {wrong}, so it is not kept; {CONVERT}")
+
+
+def _compare(folder: Path, file: Path, kind: Any) -> float:
+    """Return the largest difference of the logits of a directory's model, with its matrices rounded as in the file,
+    and of the file's, as a share of the largest logit."""
+    import gguf
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    logits = []
+    for is_file in (False, True):
+        model = _from_file(file) if is_file else AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        tokens = torch.arange(COMPARED_TOKENS)[None] * 7919 % model.config.vocab_size
+        with torch.no_grad():
+            for weight in () if is_file else model.parameters():
+                if weight.ndim > 1:
+                    rounded = gguf.quantize(weight.numpy(), kind)
+                    weight.copy_(torch.from_numpy(gguf.dequantize(rounded, kind)).view_as(weight))
+            logits.append(model.eval()(tokens).logits)
+        del model
+    expected, got = logits
+    return float((got - expected).abs().max() / expected.abs().max())
+
+
+def _from_file(file: Path) -> "PreTrainedModel":
+    """Load a GGUF file with its weights in float32, which holds their numbers as they are."""
+    import torch
+    import transformers
+    from transformers import AutoModelForCausalLM
+
+    # a transformers that can keep the quantised weights has to be told not to; older ones cannot keep them
+    settings = getattr(transformers, "GgufConfig", None)
+    dequantised = {} if settings is None else {"quantization_config": settings(dequantize=True)}
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32, **dequantised
+    )
+    return model
 
 
 def _add_shape(writer: Any, described: dict[str, Any]) -> None:

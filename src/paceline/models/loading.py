@@ -6,9 +6,9 @@ Files may be in any layout. Of a model that lies on several ranks each reads its
 import contextlib
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -29,7 +29,7 @@ from paceline.models.places import ADAPTER_CONFIG, GET_AGAIN, model_place
 from paceline.models.plain_forward import without_noise
 from paceline.models.pretrained import read_config
 from paceline.models.tied_embedding import add_up_in_place
-from paceline.models.weight_headers import INDEX, WHOLE, check_quantised, other_shapes_error, shard_names
+from paceline.models.weight_headers import INDEX, WHOLE, check_quantised, missing_error, other_shape_error, shard_names
 from paceline.runtime.devices import choose_device, choose_dtype, choose_threads
 
 if TYPE_CHECKING:
@@ -133,7 +133,10 @@ def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
         if has_all(loaded.model, files):
             fill(loaded.model, files)
         else:  # transformers knows the names that some models have in files
-            saved = type(loaded.model).from_pretrained(checkpoint, dtype=torch.float32, use_safetensors=True)
+            saved, report = type(loaded.model).from_pretrained(
+                checkpoint, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+            )
+            check_loaded(saved, report, str(checkpoint))
             loaded.model.load_state_dict(saved.state_dict())
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{checkpoint} cannot be loaded into the model: {first_line(error)}") from error
@@ -170,15 +173,56 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
         except UNREADABLE as error:
             raise ModelError(f"{Path(place)} cannot be put together: {first_line(error)}") from error
         return model
+    name = config.model if place == model_place(config.model).base else place
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            place, dtype=torch.float32, trust_remote_code=config.trust_remote_code, use_safetensors=True
+        loaded, report = AutoModelForCausalLM.from_pretrained(
+            place,
+            dtype=torch.float32,
+            trust_remote_code=config.trust_remote_code,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # what does not match is refused by its name
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, AssertionError, SafetensorError) as error:
-        name = config.model if place == model_place(config.model).base else place
-        if "ignore_mismatched_sizes" in str(error):
-            raise other_shapes_error(f"--model {name}") from error
         raise ModelError(f"--model {name} cannot be loaded: {first_line(error)}; {GET_AGAIN}") from error
+    check_loaded(loaded, report, f"--model {name}")
+    read: PreTrainedModel = loaded
+    return read
+
+
+def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], label: str) -> None:
+    """Refuse a model that is not the one of its files, by what transformers reports of loading it.
+
+    It draws weights that the files lack at random, leaves out those for which config.json has no place, and does not
+    tie what config.json ties where the files differ. Heads and towers beside the language model may be left out.
+
+    Raises:
+        ModelError: one of these; it names a weight.
+    """
+    if missing := report["missing_keys"]:
+        raise missing_error(label, missing)
+    if other := report["mismatched_keys"]:
+        raise other_shape_error(label, min(name for name, *_ in other))
+    modules = dict(model.named_modules())
+    places = {"", model.base_model_prefix}
+    unused = [] if getattr(model, "is_quantized", False) else report["unexpected_keys"]
+    for name in sorted(unused):
+        parents = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
+        nearest = next((parent for parent in parents if parent in modules), "")
+        # a buffer of earlier versions, such as a causal mask, lies in a module of modules that is still there
+        is_buffer = nearest == parents[0] and any(modules[nearest].children()) if parents else True
+        if "lora_" in name or (nearest not in places and not is_buffer and not name.endswith(".inv_freq")):
+            raise ModelError(
+                f"{label}: its files have the weight {name}, for which its config.json has no place, so that another "
+                "model would be computed; get files and config.json of one model"
+            )
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    is_tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    if is_tied and head is not None and head.weight is not cast(nn.Module, embedding).weight:
+        raise ModelError(
+            f"{label}: its config.json ties the output embedding to the input embedding, and its files have two "
+            'that differ; write "tie_word_embeddings": false into config.json, or get the files again'
+        )
 
 
 def stored_dtype(described: PretrainedConfig) -> torch.dtype:
@@ -277,10 +321,11 @@ def fill(model: PreTrainedModel, files: Sequence[Path]) -> None:
         stored.fill(model)
 
 
-def has_all(model: PreTrainedModel, files: Sequence[Path]) -> bool:
+def has_all(model: PreTrainedModel, files: Sequence[Path], *, and_no_more: bool = False) -> bool:
     """Return whether files have tensors by the very names that a model, or a rank's part of one, has them under."""
     with open_stored(files) as stored:
-        return set(saved_tensors(model)) <= set(stored.names())
+        names, stored_names = set(saved_tensors(model)), set(stored.names())
+    return names == stored_names if and_no_more else names <= stored_names
 
 
 def bits_hang_on(device: torch.device) -> str:

@@ -5,6 +5,7 @@ Source: LoRA, arXiv:2106.09685, section 4.1.
 """
 
 import copy
+import json
 import warnings
 from dataclasses import replace
 from enum import Enum
@@ -16,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from paceline.config.sections import LoraConfig
+from paceline.config.sections import OTHER_ADAPTER, LoraConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.loaded import ADAPTER_NAME, Loaded, fill_adapter, import_peft, read_adapter_config
 from paceline.models.weight_headers import ALL_LINEAR, check_targets
@@ -25,23 +26,74 @@ if TYPE_CHECKING:
     from peft import LoraConfig as PeftLoraConfig
     from peft import PeftConfig, PeftModel
 
+OF_FILES = (
+    *("task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
+    "inference_mode",
+)
+"""Settings of peft's that say what an adapter belongs to, and not what it computes."""
 HARMLESS_STARTS = (True, False, "gaussian", "orthogonal")
 """Values of peft's `init_lora_weights` that leave the base model's weights alone."""
 
 
 def make_lora_config(section: LoraConfig) -> "PeftLoraConfig":
-    """Describe to peft the adapter that the options ask for; ModelError if peft is not installed."""
+    """Describe to peft the adapter that the options ask for.
+
+    Raises:
+        ModelError: peft is not installed, or does not know one of the settings.
+    """
     targets = section.lora_targets
-    description: PeftLoraConfig = import_peft().LoraConfig(
-        r=section.lora_rank,
-        lora_alpha=2 * section.lora_rank if section.lora_alpha is None else section.lora_alpha,
-        target_modules=ALL_LINEAR if targets == (ALL_LINEAR,) else list(targets),
-        # dropout would make the trained distribution another one than the sampled one
-        lora_dropout=0.0,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
+    described: dict[str, Any] = {
+        "r": section.lora_rank,
+        "lora_alpha": 2 * section.lora_rank if section.lora_alpha is None else section.lora_alpha,
+        "target_modules": ALL_LINEAR if targets == (ALL_LINEAR,) else list(targets),
+        # dropout would make the trained distribution another one than the sampled one, and is off whatever is given
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "task_type": "CAUSAL_LM",
+        **section.settings,
+    }
+    try:
+        description: PeftLoraConfig = import_peft().LoraConfig(**described)
+    except (TypeError, ValueError) as error:
+        written = " ".join(section.lora_settings)
+        raise ModelError(f"--lora-settings {written} is none of peft's LoraConfig: {first_line(error)}") from error
     return description
+
+
+def lora_options(peft_config: "PeftConfig") -> dict[str, object]:
+    """Return the options that ask for the adapter of a configuration of peft's, as `make_lora_config` reads them.
+
+    An adapter of another kind than LoRA is named, with all of its settings, and no options can ask for it.
+
+    Raises:
+        ModelError: a setting is an object that no option can hold.
+    """
+    peft = import_peft()
+    kind, plain = cast(Enum, peft_config.peft_type).value, peft.LoraConfig().to_dict()
+    is_lora = type(peft_config) is peft.LoraConfig
+    settings: dict[str, Any] = {
+        name: sorted(value) if isinstance(value, set) else value
+        for name, value in peft_config.to_dict().items()
+        if name not in OF_FILES and (not is_lora or value != plain[name])
+    }
+    options: dict[str, object] = {}
+    if is_lora:
+        targets = settings.pop("target_modules", None)
+        options = {"lora_rank": peft_config.r, "lora_alpha": float(peft_config.lora_alpha)}
+        settings = {name: value for name, value in settings.items() if name not in ("r", "lora_alpha")}
+        if targets == ALL_LINEAR or (isinstance(targets, list | tuple) and targets):
+            options["lora_targets"] = (targets,) if isinstance(targets, str) else tuple(targets)
+        else:  # peft's own choice for the kind of model, or a pattern
+            settings["target_modules"] = targets
+    else:
+        settings = {OTHER_ADAPTER: kind, **settings}
+    try:
+        written = tuple(f"{name}={json.dumps(value)}" for name, value in settings.items())
+    except TypeError as error:
+        raise ModelError(
+            f"peft_config must hold what JSON can, so that config.yaml can say it, got {peft_config} ({error})"
+        ) from error
+    return {**options, "lora_settings": written}
 
 
 def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int = 0) -> Loaded:
@@ -71,7 +123,7 @@ def load_adapter(loaded: Loaded, directory: Path) -> Loaded:
 
 
 def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
-    """Make the adapter that a model already has trainable; ModelError for several, a merged one or a refused kind."""
+    """Train on the adapter that a model has; ModelError for several, or one merged, frozen or of a refused kind."""
     names = list(adapter.peft_config)
     if names != [ADAPTER_NAME]:
         raise ModelError(f"the PeftModel must hold one adapter named {ADAPTER_NAME!r}, got {', '.join(names)}")
@@ -79,10 +131,18 @@ def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
     if adapter.get_model_status().merged_adapters:
         raise ModelError("the PeftModel's adapter is merged into the weights; call its unmerge_adapter() first")
     _check_output(loaded.model, tied=_is_tied(loaded.model))
+    trained = {name for name, one in adapter.named_parameters() if ADAPTER_NAME in name and one.requires_grad}
+    if not trained:
+        raise ModelError(
+            "the PeftModel has no parameter of its adapter that requires a gradient; load it with "
+            "PeftModel.from_pretrained(..., is_trainable=True)"
+        )
     loaded.model.requires_grad_(False)
     layers: Any = adapter.base_model
     layers.enable_adapter_layers()
     adapter.set_adapter(ADAPTER_NAME)
+    for name, one in adapter.named_parameters():
+        one.requires_grad_(one.requires_grad and name in trained)  # what the program froze stays so
     adapter.peft_config[ADAPTER_NAME].inference_mode = False
     return replace(loaded, adapter=adapter)
 

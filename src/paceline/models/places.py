@@ -3,11 +3,13 @@ for GGUF files."""
 
 import difflib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.base_directory import local_path
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.models.gguf import gguf_file, unpacked
 
@@ -47,7 +49,7 @@ def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
     ModelError: `name` looks like a local path that is not there, or is a directory without a model.
     """
     name = _trained(name)
-    adapter = Path(name).expanduser()
+    adapter = local_path(name)
     if name in DIRECTORIES or not (adapter / ADAPTER_CONFIG).is_file():
         return ModelPlace(base=_whole_model(name, f"--model {name}", needs_weights), adapter=None)
     if needs_weights and not (adapter / ADAPTER_WEIGHTS).is_file():
@@ -59,15 +61,29 @@ def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
     base = described.get("base_model_name_or_path") if isinstance(described, dict) else None
     if not isinstance(base, str) or not base:
         raise ModelError(f"--model {adapter}: its {ADAPTER_CONFIG} names no base_model_name_or_path; write one into it")
-    if (Path(base).expanduser() / ADAPTER_CONFIG).is_file():
+    if (local_path(base) / ADAPTER_CONFIG).is_file():
         raise ModelError(f"--model {name} is an adapter for {base}, which is an adapter itself; merge that one first")
+    base = _after_a_move(base, adapter)
     label = f"--model {name}: its base model {base}"
     return ModelPlace(base=_whole_model(base, label, needs_weights), adapter=adapter)
 
 
+def _after_a_move(base: str, adapter: Path) -> str:
+    """Return where an adapter's base model lies now, if it was in the project of the adapter's run, which was moved."""
+    run = adapter.resolve().parent
+    if not Path(base).is_absolute() or Path(base).exists() or not (run / "identity.json").is_file():
+        return base
+    try:
+        recorded = json.loads((run / "identity.json").read_text(encoding="utf-8"))["base"]
+        moved = Path(os.path.normpath(run / recorded["relative"]), Path(base).relative_to(recorded["absolute"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return base
+    return str(moved) if moved.is_dir() else base
+
+
 def _trained(name: str) -> str:
     """Return the directory of the model that a run has trained, where `name` is a run's directory."""
-    run = Path(name).expanduser()
+    run = local_path(name)
     if name in DIRECTORIES or not (run / "config.yaml").is_file() or (run / "config.json").is_file():
         return name
     if not holds_model(run / FINAL):
@@ -114,7 +130,7 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
     """`label` is how messages call the model."""
     if name in DIRECTORIES:
         return str(PACKAGE / DIRECTORIES[name])
-    path = Path(name).expanduser()
+    path = local_path(name)
     if (file := gguf_file(name)) is not None:
         return str(unpacked(file, label))
     if path.is_dir():
@@ -127,6 +143,9 @@ def _whole_model(name: str, label: str, needs_weights: bool) -> str:
         raise ModelError(
             f"{label} is not a directory; name a model directory, a .gguf file or a Hub name such as Qwen/Qwen3-0.6B"
         )
+    first = name.split("/")[0]
+    if "/" in name and Path(first).is_dir():  # the Hub would be asked for it
+        raise ModelError(f"{label}: there is no {name.split('/', 1)[1]!r} in the directory {first!r}; check the name")
     near = difflib.get_close_matches(name.lower(), DIRECTORIES, n=1, cutoff=0.85)
     if near and "/" not in name:  # the Hub would be asked for it, several times where it cannot be reached
         raise ModelError(f"{label} is neither a directory nor a model of the package; did you mean {near[0]}?")

@@ -65,7 +65,7 @@ def load_policy(
         source, device = str(checkpoint or place.base), choose_device(config)
         try:
             model, files = skeleton(source, trust_remote_code=config.trust_remote_code), weight_files(source)
-            if has_all(model, files):
+            if has_all(model, files, and_no_more=True):  # else transformers says what is missing or left over
                 loaded = ready(prepared(model, config, device, stored=stored_dtype(described)), config)
                 twin = _twin(loaded, device)  # the model computes as its twin chooses to
                 forward = choose_forward(twin, loaded.compute_dtype)

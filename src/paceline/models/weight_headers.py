@@ -6,6 +6,7 @@ tensor its shape and its place; and the tensors, end to end. Source: https://git
 
 import importlib.util
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -24,6 +25,8 @@ PLAIN = frozenset(
 `hidden_size`. What others have in files, transformers may rename, merge or split."""
 EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight")
 """The input embedding of those kinds: of a model with its head, or of one that was saved without."""
+OF_EVERY_LAYER = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+"""Weights that every layer of those kinds has."""
 ALL_LINEAR = "all-linear"
 """Every linear layer but the output embedding."""
 
@@ -69,7 +72,8 @@ def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, 
     """Refuse what cannot be the model of a config.json, or has no such layers; what loading may accept, it is left to.
 
     `described` is its config.json, `label` how messages call it; `targets` are to get an adapter (`--lora-targets`).
-    ModelError: a file is missing or not whole, the embedding has another shape, or there is no such layer.
+    ModelError: a file is missing or not whole, a weight is missing, the embedding has another shape, or there is no
+    such layer.
     """
     if "transformers_weights" in described:  # names files of its own
         return
@@ -79,7 +83,9 @@ def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, 
     expected = (described.get("vocab_size"), described.get("hidden_size"))
     for name, shape in shapes.items():
         if name in EMBEDDINGS and None not in expected and shape != expected:
-            raise other_shapes_error(label)
+            raise other_shape_error(label, name)
+    if shapes and (missing := _missing(described, shapes)):
+        raise missing_error(label, missing)
     # weights of norms have one dimension; the output embedding takes no adapter
     matrices = [name for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2]
     layers = [name.removesuffix(".weight") for name in matrices if name != "lm_head.weight"]
@@ -110,9 +116,39 @@ def check_quantised(described: Mapping[str, Any], label: str, *, has_adapter: bo
         raise ModelError(f"{label} has quantised weights and needs bitsandbytes; `pip install 'paceline[8bit]'`")
 
 
-def other_shapes_error(label: str) -> ModelError:
-    """Weights and config.json are of two models."""
-    return ModelError(f"{label}: its weights have other shapes than its config.json says; get both from one place")
+def _missing(described: Mapping[str, Any], shapes: Shapes) -> list[str]:
+    """List weights that a model of one of the plain kinds has and its files have not, named as its modules are.
+
+    Every layer has what most layers have. A model that was saved without its head lacks the prefix `model.`.
+    """
+    count, tied = described.get("num_hidden_layers"), described.get("tie_word_embeddings")
+    if not isinstance(count, int):
+        return []
+    there = {name.removeprefix("model.") for name in shapes}
+    layers = Counter(name.split(".", 2)[2] for name in there if name.startswith("layers.") and name.count(".") > 1)
+    of_most = {name for name, number in layers.items() if 2 * number > count and not name.endswith("inv_freq")}
+    of_layer = sorted({*of_most, *OF_EVERY_LAYER})
+    expected = [f"layers.{layer}.{name}" for layer in range(count) for name in of_layer]
+    expected += ["norm.weight", *([] if "lm_head.weight" in there else ["embed_tokens.weight"])]
+    missing = [f"model.{name}" for name in expected if name not in there]
+    return missing + (["lm_head.weight"] if tied is False and "lm_head.weight" not in there else [])
+
+
+def missing_error(label: str, names: Collection[str]) -> ModelError:
+    """Weights that a model has by its config.json are in none of its files; a library would draw them at random."""
+    others = len(names) - 1
+    more = f" (and {others} more)" if others > 1 else " (and one more)" if others else ""
+    return ModelError(
+        f"{label}: its files have no weight {min(names)}{more}, which its config.json asks for; get files and "
+        "config.json of one model, with the names that transformers gives to weights"
+    )
+
+
+def other_shape_error(label: str, name: str) -> ModelError:
+    """Weights and config.json are of two models, as the weight `name` shows."""
+    return ModelError(
+        f"{label}: its weights have other shapes than its config.json says, such as {name}; get both from one place"
+    )
 
 
 def check_targets(targets: Iterable[str], layers: Collection[str]) -> None:

@@ -83,3 +83,12 @@ def duration(seconds: float, decimals: int = 1) -> str:
 def count(number: float, singular: str, plural: str | None = None) -> str:
     """A number with its noun: `1 step`, `1,200 steps`."""
     return f"{number:,.0f} {singular if number == 1 else plural or singular + 's'}"
+
+
+def sample_size(graded: int, tasks: int) -> str:
+    """Say of how many tasks a number is: those that were graded, and how many of them all could not be.
+
+    >>> sample_size(8, 8), sample_size(5, 8)
+    ('n = 8', 'n = 5 of 8, 3 failed')
+    """
+    return f"n = {graded}" if graded == tasks else f"n = {graded} of {tasks}, {tasks - graded} failed"

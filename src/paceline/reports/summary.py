@@ -12,7 +12,7 @@ from paceline.metrics.comparisons import Comparison, compare_records, level_of_b
 from paceline.metrics.intervals import Interval
 from paceline.metrics.learning import judge
 from paceline.reports.console import tell
-from paceline.reports.format import percent_interval, points_interval
+from paceline.reports.format import percent_interval, points_interval, sample_size
 
 INDENT = " " * len("learning    ")
 """Indent of the lines below a sentence's first, which puts them under its words."""
@@ -79,23 +79,29 @@ def _outcome(run_dir: RunDir, records: Sequence[Mapping[str, Any]]) -> dict[str,
     # of equals the last: there is nothing to choose then
     best = max(reversed(records[1:]), key=lambda record: record["accuracy"])
     return {
-        "before": _as_record(_accuracy(first)) | {"n": first["n"]},
-        "after": _as_record(_accuracy(last)) | {"n": last["n"]},
+        "before": _as_record(_accuracy(first)) | {"n": first["n"], "tasks": _tasks(first)},
+        "after": _as_record(_accuracy(last)) | {"n": last["n"], "tasks": _tasks(last)},
         "difference": _as_record(found.difference, "value"),
         "test": as_record(found),
         "looks": {"evaluations": len(records) - 1, "best_step": best["step"], "best_accuracy": best["accuracy"]},
     }
 
 
+def _tasks(record: Mapping[str, Any]) -> int:
+    """Tasks of the set; a record of an earlier version has those that were graded alone."""
+    return int(record["tasks"] if "tasks" in record else record["n"])
+
+
 def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, last_step: int) -> None:
     before, after = (_accuracy(outcome[side]) for side in ("before", "after"))
-    n = outcome["before"]["n"]
+    sizes = {side: sample_size(outcome[side]["n"], outcome[side]["tasks"]) for side in ("before", "after")}
     tell(
         console,
-        f"before      {percent_interval(before)}   held-out accuracy on {name}, n = {n}, 95 % interval",
+        f"before      {percent_interval(before)}   held-out accuracy on {name}, {sizes['before']}, 95 % interval",
         indent=INDENT,
     )
-    tell(console, f"after       {percent_interval(after)}   step {last_step}")
+    other = "" if sizes["after"] == sizes["before"] else f", {sizes['after']}"
+    tell(console, f"after       {percent_interval(after)}   step {last_step}{other}")
     tell(console, f"difference  {points_interval(_accuracy(outcome['difference'], 'value'))}   paired by task")
     test, looks = outcome["test"], outcome["looks"]
     tell(console, f"test        {verdict(test)}", indent=INDENT)

@@ -4,7 +4,6 @@ B completions, L tokens of prompt and completion together, right-padded.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -12,6 +11,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from paceline.base_directory import local_path
 from paceline.data.extraction.thinking import prefill
 from paceline.errors import RewardError, first_line
 from paceline.rewards.model_files import check_reward_model
@@ -135,7 +135,7 @@ def load_reward_model(
         RewardError: no such model, unreadable weights, more than one label, or no trained score head.
     """
     check_reward_model(name)
-    place = str(path) if (path := Path(name).expanduser()).is_dir() else name
+    place = str(path) if (path := local_path(name)).is_dir() else name
     dtype = torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
     try:
         tokenizer = AutoTokenizer.from_pretrained(place) if tokenizer is None else tokenizer

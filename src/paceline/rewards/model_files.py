@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
+from paceline.base_directory import local_path
 from paceline.errors import RewardError
 
 SAMPLES, SAMPLE_BYTES = 64, 65536
@@ -20,10 +20,10 @@ def check_reward_model(name: str) -> None:
     Raises:
         RewardError: no such directory, no config.json or *.safetensors in it, or a model that gives no single score.
     """
-    path = Path(name).expanduser()
+    path = local_path(name)
     # On the Hub is what is no path here, nor can only be one: `data/model` beside a directory `data` is a slip.
     is_path = not name.strip() or path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
-    if not is_path and not ("/" in name and os.path.isdir(name.partition("/")[0])):
+    if not is_path and not ("/" in name and local_path(name.partition("/")[0]).is_dir()):
         return
     if not name.strip() or not path.is_dir():
         others = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
@@ -47,13 +47,13 @@ def check_reward_model(name: str) -> None:
 def reward_model_files(name: str) -> list[Path]:
     """Weights, configuration and tokenizer of a reward model in a directory; none of one on the Hub."""
     patterns = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
-    return sorted(file for pattern in patterns for file in Path(name).expanduser().glob(pattern))
+    return sorted(file for pattern in patterns for file in local_path(name).glob(pattern))
 
 
 def language_model_files(name: str) -> list[Path]:
     """Weights, configuration and tokenizer of a judge's model, those of an adapter's base too, as `--model` finds it: a
     directory, a run's directory, a GGUF file, or a Hub name whose files are in its cache. None of any other."""
-    path = Path(name).expanduser()
+    path = local_path(name)
     if path.is_file():
         return [path]
     if (path / "config.yaml").is_file() and not (path / "config.json").is_file():

@@ -4,6 +4,8 @@ activity.py           what the process does, for the watchdog, the display and t
 interrupts.py         interrupts a thread: by one that watches it, and by signals to stop the run
 watchdog.py           ends a process that has shown no sign of life for too long, with the stack of every thread
 background_writes.py  writes files in a thread while the run continues
+streams.py            text for output streams that cannot encode all characters
 own_code.py           code of the user's own by its name, from a module or a file
+secrets.py            hides secrets in what others wrote
 devices.py            devices, data types, thread counts; memory that is free, used, still held or has run out
 """

@@ -6,19 +6,36 @@ the next instruction of Python, so there a call that blocks in C ends only when 
 
 import ctypes
 import math
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 SIGNAL = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGURG
 """Signal that wakes the main thread: SIGALRM may be a reward function's own, as it is math-verify's."""
 AGAIN_SECONDS = 0.25
 """Seconds from one signal to the next: one that arrives between two instructions may find the thread asleep again."""
+STILL_LATE_SECONDS = 1.0
+"""Seconds from one interruption of late code to the next, as long as it continues."""
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 _open_in_main_thread = list["Interrupt"]()
+_former = dict[int, list[Any]]()
+"""By signal, the handlers that `take_signal` has replaced, the program's own first."""
+
+
+def take_signal(number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+    """Handle a signal until `give_signal_back`; a forked child has the program's own handler again."""
+    _former.setdefault(number, []).append(signal.signal(number, handler))
+
+
+def give_signal_back(number: int) -> None:
+    """Set the handler that there was before the latest `take_signal`."""
+    signal.signal(number, _former[number].pop())
 
 
 class Interrupt:
@@ -98,6 +115,38 @@ def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error)
 
 
+@contextmanager
+def interrupted_after(seconds: float, late: type[BaseException]) -> Iterator[None]:
+    """Raise `late` inside the block once it has taken so many seconds, and at its end if the block swallowed that.
+
+    A block that swallows every exception is interrupted again and again.
+    """
+    interrupt = Interrupt()
+
+    def watch() -> None:
+        pause = seconds
+        while not interrupt.over.wait(pause):
+            interrupt.send(late())
+            pause = STILL_LATE_SECONDS
+
+    interrupt.open()
+    try:
+        threading.Thread(target=watch, name="deadline", daemon=True).start()
+        try:
+            yield
+        finally:
+            interrupt.over.set()
+    except Exception as error:
+        if interrupt.has_raised:
+            raise late from error
+        raise
+    finally:
+        # not in the inner block: that one may itself be interrupted
+        interrupt.close()
+    if interrupt.has_raised:
+        raise late
+
+
 class GraceOver(KeyboardInterrupt):
     """End of the grace period before the current step was done."""
 
@@ -122,14 +171,16 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-        self._previous = {number: signal.signal(number, self._note) for number in heeded}
+        self._taken = heeded
+        for number in heeded:
+            take_signal(number, self._note)
         self._interrupt.open()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._interrupt.close()
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        for number in self._taken:
+            give_signal_back(number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
@@ -144,3 +195,30 @@ class StopRequest:
         if not self._interrupt.over.wait(self._grace):
             sentence = f"{self.received}: the step in hand did not end within {self._grace:g} s (--stop-grace)"
             self._interrupt.insist(GraceOver(sentence))
+
+
+_forking = threading.local()
+"""By thread, the signals that were blocked before it began to fork."""
+
+
+def _before_fork() -> None:
+    """Let a signal to the child wait until it has its own handlers: a grader may stop it at once."""
+    taken = [number for number, handlers in _former.items() if handlers]
+    _forking.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
+
+
+def _after_fork_in_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
+
+
+def _after_fork() -> None:
+    """Give a forked child the program's own handlers: `terminate()` of a child that a grader starts ends it at once."""
+    for number, handlers in _former.items():
+        if handlers:
+            signal.signal(number, handlers[0])
+    _former.clear()
+    _open_in_main_thread.clear()
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.blocked)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

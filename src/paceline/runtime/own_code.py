@@ -1,21 +1,25 @@
 """Code of the user's own by its name: `module:function` is imported, `file.py:function` is run once per content."""
 
 import difflib
+import functools
 import importlib
 import importlib.util
+import itertools
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from paceline.base_directory import local_path
+from paceline.config.reading import NULL_WORDS
 from paceline.errors import PacelineError, RewardError
+from paceline.runtime.secrets import hidden
 
-_LOADING_ERRORS = (
-    *(ImportError, SyntaxError, NameError, AttributeError, TypeError, ValueError, LookupError),
-    *(ArithmeticError, AssertionError, RuntimeError, OSError, SystemExit),
-)
+_LOADING_ERRORS = (Exception, SystemExit)
+"""What code of the user's own may raise while it is loaded: anything, libraries have errors of their own."""
 
 
 def own_function(name: str, *, flag: str, error: type[PacelineError] = RewardError) -> Callable[..., Any]:
@@ -45,7 +49,7 @@ def own_module(where: str, *, label: str, error: type[PacelineError]) -> ModuleT
         error: no such file or module, or one that cannot be loaded.
     """
     if where.endswith(".py"):
-        return _load_file(label, Path(where).expanduser(), error)
+        return _load_file(label, local_path(where), error)
     try:
         return importlib.import_module(where)
     except _LOADING_ERRORS as cause:
@@ -64,11 +68,38 @@ def own_name(function: Callable[..., object]) -> str:
     return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
+def recorded_name(function: Any, words: Collection[str]) -> str:
+    """Return the name by which an option with several functions records one that a program gives as an object.
+
+    The text of an option is read: it is split at commas, and brackets, colons and some words have a meaning there. So
+    other signs become `_`, and a function that is called as one of the `words` goes by its module too.
+
+    >>> recorded_name(sum, ()), recorded_name(sum, ("sum",))
+    ('sum', 'builtins:sum')
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = re.sub(r"[^\w.<>-]", "_", str(getattr(function, "__name__", type(function).__name__)))
+    if name and name.lower() not in {*NULL_WORDS, *words}:
+        return name
+    return f"{getattr(function, '__module__', None) or '__main__'}:{name or 'function'}"
+
+
+def recorded_names(functions: Sequence[Any], words: Collection[str]) -> list[str]:
+    """Return `recorded_name` of each; other functions of the same name are numbered from 2 on."""
+    named = dict[str, Any]()
+    for function in functions:
+        name = recorded_name(function, words)
+        numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+        named[next(one for one in numbered if one not in named)] = function
+    return [*named]
+
+
 def file_of_code(name: str) -> Path | None:
     """The file that the function `name` was loaded from; None: it has no module in its name, or one without a file."""
     where = name.rpartition(":")[0]
     file = where if where.endswith(".py") else getattr(sys.modules.get(where), "__file__", None)
-    return None if file is None else Path(file).expanduser()
+    return None if file is None else local_path(file)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -94,6 +125,9 @@ def _load_file(label: str, path: Path, error: type[PacelineError]) -> ModuleType
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise error(f"{label}: {path} is not a Python file; its name must end with .py")
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:  # last: a file of the user's own takes no library's name
+        sys.path.append(beside)
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
@@ -107,4 +141,4 @@ def _load_file(label: str, path: Path, error: type[PacelineError]) -> ModuleType
 def _describe(error: BaseException) -> str:
     where = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return f"{type(error).__name__}: {text}{where}"
+    return hidden(f"{type(error).__name__}: {text}{where}")

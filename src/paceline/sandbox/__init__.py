@@ -5,6 +5,7 @@ levels.py     open_sandbox, the levels of isolation, and the hostile programs th
 local.py      LocalSandbox: slots, retries, threads, forks
 outcomes.py   what the reply of a local sandbox means
 interpreters.py  LocalInterpreter: pieces of code one after another, which share their variables
+kept_memory.py  what interpreters may keep between two pieces of code
 remote.py     a judge service behind an address
 inside/       what runs in the confined process, by the standard library alone
 """

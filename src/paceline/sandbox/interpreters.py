@@ -12,6 +12,7 @@ from paceline.errors import SandboxError
 from paceline.sandbox.inside.channel import ASLEEP, BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.interpreter import HEADER
 from paceline.sandbox.inside.serving import ANSWERED, CLOCK, CLOSED, TIMEOUT
+from paceline.sandbox.kept_memory import resident_bytes
 from paceline.sandbox.local import ATTEMPTS, GRACE_SECONDS, START_SECONDS, LocalSandbox, Zygote, ZygoteError
 from paceline.sandbox.outcomes import TOO_MANY_FILES, signal_name
 from paceline.sandbox.programs import CodeResult, Limits
@@ -19,6 +20,8 @@ from paceline.sandbox.programs import CodeResult, Limits
 WHOLE_LIFE = 10**6  # Seconds of processor time of an interpreter; each call has a limit of its own
 SOURCE_BYTES = 1 << 16
 """Largest code: it fits into a socket's buffer, so that sending never waits for an interpreter that does not read."""
+BUSY = 3
+"""Code that computes may take so many times its seconds on the clock, as others use the processor too."""
 CUT_LINE = 64  # Bytes of the line that says how much was left out of an output
 
 
@@ -47,12 +50,16 @@ class LocalInterpreter:
         self._lock = threading.Lock()
         """Held while the zygote is taken or given back."""
         self._is_running, self._is_closed = False, False
+        self._bare_bytes = 0
+        """Memory of the interpreter before its first code."""
+        self._file_bytes = 0
+        """Its files that lie in memory, after the latest code."""
 
     def run(self, source: str) -> CodeResult:
         """Run one piece of code to its end; wait for a free slot, and release it while the code sleeps.
 
         Raises:
-            SandboxError: the sandbox failed, was too slow to tell, or the interpreter is closed.
+            SandboxError: the sandbox failed, or the interpreter is closed.
         """
         data = source.encode("utf-8", "surrogatepass")
         if len(data) > SOURCE_BYTES:
@@ -62,6 +69,9 @@ class LocalInterpreter:
             is_whole = False
             try:
                 result, goes_on = self._ask(zygote, code, data, go_to_bed)
+                if goes_on and (reason := self._refusal(zygote)) is not None:
+                    _is_ended(zygote)
+                    result, goes_on = CodeResult(output="", ended=reason, seconds=result.seconds), False
                 is_whole = True
             except (ZygoteError, BrokenChannelError, OSError) as error:
                 raise SandboxError(f"the sandbox failed while it ran code: {error or 'no answer in time'}") from error
@@ -112,7 +122,9 @@ class LocalInterpreter:
                 failures.append(str(error))
                 continue
             try:
-                return zygote, _begin(zygote, self._limits, self._content)
+                code = _begin(zygote, self._limits, self._content)
+                self._bare_bytes = resident_bytes(zygote.pid)
+                return zygote, code
             except (BrokenChannelError, OSError) as error:
                 failures.append(str(error) or "no answer in time")
                 self._sandbox.give_back(zygote, is_whole=False)
@@ -122,16 +134,17 @@ class LocalInterpreter:
         self, zygote: Zygote, code: socket.socket, data: bytes, on_sleep: Callable[[], None]
     ) -> tuple[CodeResult, bool]:
         """Run one piece of code; returns its outcome, and True if the interpreter goes on."""
-        limits = self._limits
-        zygote.channel.settimeout(limits.wall_seconds + GRACE_SECONDS)
-        send_message(zygote.channel, {"seconds": limits.seconds, "wall_seconds": limits.wall_seconds})
+        limits, busy_seconds = self._limits, BUSY * self._limits.wall_seconds
+        zygote.channel.settimeout(busy_seconds + GRACE_SECONDS)
+        allowed = {"seconds": limits.seconds, "wall_seconds": limits.wall_seconds, "busy_seconds": busy_seconds}
+        send_message(zygote.channel, allowed)
         with contextlib.suppress(BrokenPipeError):  # it has ended in the meantime, and the zygote will say how
             code.sendall(len(data).to_bytes(8, "big") + data)
         answer = b""
         is_asleep = False
         listened = [zygote.channel, code]
         while not self._is_complete(answer):
-            ready, _, _ = select.select(listened, [], [], limits.wall_seconds + GRACE_SECONDS)
+            ready, _, _ = select.select(listened, [], [], busy_seconds + GRACE_SECONDS)
             if zygote.channel in ready:
                 told = receive_message(zygote.channel)
                 if told != ASLEEP:
@@ -151,13 +164,18 @@ class LocalInterpreter:
             told = receive_message(zygote.channel)
         if told.get("how") != ANSWERED:  # its end crossed with its answer
             return self._ended(told, is_asleep=True), False
-        seconds = float(told["seconds"])
+        seconds, self._file_bytes = float(told["seconds"]), int(told["files"])
         length, failed = HEADER.unpack(answer[: HEADER.size])
         if length + HEADER.size != len(answer) or failed > 1:
             _is_ended(zygote)
             return CodeResult(output="", ended="ended: the code wrote into its descriptor 3", seconds=seconds), False
         output = answer[HEADER.size :].decode("utf-8", "replace")
         return CodeResult(output=output, failed=bool(failed), seconds=seconds), True
+
+    def _refusal(self, zygote: Zygote) -> str | None:
+        """Return why the interpreter must not keep what it holds; None: it may."""
+        held = resident_bytes(zygote.pid) - self._bare_bytes + self._file_bytes
+        return self._sandbox.keep(zygote, max(0, held))
 
     def _is_complete(self, answer: bytes) -> bool:
         """Return True if no more is to come, or more than there can be."""
@@ -168,11 +186,11 @@ class LocalInterpreter:
 
     def _ended(self, told: dict[str, Any], *, is_asleep: bool) -> CodeResult:
         how, code, limits = told.get("how"), told.get("code"), self._limits
-        if how == CLOCK and not is_asleep:
-            raise ZygoteError(f"code got {told['seconds']:.1f} s of the processor in {limits.wall_seconds:g} s")
         ends = {
             TIMEOUT: f"stopped after {limits.seconds:g} s of processor time",
-            CLOCK: f"stopped after {limits.wall_seconds:g} s, asleep",
+            CLOCK: f"stopped after {limits.wall_seconds:g} s, asleep"
+            if is_asleep
+            else f"stopped after {BUSY * limits.wall_seconds:g} s",
             "exited": f"ended with exit status {code}",
             "signalled": f"ended by {signal_name(code)}" if isinstance(code, int) else "",
             "threads": "stopped for too many threads",

@@ -24,6 +24,7 @@ from paceline.sandbox.inside.channel import (
     receive_message,
     send_message,
 )
+from paceline.sandbox.kept_memory import refusal, shared_mb
 from paceline.sandbox.outcomes import Reply, execution_of
 from paceline.sandbox.programs import Execution, Job
 
@@ -188,6 +189,9 @@ class LocalSandbox:
         self._busy: set[Zygote] = set()
         self._interpreters: set[Zygote] = set()
         self._most_interpreters = 0
+        self._kept = dict[Zygote, int]()
+        """Bytes that interpreters keep while they wait for code."""
+        self._share_mb = shared_mb()
         self._free = threading.Semaphore(self.slots)
         self._beds = threading.Semaphore(SLEEPERS)
         self._lock = threading.Lock()
@@ -295,11 +299,21 @@ class LocalSandbox:
             self._most_interpreters = max(self._most_interpreters, len(self._interpreters))
         return zygote
 
+    def keep(self, zygote: Zygote, nbytes: int) -> str | None:
+        """Note what an interpreter keeps until its next code; returns why it must not, None where it may."""
+        with self._lock:
+            others = sum(kept for one, kept in self._kept.items() if one is not zygote)
+            reason = refusal(nbytes, by_all=others + nbytes, share_mb=self._share_mb)
+            if reason is None:
+                self._kept[zygote] = nbytes
+            return reason
+
     def give_back(self, zygote: Zygote, *, is_whole: bool) -> None:
         """Give back what was taken; one that is not whole is ended."""
         with self._lock:
             self._busy.discard(zygote)
             self._interpreters.discard(zygote)
+            self._kept.pop(zygote, None)
             is_kept = is_whole and not self._closed and len(self._idle) < max(self.slots, self._most_interpreters)
             if is_kept:
                 self._idle.append(zygote)

@@ -26,12 +26,12 @@ from paceline.data.extraction.thinking import (
     ThoughtReader,
     opening_thought,
 )
+from paceline.data.harmless import ChatTokenizer
 from paceline.engines import Request, Sampled, Sampling, TrainedEngine, sample_key
 from paceline.engines.requests import texts_of
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.endpoint.serving import LOOK_SECONDS
-from paceline.environments.harmless import ChatTokenizer
 from paceline.environments.tokens import TurnTokens, plain_prompt
 from paceline.errors import ConfigError, ModelError
 from paceline.serving.generations import Generation, Generations

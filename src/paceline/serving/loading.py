@@ -60,7 +60,7 @@ def load(
     with loading():
         from torch import Tensor
 
-        from paceline.environments.harmless import ChatTokenizer
+        from paceline.data.harmless import ChatTokenizer
         from paceline.environments.tokens import TurnTokens
         from paceline.models.loading import load_model
         from paceline.models.pretrained import end_token_ids, load_tokenizer

@@ -49,8 +49,8 @@ class Backend(Protocol):
     def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
         """A held-out set with the weights as they are."""
 
-    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
-        """Begin a checkpoint of this moment below `root`; those in `protected` stay, however many come after them.
+    def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
+        """Begin a checkpoint of this moment below `root`; those of the steps `protected` stay, however many follow.
 
         It may be written while steps follow. The one before it must have been asked for by `saved`. Returns what a
         person should know of it.
@@ -133,7 +133,7 @@ class OneProcess(Backend):
         return evaluator.evaluate(self.engine, step=step)
 
     @override
-    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
         return self.trainer.save(root, state, protected)
 
     @override

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from paceline import __version__
+from paceline.base_directory import local_path
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import write_or_explain
 from paceline.config.sections import Config
@@ -47,7 +48,7 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
     sources = [_source(address) for address in config.data.datasets]
     joined = Source(label=", ".join(source.label for source in sources))
     has_template, missing = (folder / "chat_template.jinja").is_file(), config.data.system_prompt_file
-    if missing is not None and not Path(missing).is_file():
+    if missing is not None and not local_path(missing).is_file():
         prompting = Prompting(has_chat_template=has_template, missing_file=Path(missing).name)
     else:
         system = system_prompt(config.data, default_system_prompt(config.rewards.functions))
@@ -130,7 +131,7 @@ def write_card(facts: CardFacts, folder: Path) -> Path:
 
 
 def _source(address: str) -> Source:
-    return named(address, is_local=lambda name: Path(name).expanduser().exists())
+    return named(address, is_local=lambda name: local_path(name).exists())
 
 
 def _measured(record: Record) -> Measured:

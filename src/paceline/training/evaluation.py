@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from paceline.data.extraction.answers import final_answer
 from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.engines import Engine, Sampling
-from paceline.errors import DataError
+from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import CHANGING, detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
-from paceline.reports.format import count, percent_interval
+from paceline.reports.format import count, percent_interval, sample_size
 from paceline.reports.page.headline import is_right_leniently
 from paceline.rewards.function import RIGHT, RewardFunction, right_of
 from paceline.rewards.judges.settings import spending_metrics
@@ -21,6 +21,7 @@ from paceline.rewards.scoring.scores import check_failure_rate
 from paceline.rewards.selecting import has_format, stated_answer
 from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws
+from paceline.training.rollouts.episodes import ends_without_reward
 from paceline.training.rollouts.rounds import score_completed
 from paceline.types import Completion, Task
 
@@ -72,7 +73,6 @@ class AccuracyEvaluator:
         early = early_start(self.function, self.tasks)
         completed = complete(engine, drawn, self.sampling, draws, self.conversations, early)
         scores = score_completed(self.function, completed, self.conversations, timeout=self.reward_timeout)
-        check_failure_rate(scores, limit=self.max_failure_rate)
         episodes = [answer.episode for one in completed for answer in one.completions]
         values: Sequence[float | None] = [None if one is None else one.reward for one in episodes]
         notes: Sequence[str | None] = [None if one is None else one.failure for one in episodes]
@@ -94,10 +94,7 @@ class AccuracyEvaluator:
             )
             for one, part in zip(completed, parts, strict=True)
         )
-        if not any(outcome.graded for outcome in outcomes):
-            name = next(iter(self.function), "its environment")
-            raise DataError(f"{self.name}: {name} could grade no task; are there gold answers? see --answer-column")
-        return AccuracyResult(
+        result = AccuracyResult(
             name=self.name,
             step=step,
             outcomes=outcomes,
@@ -106,6 +103,27 @@ class AccuracyEvaluator:
             reads_answers=bool(self.function),
             seconds=time.perf_counter() - started,
         )
+        try:
+            check_failure_rate(scores, limit=self.max_failure_rate)
+            self._check_graded(result)
+        except PacelineError as error:
+            error.kept = result
+            raise
+        return result
+
+    def _check_graded(self, result: "AccuracyResult") -> None:
+        if any(outcome.graded for outcome in result.outcomes):
+            return
+        ends = ends_without_reward(
+            [one for outcome in result.outcomes for one in outcome.completions],
+            max_completion_length=self.sampling.max_completion_length,
+            max_turns=None if self.conversations is None else self.conversations.limits.turns,
+        )
+        if ends is None or self.function:
+            name = next(iter(self.function), "its environment")
+            raise DataError(f"{self.name}: {name} could grade no task; are there gold answers? see --answer-column")
+        how, remedies = ends
+        raise TrainingError(f"{self.name}: no conversation got a reward: {how}", remedies=remedies)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,6 +193,7 @@ class AccuracyResult:
             "set": self.name,
             "step": self.step,
             "n": len(graded),
+            "tasks": len(self.outcomes),
             "correct": sum(outcome.correct for outcome in graded),
             "accuracy": accuracy.value,
             "ci_low": accuracy.low,
@@ -217,8 +236,12 @@ class AccuracyResult:
         """The accuracy with its interval, the set, and of how many tasks."""
         return (
             f"held-out accuracy after step {self.step}: {self.shown()} "
-            f"({self.name}, n = {len(self.outcomes)}, {self.seconds:.1f} s)"
+            f"({self.name}, {self.sample_size()}, {self.seconds:.1f} s)"
         )
+
+    def sample_size(self) -> str:
+        """Tasks that were graded, and how many of them all failed."""
+        return sample_size(sum(outcome.graded > 0 for outcome in self.outcomes), len(self.outcomes))
 
     def verdicts(self) -> dict[str, int]:
         """Numbers of completions: right, wrong and without an answer are all that were graded, each of them once.

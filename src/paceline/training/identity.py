@@ -6,19 +6,19 @@ unnoticed.
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from paceline import __version__
+from paceline.base_directory import local_path
 from paceline.checkpoints.digests import TasksDigest, tasks_difference, tasks_digest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.changing import Difference, changes_what_is_computed, differences, plain_options, refuse_changes
 from paceline.config.flat_yaml import to_yaml
-from paceline.config.reading import options, served_model
+from paceline.config.reading import served_model
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.metrics.definitions import Record
@@ -27,15 +27,39 @@ from paceline.rewards.model_files import reward_model_files, sampled_digest
 from paceline.rewards.resolving import source_files
 from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.rollouts.conversations import Conversations
+from paceline.training.setup.file_names import recorded_base
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.types import Task
 
-EXPLAIN = frozenset(option.name for option in options() if option.section == "data") | {
-    *("model", "reward_funcs", "eval_size"),
+IdentityPart = Literal[
+    "training rows",
+    "training messages",
+    "held-out rows",
+    "held-out messages",
+    "prompts",
+    "model",
+    "model settings",
+    "environments",
+]
+"""What a change of an option may change of a run's files as they are read: which rows are taken, what is read from a
+row, how the chat template shows it, and the rest."""
+MESSAGES: tuple[IdentityPart, ...] = ("training messages", "held-out messages", "prompts")
+ROWS: tuple[IdentityPart, ...] = ("training rows", "held-out rows")
+EXPLAINED: Mapping[str, tuple[IdentityPart, ...]] = {
+    **dict.fromkeys(("dataset", "dataset_split", "dataset_size", "eval_share", "seed", "on_bad_row"), ROWS),
+    **dict.fromkeys(("eval_dataset", "eval_split", "eval_size"), ("held-out rows",)),
+    **dict.fromkeys(("prompt_column", "answer_column", "system_prompt"), MESSAGES),
+    **dict.fromkeys(("enable_thinking", "chat_template_kwargs"), ("prompts",)),
+    **dict.fromkeys(("max_prompt_length", "long_prompts"), MESSAGES),
+    "reward_funcs": MESSAGES,  # they choose the system message that is there by default
+    "model": ("model", "model settings", "prompts"),
+    "trust_remote_code": ("model settings",),
+    "environment": ("environments", *MESSAGES),
+    "sandbox": ("environments",),
 }
-"""Options whose change, itself asked for by name, makes other tasks of the same files."""
-EXPLAIN_ENVIRONMENTS = frozenset({"environment", "sandbox"})
-"""Options whose change makes other environments of the same code."""
+"""By option, the parts that its change, itself asked for by name, explains. Every other change of a file is refused."""
+CONFIG_SETTING = "config.json: "
+"""What the name of a model's digest begins with that is a setting of its configuration."""
 SAMPLED_NUMBERS = 1000
 PLACE_SETTINGS = ("_name_or_path", "transformers_version")
 """Settings of a model's configuration that tell where it lies and what wrote it."""
@@ -90,7 +114,7 @@ def model_digests(
         settings = AutoConfig.from_pretrained(
             place.base, trust_remote_code=config.model.trust_remote_code
         ).to_diff_dict()
-        folders = [Path(place.base).expanduser(), *([] if place.adapter is None else [place.adapter])]
+        folders = [local_path(place.base), *([] if place.adapter is None else [place.adapter])]
         found = {file.name: sampled_digest(file) for folder in folders for file in sorted(folder.glob("*.safetensors"))}
     else:
         settings = {key: one for key, one in model.config.to_diff_dict().items() if key not in SAVED_SETTINGS}
@@ -107,7 +131,7 @@ def model_digests(
         "special tokens": tokenizer.special_tokens_map,
         "chat template": tokenizer.chat_template,
     }
-    shown = {f"config.json: {key}": _json(value) for key, value in settings.items() if key not in PLACE_SETTINGS}
+    shown = {f"{CONFIG_SETTING}{key}": _json(value) for key, value in settings.items() if key not in PLACE_SETTINGS}
     hashed = {name: hashlib.sha256(_json(part).encode()).hexdigest()[:16] for name, part in parts.items()}
     return shown | found | hashed
 
@@ -131,6 +155,35 @@ def environment_digests(conversations: Conversations | None) -> dict[str, dict[s
 
 def _json(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
+
+
+def explained(changed: Collection[str], config: Config) -> frozenset[IdentityPart]:
+    """Return the parts that may be otherwise because the options of the names `changed` are.
+
+    Where rows may be left out, for their length or as they are bad, what changes messages changes rows too.
+    """
+    parts = {part for option in changed for part in EXPLAINED.get(option, ())}
+    data = config.data
+    if data.long_prompts != "error" or data.on_bad_row == "skip" or {"long_prompts", "on_bad_row"} & {*changed}:
+        parts |= {"training rows"} if parts & {"training messages", "prompts"} else set()
+        parts |= {"held-out rows"} if parts & {"held-out messages", "prompts"} else set()
+        if data.on_bad_row == "skip" and "eval_reward_func" in changed:  # which rows are bad, it says
+            parts.add("held-out rows")
+    return frozenset(parts)
+
+
+def identity_of(config: Config, inputs: RunInputs) -> Record:
+    """Return the record of a run without a change."""
+    return {
+        "paceline": __version__,
+        "options": plain_options(config),
+        "dataset": asdict(tasks_digest(inputs.tasks.tasks)),
+        "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},
+        "model": dict(inputs.model_digests),
+        "graders": graders(config),
+        "environments": environment_digests(inputs.conversations),
+        "changes": [],
+    }
 
 
 def find_change(before: Record, config: Config, inputs: RunInputs, *, override: Collection[str]) -> RunChange | None:
@@ -166,16 +219,7 @@ def write_identity(
     Rollouts sampled later are removed first. A run that is killed in between is not yet changed, and asks for the same
     `--override` again.
     """
-    now = {
-        "paceline": __version__,
-        "options": plain_options(config),
-        "dataset": asdict(tasks_digest(inputs.tasks.tasks)),
-        "eval_dataset": {name: asdict(tasks_digest(tasks)) for name, tasks in _held_out(inputs).items()},
-        "model": dict(inputs.model_digests),
-        "graders": graders(config),
-        "environments": environment_digests(inputs.conversations),
-        "changes": [],
-    }
+    now = identity_of(config, inputs) | {"base": recorded_base(run_dir.path)}
     before = before or {}
     if change is None:
         if now.keys() - before.keys():  # a run of an older version is held to it from here on
@@ -210,23 +254,30 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
             is_model = others[0] in config.rewards.reward_models or served_model(others[0]) is not None
             how = "has other files than it had" if is_model else "is of a file with other content than it had"
             changed[option] = f"{others[0]} {how}" + _more(len(others) - 1)
-    changed_options = {one.option for one in differences(before["options"], plain_options(config))}
-    if not changed_options & EXPLAIN_ENVIRONMENTS:
+    parts = explained({one.option for one in differences(before["options"], plain_options(config))}, config)
+    if "environments" not in parts:
         changed |= _changed_environments(before.get("environments", {}), environment_digests(inputs.conversations))
-    if changed_options & EXPLAIN:
-        return changed
     now = inputs.model_digests
     was = before.get("model", now)
     others = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
     # prompts are others under another chat template or with other tools, which are named themselves
-    rendered = "chat template" not in others and "environment" not in changed
-    if "dataset" in before and (
-        what := tasks_difference(TasksDigest.read(before["dataset"]), inputs.tasks.tasks, rendered=rendered)
-    ):
+    is_shown_otherwise = "chat template" in others or "environment" in changed or "prompts" in parts
+    others = [
+        name
+        for name in others
+        if "model" not in parts and not ("model settings" in parts and name.startswith(CONFIG_SETTING))
+    ]
+
+    def difference(recorded: Record, tasks: Sequence[Task], messages: IdentityPart) -> str | None:
+        compared = "columns" if messages in parts else "messages" if is_shown_otherwise else "prompts"
+        return tasks_difference(TasksDigest.read(recorded), tasks, compared=compared)
+
+    recorded = None if "training rows" in parts else before.get("dataset")
+    if recorded is not None and (what := difference(recorded, inputs.tasks.tasks, "training messages")):
         changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
     for name, tasks in _held_out(inputs).items():
-        held_out = before.get("eval_dataset", {}).get(name)
-        if held_out is not None and (what := tasks_difference(TasksDigest.read(held_out), tasks, rendered=rendered)):
+        recorded = None if "held-out rows" in parts else before.get("eval_dataset", {}).get(name)
+        if recorded is not None and (what := difference(recorded, tasks, "held-out messages")):
             changed["eval_dataset"] = f"{name} {what}"
     if others:
         changed["model"] = f"{config.model.model} has another {others[0]} than it had" + _more(len(others) - 1)

@@ -5,7 +5,7 @@ The page is written anew as often as is nearly free.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -108,15 +108,20 @@ class CommandLine:
         *,
         total_steps: int,
         done: int,
+        name: str = "",
         reword: Callable[[str], str] = str,
     ) -> None:
         """`done` of `total_steps` steps are behind. Within `with` the screen stands.
+
+        `name` is how the run's user names `directory`; empty: by its path.
 
         `reword` makes of a sentence that names options one in the words of the door.
         """
         self._reword = reword
         memory = None if config.cluster.cluster else partial(used_memory, choose_device(config.model))
-        self.display = RunDisplay(console, name=str(directory), total_steps=total_steps, done=done, memory=memory)
+        self.display = RunDisplay(
+            console, name=name or str(directory), total_steps=total_steps, done=done, memory=memory
+        )
         self.report = RunningReport(directory, notify=self.notify)
         self._timetable = Timetable(
             eval_steps=config.evaluation.eval_steps, save_steps=config.loop.save_steps, total_steps=total_steps
@@ -135,6 +140,7 @@ class CommandLine:
     def start(self, run: Run, trackers: Trackers) -> None:
         """Show what the run has come to."""
         self._trackers = trackers
+        self.display.plan(asdict(run.inputs.plan))
         self.display.watched.recall(run.run_dir.metrics(), run.run_dir.evals())
 
     def begin(self, steps_done: int) -> Requests:
@@ -154,9 +160,8 @@ class CommandLine:
     def evaluated(self, results: Sequence[EvalResult]) -> Requests:
         """One sentence per set, its numbers under its name, and the page."""
         for one in results:
-            self.notify(one.describe())
             record = one.record()
-            self.display.evaluation(record)
+            self.display.evaluation(record, self._reword(one.describe()))
             self._trackers.log(flat_numbers({"eval": {one.name: record}}), one.step)
         self.report.refresh()
         return Requests()

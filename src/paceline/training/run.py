@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from paceline.metrics.definitions import OPTIONAL, Record, check_record
 from paceline.reports.trackers.opening import Trackers
 from paceline.runtime.activity import ACTIVITY, RUN, trace
 from paceline.training.backend import Backend
+from paceline.training.evaluation import AccuracyResult
 from paceline.training.guards import NOT_FINITE, Guards
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import first_look, step_clock, step_warnings
@@ -94,8 +94,8 @@ class Run:
     """Seconds that the run waited for checkpoints."""
     clocked_until: float | None = None
     """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
-    protected: set[Path] = field(default_factory=set)
-    """Checkpoints that stay, however many come after them."""
+    protected: set[int] = field(default_factory=set)
+    """Steps whose checkpoints stay, however many come after them."""
 
 
 @contextmanager
@@ -216,11 +216,21 @@ def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
     step = run.state.step
     ACTIVITY.begin(f"evaluation after step {step}")
     with ACTIVITY.span(RUN, f"evaluate {step}"):
-        results = [run.backend.evaluate(evaluator, step=step) for evaluator in evaluators]
+        try:
+            results = [run.backend.evaluate(evaluator, step=step) for evaluator in evaluators]
+        except PacelineError as error:
+            keep_given_up(run.run_dir, error)
+            raise
     for result in results:
         run.run_dir.write_eval_completions(result.name, result.step, result.completion_records())
         run.run_dir.append_eval(timed(result.record()))
     return results
+
+
+def keep_given_up(run_dir: RunDir, error: PacelineError) -> None:
+    """Write the completions of an evaluation that an error gave up, without a number of it."""
+    if isinstance(error.kept, AccuracyResult):
+        run_dir.write_eval_completions(error.kept.name, error.kept.step, error.kept.completion_records())
 
 
 def timed(record: dict[str, Any]) -> dict[str, Any]:

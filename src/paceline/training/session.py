@@ -12,6 +12,7 @@ from typing import Self
 from rich.console import Console
 
 from paceline.checkpoints.endings import ending_of, write_ending
+from paceline.checkpoints.existing_runs import holds_work
 from paceline.checkpoints.finding import (
     Checkpoint,
     free_name,
@@ -46,6 +47,7 @@ from paceline.training.plan.batches import describe
 from paceline.training.records import run_sentences
 from paceline.training.rollout_journal import Journal, of_these_tasks
 from paceline.training.run import START, Observer, Run, notify, save_last
+from paceline.training.setup.file_names import run_base, same_names
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import COMMAND_LINE_VOICE, RunRequest, Voice
 
@@ -65,6 +67,7 @@ class RunSession:
         """`voice`: how the door speaks, on the console and of the end in the run directory."""
         self._voice = voice
         self.config, self.inputs, self.output_dir = request.config, inputs, request.output_dir
+        self._shown = request.shown
         self.checkpoint: Checkpoint | None = None
         """Where the run continues; None: at its first step."""
         self.signal: str | None = None
@@ -100,7 +103,10 @@ class RunSession:
             if before is None:  # killed before it was written, or begun by an older version
                 options = parse_yaml((run_dir.path / "config.yaml").read_text(encoding="utf-8-sig"), "config.yaml")
                 before = {"options": plain_options(build_config(options))}
-            self._change = find_change(before, self.config, self.inputs, override=self._override)
+            recorded = same_names(before["options"], run_base(run_dir.path), plain_options(self.config))
+            self._change = find_change(
+                {**before, "options": recorded}, self.config, self.inputs, override=self._override
+            )
             self._sentences += damaged
             if found is None:
                 self._sentences.append("no checkpoint was written yet: the run starts again from its first step")
@@ -129,7 +135,7 @@ class RunSession:
         ending = ending_of(
             said,
             step=self.run.state.step if hasattr(self, "run") else self.done,
-            resume=self._voice.resume(self.output_dir),
+            resume=self._voice.resume(self._shown) if holds_work(self.output_dir) else "start it again",
             interrupt=self.interrupt,
             signal=self.signal,
         )
@@ -144,7 +150,15 @@ class RunSession:
     def command_line(self, console: Console) -> CommandLine:
         """Return the observer that shows this run on a console."""
         total, done, reword = self.inputs.total_steps, self.done, self._voice.reword
-        return CommandLine(console, self.config, self.output_dir, total_steps=total, done=done, reword=reword)
+        return CommandLine(
+            console,
+            self.config,
+            self.output_dir,
+            name=str(self._shown),
+            total_steps=total,
+            done=done,
+            reword=reword,
+        )
 
     def start(
         self,
@@ -237,7 +251,7 @@ class RunSession:
                 self.interrupt = stop.received
             except GraceOver as over:
                 left = f"the last checkpoint is that of step {run.saved_step}"
-                left = "there is no checkpoint yet, so the run begins anew" if run.saved_step is None else left
+                left = "there is no checkpoint yet" if run.saved_step is None else left
                 raise GraceOver(str(over), left) from None
             finally:
                 self.signal = stop.received
@@ -266,13 +280,14 @@ class RunSession:
         paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
         summarise(run.run_dir, final_step=step, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
         card = write_card(card_facts(run.run_dir, run.config, final, step=step), final)
+        page = draw_page(self.output_dir)
         # what is copied from here is on a line of its own
         for line in (
-            f"model   {final} (its card: {card.name})",
-            f"report  {draw_page(self.output_dir)}",
+            f"model   {self._shown / FINAL} (its card: {card.name})",
+            f"report  {self._shown / page.name if isinstance(page, Path) else page}",
             "next    what it wrote, and what was optimised:",
-            f"paceline rollouts {self.output_dir}",
-            f"paceline explain {self.output_dir}",
+            f"paceline rollouts {self._shown}",
+            f"paceline explain {self._shown}",
         ):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -346,7 +361,7 @@ def train(
     Raises:
         ProcessLost: one attempt too many ended so, or the first one before there was a run directory.
     """
-    cluster, output_dir, remedy = request.config.cluster, request.output_dir, voice.resume(request.output_dir)
+    cluster, output_dir, remedy = request.config.cluster, request.output_dir, voice.resume(request.shown)
     restarts, most = 0, cluster.max_restarts if cluster.cluster else 0
     while True:
         try:

@@ -1,11 +1,13 @@
 """One turn of the loop, for ours and for a loop of a program's own: first `sample`, then `update`, then `finish`."""
 
+import json
 from collections.abc import Sequence
 
-from paceline.errors import ConfigError, TrainingError
+from paceline.errors import ConfigError, PacelineError, TrainingError
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.rollout_journal import SampledStep
 from paceline.training.rollouts.grouping import as_changed
+from paceline.training.rollouts.restoring import restorable_lines
 from paceline.training.run import Run, StepClock, after_step, record_step
 from paceline.types import RolloutGroup
 
@@ -32,10 +34,20 @@ class Step:
         if self._sampled is None:
             with self._clock.phase("wait", "sample"):
                 found = self._run.journal.read(self.number)
-                self._sampled = found or self._run.backend.sample(self.number)
+                self._sampled = found or self._newly_sampled()
             if found is not None:
                 self._clock.add_earlier("wait", found.seconds)
         return self._sampled.batch.groups
+
+    def _newly_sampled(self) -> SampledStep:
+        """Sample the step; the conversations that gave it up stay in `rollouts/` until the run is resumed."""
+        try:
+            return self._run.backend.sample(self.number)
+        except PacelineError as error:
+            if isinstance(error.kept, tuple):
+                records = map(json.loads, restorable_lines(error.kept))
+                self._run.run_dir.write_rollouts(self.number, records)
+            raise
 
     def update(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Compute old logprobs, loss and gradient, and let AdamW update the weights; `groups` may be changed ones.

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, get_scheduler
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_weights
 from paceline.checkpoints.saving import CheckpointWriter, TokenizerFiles, take_checkpoint
+from paceline.config.reading import scheduler_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.models.activation_checkpointing import Activations
@@ -119,7 +120,7 @@ class Trainer:
             learner.sync_reference()
         return stats, rate
 
-    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
         """Begin a checkpoint of all that the next step depends on: weights, optimiser, counts.
 
         Raises:
@@ -238,12 +239,15 @@ def make_trainer(
         policy_loss=overrides.policy_loss or own_policy_loss(config.loss),
         ranks=ranks,
     )
-    rate = None
+    rate, updates = None, run_size.total_steps * updates_per_step(config)
     if overrides.make_scheduler is not None:
-        updates = run_size.total_steps * updates_per_step(config)
         rate = SteppedRate(learner.optimizer, overrides.make_scheduler(learner.optimizer, updates))
+    elif optim.lr_scheduler is not None:
+        rate = SteppedRate(learner.optimizer, make_scheduler(optim.lr_scheduler, learner.optimizer, total=updates))
     if checkpoint is not None:
         _go_on(learner, checkpoint)
+        if rate is not None:
+            rate.go_to(checkpoint.state.step * updates_per_step(config))
     is_locked = policy.model.device.type == "cuda"
     staging = StagingBuffers(partial(free_memory, torch.device("cpu")), is_locked=is_locked)
     return Trainer(
@@ -257,6 +261,27 @@ def make_trainer(
         tokenizer_files=TokenizerFiles(tokenizer),
         recomputing=recomputing,
     )
+
+
+def make_scheduler(text: str, optimizer: torch.optim.Optimizer, *, total: int) -> Any:
+    """Make transformers' scheduler for `total` updates, as `--lr-scheduler` says it; call `step()` after each.
+
+    Raises:
+        ConfigError: transformers cannot make it of these parameters.
+    """
+    name, parameters = scheduler_of(text)
+    warmup = cast(float, parameters.pop("warmup", 0))
+    try:
+        return get_scheduler(
+            name,
+            optimizer,
+            # in transformers' sense: from 1 on a number, below 1 a share, rounded up
+            num_warmup_steps=math.ceil(warmup * total) if 0 < warmup < 1 else int(warmup),
+            num_training_steps=total,
+            scheduler_specific_kwargs=parameters,
+        )
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise ConfigError(f"--lr-scheduler must be such that it can be made, got {text}: {error}") from error
 
 
 def updates_per_step(config: Config) -> int:
@@ -282,7 +307,8 @@ def _models(
     Ranks read their parts alone; of a program's own model each has all of it, and leaves its part.
     """
     place, seed = None if checkpoint is None else checkpoint.model, config.loop.seed
-    adapter = config.lora if overrides.adapter is None else overrides.adapter
+    # a PeftModel has the adapter that the options describe
+    adapter = overrides.adapter or (None if hasattr(overrides.model, "peft_config") else config.lora)
     mesh = ranks.parallel_layout if isinstance(ranks.parallel_layout, MeshLayout) else None
     measure: Callable[[], Activations]
     reference: Loaded | None = None

@@ -8,6 +8,7 @@ weight_sync.py     trained weights to the samplers, with fingerprints
 staleness.py       which step is sampled next and from which weights: asynchronous running as arithmetic
 sampler_thread.py  the thread that samples ahead, and its counterpart that takes turns
 backend.py         the backend as the loop sees it, and the two ways of weights that it knows
+placement.py       what actors take of a cluster, whether they have room, and where they are
 ray.py             workers that are actors of Ray
 torchrun/          workers that are ranks of torchrun, accelerate or Slurm
 """

@@ -222,7 +222,7 @@ class WorkerBackend(Backend):
         return cast(EvalResult, self._begun.measure(lambda: evaluator.evaluate(engine, step=step)))
 
     @override
-    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
         """Have the trainers write a checkpoint below `root`, which must be their path too.
 
         A run that goes on from it has none of the weights before it, so what is sampled from those is committed first.

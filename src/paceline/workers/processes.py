@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paceline.checkpoints.existing_runs import holds_work
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
 from paceline.errors import DONE, INTERRUPTED, ConfigError
@@ -133,6 +134,6 @@ def saying_how_to_resume(request: RunRequest, voice: Voice) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        has_begun = (request.output_dir / "config.yaml").is_file()
-        how = f"go on with {voice.resume(request.output_dir)}" if has_begun else "the run had not begun"
+        has_work = holds_work(request.output_dir)
+        how = f"go on with {voice.resume(request.shown)}" if has_work else "no step had finished; start it again"
         raise KeyboardInterrupt("; ".join([*map(str, interrupt.args), how])) from None

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ if "ray" not in sys.modules:
 
 import numpy as np
 import ray
+import torch
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from paceline.base_directory import base_directory, hold_base
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
@@ -36,6 +38,7 @@ from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.setup.run_inputs import Overrides, RunInputs, RunSize
 from paceline.workers.backend import StoredWeights, WorkerBackend, schedule_sentence
 from paceline.workers.group import Lost, WorkerGroup, Workers
+from paceline.workers.placement import Location, Share, check_room, counted, gpus_of, location_sentences
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
 from paceline.workers.weight_sync import Manifest
@@ -46,6 +49,7 @@ STACKS_SECONDS = 5.0
 """Timeout of a stack dump, in seconds."""
 LOOK_UPS = 4
 """Heartbeats requested within the time that an actor may be silent."""
+
 
 # an option of actors that Ray's own overloads leave out
 _WATCHED = ray.remote(concurrency_groups={"watch": 1})  # type: ignore[call-overload]
@@ -70,6 +74,19 @@ class _Watch:
             write_stacks(Path(folder, "stacks"))
             return Path(folder, "stacks").read_text()
 
+    @ray.method(concurrency_group="watch")
+    def location(self) -> Location:
+        """Machine and device of the actor, once it is there."""
+        gpus = ", ".join(str(one) for one in ray.get_gpu_ids())
+        if gpus and torch.cuda.is_available():
+            device = f"GPU {gpus} ({torch.cuda.get_device_name()})"
+        elif gpus:
+            device = f"a CPU, although Ray gave it GPU {gpus}: torch finds no CUDA device there"
+        else:
+            device = "a CPU"
+        has_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+        return Location(node=str(ray.util.get_node_ip_address()), device=device, has_token=has_token)
+
 
 @_TOLD
 class SamplerActor(_Watch, SamplerWorker):
@@ -78,6 +95,7 @@ class SamplerActor(_Watch, SamplerWorker):
     def __init__(self, config: Config, directory: Path, number: int, overrides: Overrides) -> None:
         """`directory` is what the configuration's paths are relative to."""
         os.chdir(directory)
+        hold_base(directory)
         adapter = overrides.adapter or config.lora
         super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), overrides)
 
@@ -103,6 +121,7 @@ class TrainerActor(_Watch, TrainerWorker):
     ) -> None:
         """Join the other trainers; `meeting` is None for a single one."""
         os.chdir(directory)
+        hold_base(directory)
         ranks: Ranks = ONE_RANK
         if meeting is not None:
             device, size = choose_device(config.model), config.cluster.num_consumers
@@ -115,18 +134,11 @@ class TrainerActor(_Watch, TrainerWorker):
         super().__init__(config, run_size, found, overrides=overrides, ranks=ranks)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
-    """Resources of each actor."""
-
-    cpus: int
-    """CPU cores; also the number of threads unless `--threads` says otherwise."""
-    gpus: int
-
-
 @contextmanager
-def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
+def ray_cluster(options: ClusterConfig, cpus: int) -> Iterator[None]:
     """Connect to the cluster at `ray_address`, or run a cluster on this machine for the duration of the context.
+
+    `cpus`: CPU cores of each actor.
 
     Raises:
         ConfigError: there is no cluster at the address.
@@ -135,7 +147,7 @@ def ray_cluster(options: ClusterConfig, share: Share) -> Iterator[None]:
     if options.ray_address is None:
         # a sampler that was lost may hold its share until it is gone
         actors = 2 * options.num_producers + options.num_consumers
-        own: dict[str, Any] = {"address": "local", "num_cpus": actors * share.cpus, "_node_ip_address": "127.0.0.1"}
+        own: dict[str, Any] = {"address": "local", "num_cpus": actors * cpus, "_node_ip_address": "127.0.0.1"}
         ray.init(include_dashboard=False, **own, **common)
     else:
         try:
@@ -229,7 +241,7 @@ class RayWorkers(Workers):
         remote = kind.options(**options, scheduling_strategy="SPREAD" if spread else "DEFAULT").remote
 
         def start(number: int) -> WatchedActor:
-            actor = remote(config, Path.cwd(), number, *arguments)
+            actor = remote(config, base_directory(), number, *arguments)
             return WatchedActor(f"{who} {number}", actor, timeout=config.cluster.actor_timeout)
 
         self._start, self._ended = start, False
@@ -282,6 +294,12 @@ class RayWorkers(Workers):
         for one in self._actors:
             one.end()
 
+    def locations(self) -> Iterator[tuple[str, Location]]:
+        """Name and location of each actor; one that is lost at its start has none and is replaced later."""
+        for one in self._actors:
+            with suppress(RayActorError, RayTaskError, GetTimeoutError):
+                yield one.name, ray.get(one.actor.location.remote(), timeout=START_SECONDS)
+
 
 @contextmanager
 def on_a_cluster(
@@ -306,21 +324,41 @@ def on_a_cluster(
     # on a cluster of this machine processes share all cores
     here = (os.cpu_count() or 1) // (options.num_producers + options.num_consumers)
     cpus = config.model.threads or (max(1, here) if options.ray_address is None else 1)
-    share = Share(cpus=cpus, gpus=1 if choose_device(config.model).type == "cuda" else 0)
     done, path = (0, None) if checkpoint is None else (checkpoint.state.step, checkpoint.path.absolute())
-    with ray_cluster(options, share), _meeting(options) as meeting:
+    with ray_cluster(options, cpus), _meeting(options) as meeting:
+        share, sampler_share = _shares(config, cpus)
         actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, given, meeting, size, path)
         trainers = WorkerGroup(actors, "trainer")
-        actors = RayWorkers(SamplerActor, "sampler", options.num_producers, share, config, given, spread=True)
-        samplers = WorkerGroup(actors, "sampler")
+        sampling = RayWorkers(SamplerActor, "sampler", options.num_producers, sampler_share, config, given, spread=True)
+        samplers = WorkerGroup(sampling, "sampler")
         weights = StoredWeights(trainers, samplers, done=done)
         task_sampler = make_task_sampler(config, inputs, checkpoint)
         backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=samplers, done=done)
         try:
-            backend.sentences = (_layout(options), *trainers.ask("sentences"))
+            computing = trainers.ask("sentences")
+            locations = (*actors.locations(), *sampling.locations())
+            backend.sentences = (_layout(options), *location_sentences(locations), *computing)
             yield backend
         finally:
             backend.close()
+
+
+def _shares(config: Config, cpus: int) -> tuple[Share, Share]:
+    """What a trainer and a sampler take of the cluster that this process is connected to.
+
+    Raises:
+        ConfigError: it has no room for all of them, or no GPU where one is asked for.
+    """
+    options = config.cluster
+    where = "this machine" if options.ray_address is None else f"the cluster at {options.ray_address}"
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    available = sum(node.get("GPU", 0.0) for node in nodes)
+    if options.ray_address is None and choose_device(config.model).type != "cuda":
+        available = 0.0  # a card that torch cannot use
+    trainer, sampler = gpus_of(config, available=available, where=where)
+    shares = Share(cpus=cpus, gpus=trainer), Share(cpus=cpus, gpus=sampler)
+    check_room(nodes, (options.num_consumers, shares[0]), (options.num_producers, shares[1]), where=where)
+    return shares
 
 
 @contextmanager
@@ -339,9 +377,5 @@ def _meeting(options: ClusterConfig) -> Iterator[Meeting | None]:
 
 def _layout(options: ClusterConfig) -> str:
     where = "a cluster of this machine" if options.ray_address is None else f"the cluster at {options.ray_address}"
-    counted = f"{_count(options.num_producers, 'sampler')} and {_count(options.num_consumers, 'trainer')}"
-    return f"{counted} on {where}; {schedule_sentence(options)}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"one {noun}" if number == 1 else f"{number} {noun}s"
+    workers = f"{counted(options.num_producers, 'sampler')} and {counted(options.num_consumers, 'trainer')}"
+    return f"{workers} on {where}; {schedule_sentence(options)}"

@@ -108,7 +108,7 @@ class TrainerWorker:
         """One bucket of the current weights; the first rank returns it, the others help to gather."""
         return read_bucket(self.trainer.policy.model, names, self._ranks)
 
-    def save(self, root: Path, state: TrainingState, protected: Collection[Path]) -> tuple[str, ...]:
+    def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
         """Begin a checkpoint; returns sentences for the user."""
         return self.trainer.save(root, state, protected)
 

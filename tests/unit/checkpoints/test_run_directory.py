@@ -190,7 +190,7 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file"):
         RunDir.create(tmp_path / "file", CONFIG)
-    with pytest.raises(ConfigError, match=r"cannot be written \(Not a directory\)"):
+    with pytest.raises(ConfigError, match=r"which is a file"):
         RunDir.create(tmp_path / "file" / "run", CONFIG)
 
 

@@ -252,7 +252,14 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
         ("trl dpo --x", "`trl` must be followed by grpo, got 'dpo'"),
         ("accelerate launch --num_procesess 2 train_grpo.py", "did you mean --num_processes?"),
         ("torchrun --nproc_per_node two train_grpo.py", "nproc_per_node must be a whole number"),
-        ("bash run.sh", "`paceline translate` knows ColossalChat's"),
+        ("make train", "`paceline translate` knows ColossalChat's"),
+        (f"{SWIFT} --reward_funcs gsm8k_accuracy", "name a plugin's function as file.py:function"),
+        (
+            f"{SWIFT} --reward_funcs g --external_plugins p.py",
+            "p.py registers it: give the function behind that name as",
+        ),
+        (f"{SWIFT} --use_gym_env true", "--use_gym_env must be left out, got 'true'"),
+        (f"{SWIFT} --multi_turn_func mine", "--multi_turn_func must be left out, got 'mine'"),
     ],
 )
 def test_what_cannot_be_is_refused_with_flag_value_and_remedy(text, sentence):
@@ -276,6 +283,54 @@ def test_a_batch_is_counted_in_prompts_over_all_processes():
     assert found.options["prompts_per_step"] == 4
     assert found.launch == ("--nproc-per-node", "3")
     assert as_shell(found).startswith("torchrun --nproc-per-node 3 -m paceline train ")
+
+
+def test_flags_at_our_defaults_are_written_out():
+    flags = "--learning_rate 1e-6 --temperature 1.0 --num_train_epochs 1 --num_iterations 1 --lora_rank 8"
+    given = translated(f"{SWIFT} --tuner_type lora --beta 0 {flags}").options
+    expected = {"learning_rate": 1e-6, "temperature": 1.0, "num_epochs": 1.0, "num_iterations": 1, "beta": 0.0}
+    assert {name: given[name] for name in expected} == expected
+    assert "num_iterations" not in translated(SWIFT).options
+
+
+TRL_WORDS = {"dtype": "float32", "torch_dtype": "float32", "reward_funcs": "think_format_reward"}
+
+
+@pytest.mark.parametrize("name", sorted(set(known_flags()) - {"config", "config_file", "accelerate_config"}))
+def test_no_flag_of_trl_is_ignored_in_silence(name):
+    plain = words_of(TRL)
+    before = outcome(*plain)
+    for value in (TRL_WORDS.get(name), "7", "true", "steps"):
+        after = outcome(*plain, f"--{name}", value) if value else ""
+        if not isinstance(after, str):
+            said = {word for note in after.notes for word in note.about.split()}
+            assert after.options != before.options or after.launch or f"--{name}" in said
+
+
+def test_all_refusals_are_said_at_once():
+    sentence = refusal(f"{SWIFT} --foo 1 --use_dora true --temperature hot --truncation_strategy right")
+    assert sentence.startswith("4 refusals: (1) ms-swift has no flag --foo")
+    assert all(
+        part in sentence for part in ("(2) --use_dora", "--temperature must be", "--truncation_strategy must be")
+    )
+    both = refusal(f"{TRL} --load_in_4bit --dtype float16")
+    assert "weights are not quantised" in both
+    assert "half precision is not offered" in both
+
+
+def test_flags_that_earlier_versions_had_are_known():
+    assert translated(f"{TRL} --torch_dtype bfloat16").options["dtype"] == "bfloat16"
+    assert "--gc_collect_after_offload" in notes(f"{SWIFT} --gc_collect_after_offload true", "idle")
+    hosts = f"{SWIFT} --use_vllm true --vllm_mode server --vllm_server_host 10.0.0.1 10.0.0.2"
+    assert "--vllm_server_host" in notes(hosts, "idle")
+
+
+def test_a_variable_exported_before_ms_swifts_command_counts_its_processes():
+    found = translate(words_of(SWIFT), environment={"NPROC_PER_NODE": "4", "HOME": "/root"})
+    assert found.launch == ("--nproc-per-node", "4")
+    assert found.environment == {}
+    assert found == translated(f"NPROC_PER_NODE=4 {SWIFT}")
+    assert translate(words_of(TRL), environment={"NPROC_PER_NODE": "4"}).launch == ()
 
 
 def test_every_launcher_comes_to_the_same_processes():
@@ -386,7 +441,7 @@ def trainer(*arguments, model="'M'"):
         ("load_dataset('json', data_files='x.jsonl', split='train')", {"dataset": "x.jsonl"}),
         ("load_dataset('o/n', 'c')['part']", {"dataset": "o/n:c", "dataset_split": "part"}),
         ("load_dataset('o/n').select(range(1000))", {"dataset": "o/n", "dataset_size": 1000}),
-        ("load_dataset('o/n', split='train[:50]')", {"dataset": "o/n", "dataset_size": 50}),
+        ("load_dataset('o/n', split='train[:50]')", {"dataset": "o/n", "dataset_split": "train", "dataset_size": 50}),
     ],
 )
 def test_a_scripts_dataset_becomes_what_it_is(load, options):
@@ -535,10 +590,11 @@ def test_sequences_over_several_processes_are_context_parallelism():
 
 
 @pytest.mark.parametrize("command", [f"{SWIFT} --vllm_max_model_len", f"{TRL} --vllm_max_model_length"])
-def test_a_length_of_vllm_below_the_longest_completion_is_refused(command):
+def test_a_length_of_vllm_is_refused_only_where_no_prompt_has_room_in_it(command):
     # 512 tokens of a prompt and 512 of a completion where nothing else is said
-    assert "prompt and completion, 512 and 512 tokens, got 1000" in refusal(f"{command} 1000 --use_vllm true")
+    assert "must be above the longest completion, 512 tokens, got 512" in refusal(f"{command} 512 --use_vllm true")
     flag = command.split()[-1]
+    assert "together by 1000 tokens" in notes(f"{command} 1000 --use_vllm true", "changed")[flag]
     assert notes(f"{command} 1024 --use_vllm true", "idle")[flag].endswith("completion, 1024 tokens")
     assert notes(f"{command} 1000", "idle")[flag] == "use_vllm is off"
 

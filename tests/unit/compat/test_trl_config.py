@@ -19,12 +19,12 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy, Scheduler
 
 import paceline
 from paceline.compat.trl.batches import describe_plan, total_updates
-from paceline.compat.trl.building import check_schedule, describe_rate, make_scheduler
+from paceline.compat.trl.building import check_schedule, describe_rate, scheduler_words
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.fields import MEANINGS, accepted_without_effect
 from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.ranks import layout_options
-from paceline.compat.trl.training_fields import SCHEDULE_KEYWORDS, TrainingFields
+from paceline.compat.trl.training_fields import TrainingFields
 from paceline.compat.trl.translation import (
     FIELDS,
     Surroundings,
@@ -32,10 +32,12 @@ from paceline.compat.trl.translation import (
     of_fields,
     translate,
 )
+from paceline.config.building import build_config
+from paceline.config.objective import SCHEDULERS
 from paceline.config.presets import PRESETS
-from paceline.config.reading import options
+from paceline.config.reading import options, scheduler_of
 from paceline.errors import ConfigError
-from paceline.training.trainer import SteppedRate, updates_per_step
+from paceline.training.trainer import SteppedRate, make_scheduler, updates_per_step
 
 SOURCE = Path(paceline.__file__).parent
 OURS = {
@@ -102,7 +104,7 @@ def test_the_words_known_without_transformers_are_those_of_transformers():
     assert words["logging_strategy"] == words["eval_strategy"] == tuple(word.value for word in IntervalStrategy)
     assert words["save_strategy"] == tuple(word.value for word in SaveStrategy)
     decided_here = {"optimizer", "num_warmup_steps", "num_training_steps", "last_epoch"}
-    for name, keywords in SCHEDULE_KEYWORDS.items():
+    for name, keywords in SCHEDULERS.items():
         theirs = inspect.signature(TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(name)]).parameters
         assert keywords == tuple(one for one in theirs if one not in decided_here), name
 
@@ -661,7 +663,7 @@ def test_every_schedule_has_the_rates_of_transformers_update_by_update(kind, key
                 scheduler_specific_kwargs=keywords,
             )
             if theirs
-            else make_scheduler(args, optimizer, total=12)
+            else make_scheduler(scheduler_words(args), optimizer, total=12)
         )  # fmt: skip
         rate = SteppedRate(optimizer, scheduler)
         for _ in range(12):
@@ -673,7 +675,7 @@ def test_every_schedule_has_the_rates_of_transformers_update_by_update(kind, key
 def test_the_rise_begins_at_zero_and_the_fall_ends_one_update_after_the_last():
     args = make(lr_scheduler_type="linear", warmup_steps=3, learning_rate=1e-4)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-4)
-    rate = SteppedRate(optimizer, make_scheduler(args, optimizer, total=12))
+    rate = SteppedRate(optimizer, make_scheduler(scheduler_words(args), optimizer, total=12))
     seen = []
     for _ in range(12):
         seen.append(rate.current)
@@ -692,11 +694,18 @@ def test_keywords_that_a_schedule_cannot_take_are_refused():
         check_schedule(args, total=12)
 
 
-def test_what_the_options_have_no_word_for_is_said():
-    assert "config.yaml has no word for it" in describe_rate(make(lr_scheduler_type="polynomial"), total=5)
+def test_a_schedule_is_said_with_its_warm_up():
     line = describe_rate(make(warmup_ratio=0.5), total=5)
     assert line.startswith("learning rate: transformers' schedule 'linear' over 5 updates, 3 of them warm-up")
-    assert "config.yaml" not in line
+
+
+@pytest.mark.parametrize(("kind", "keywords", "warmup"), SCHEDULES)
+def test_an_option_says_every_schedule(kind, keywords, warmup):
+    words = scheduler_words(make(lr_scheduler_type=kind, lr_scheduler_kwargs=keywords, warmup_steps=warmup))
+    config = build_config({"model": "m", "dataset": "d", "lr_scheduler": words})
+    assert config.optim.lr_scheduler == words
+    expected = {"warmup": warmup, **(keywords or {})} if warmup else keywords or {}
+    assert scheduler_of(words) == (kind, expected)
 
 
 # --- refusals

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import signal
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -416,6 +417,77 @@ def test_an_environment_may_own_the_data(trained):
     assert trainer.engine.prompts[0].endswith("<|im_start|>user\n Count.<|end|>\n<|im_start|>assistant\n")
 
 
+def test_plain_functions_run_in_the_thread_that_trains(trained):
+    connection, local = sqlite3.connect(":memory:"), threading.local()  # both belong to this thread
+    local.name, here, seen = "mine", threading.get_ident(), []
+
+    def limited(a: int) -> str:
+        """
+        Look up a number within a limit of time.
+
+        Args:
+            a: The number.
+        """
+        before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(5)
+        (found,) = connection.execute("select ?", (a,)).fetchone()
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        seen.append((local.name, threading.get_ident() == here, asyncio.new_event_loop().run_until_complete(later(a))))
+        return f"{found}"
+
+    class Connected(Counter):
+        def __init__(self) -> None:
+            seen.append((local.name, threading.get_ident() == here, 0.0))
+
+        def reset(self, **row: Any) -> str:
+            connection.execute("select 1")
+            return super().reset(**row)
+
+        def get_reward(self) -> float:
+            return float(connection.execute("select 3").fetchone()[0])
+
+    def script(prompt: str, index: int) -> str:
+        return "Done!" if "<tool_response>" in prompt else f"{call('limited', a=4)}\n{call('later', a=4)}"
+
+    reward = Recorder()
+    trainer = trained(
+        script,
+        rows=[question()],
+        reward_funcs=reward,
+        tools=[limited, later],  # an async one waits on the event loop of TRL's kind
+        environment_factory=Connected,
+    )
+    trainer.train()
+    assert [message["content"] for message in reward.given["completions"][0][1:3]] == ["4", "2.0"]
+    assert set(seen) == {("mine", True, 0.0), ("mine", True, 2.0)}
+    assert last_log(trainer)["rewards/Connected/mean"] == 3
+    assert last_log(trainer)["tools/failure_frequency"] == 0
+
+
+def test_conversations_go_on_side_by_side_where_everything_is_async(trained):
+    both = asyncio.Event()
+    waiting = []
+
+    async def meet(a: int) -> str:
+        """
+        Wait for the other conversation.
+
+        Args:
+            a: Any.
+        """
+        waiting.append(a)
+        if len(waiting) == 3:
+            both.set()
+        await both.wait()
+        return "met"
+
+    reward = Recorder()
+    script = lambda prompt, index: "Done!" if "<tool_response>" in prompt else call("meet", a=index)  # noqa: E731
+    trained(script, rows=[question()], reward_funcs=reward, tools=[meet]).train()
+    assert [turns[1]["content"] for turns in reward.given["completions"]] == ["met"] * 3
+
+
 def test_objects_are_made_once_and_keep_their_thread(trained):
     class Table(Counter):
         made = 0
@@ -464,7 +536,6 @@ def test_an_object_that_begins_at_its_second_attempt_is_listed_once_and_in_its_p
     trainer = trained(counting, rows=[question()], reward_funcs=reward, environment_factory=Reluctant)
     trainer.train()
     assert Reluctant.made == 4
-    # they are made in threads of their own, so that the one that fails may be any completion's
     assert sorted(one.number for one in trainer.environments) == [0, 2, 3]
     assert trainer.environments == reward.given["environments"]
 
@@ -733,6 +804,8 @@ def test_vllm_is_given_the_weights_once_a_step(trained):
     trainer.state.global_step = 5
     trainer._generate(["Hi"])
     assert given == [0, 0]
+    with pytest.raises(ConfigError, match=r"^GRPOTrainer\.use_vllm must stay as it was"):
+        trainer.train()
 
 
 def test_an_environment_that_fails_is_no_completion(trained):

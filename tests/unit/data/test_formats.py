@@ -1,5 +1,9 @@
 """Rows of each known dataset format become prompt and answer, and a row that cannot is refused by name."""
 
+import json
+from decimal import Decimal
+
+import numpy
 import pytest
 
 from paceline.config.sections import DataConfig
@@ -99,7 +103,7 @@ def test_columns_that_nobody_knows_need_only_be_named():
         ({"prompt": [{"content": "x"}]}, {}, "message 1 must be an object with role and content"),
         ({"prompt": [{"role": "human", "content": "x"}]}, {}, "has the role 'human'; the roles are system"),
         ({"prompt": [{"role": "user", "content": None}]}, {}, "message 1's content must be text that is not empty"),
-        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, {}, "message 1's content must be text"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, {}, "message 1's content must be a text"),
         ({"messages": [*user("x"), {"role": "assistant", "content": "3"}]}, {}, "ends with a message of role 'assist"),
         ({"prompt": [{"role": "system", "content": "x"}]}, {}, "ends with a message of role 'system'"),
         ({"question": "x", "answer": ["1"]}, {}, "column 'answer' holds a list, but an answer must be text"),
@@ -115,6 +119,100 @@ def test_a_row_that_cannot_be_used_is_named_with_the_reason(columns, options, me
         asked(columns, **options)
 
 
+STORED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 'Say "it\'s" in caf\u00e9'}]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"messages": json.dumps(STORED)},
+        {"question": json.dumps(STORED)},
+        {"prompt": "\n " + json.dumps(STORED, indent=2)},
+        {"prompt": repr(STORED)},  # what pandas writes into a CSV file
+        {"prompt": json.dumps(json.dumps(STORED))},
+        {"prompt": [json.dumps(one) for one in STORED]},
+        {"prompt": [STORED[0], repr(STORED[1])]},
+        {"prompt": json.dumps([{"id": 1, **one} for one in STORED])},
+        {"prompt": numpy.array(STORED, dtype=object)},  # what pandas reads from a parquet file
+        {"prompt": [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in STORED]},
+        {"prompt": [{**one, "content": json.dumps([{"type": "text", "text": one["content"]}])} for one in STORED]},
+    ],
+)
+def test_messages_are_read_however_they_are_stored(columns):
+    prompt, _ = asked(columns)
+    assert [{key: one[key] for key in ("role", "content")} for one in prompt] == STORED
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[{'role': 'user', 'content': 'a'}\n {'role': 'user', 'content': 'b'}]",  # as numpy prints them
+        "array([{'role': 'user', 'content': 'a'}], dtype=object)",
+        '{"role": "user", "content": "a"}\n{"role": "user", "content": "b"}',
+        '[{"role": "user", "content": "a"},]]',
+        '[{"from": "human", "value": "a"}]',
+        '{"messages": [{"role": "user", "content": "a"}]}',
+    ],
+)
+@pytest.mark.parametrize("column", ["prompt", "question", "messages"])
+def test_text_that_looks_like_messages_never_reaches_the_model(column, text):
+    with pytest.raises(DataError, match=r"looks like messages|must be an object with role and content"):
+        asked({column: text})
+    with pytest.raises(DataError, match=r"looks like messages|holds messages as text|must be an object"):
+        asked({column: user(text)})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[3, 1, 2] sorted is?",
+        "[3, 1, 2]",
+        '{"role": "admin"}',
+        '{"users": [{"role": "admin", "content": 2}]}',
+        '[{"role": "user", "content": "a"}] How many messages are these?',
+        "Is {'role': 'user', 'content': 'a'} a dict?",
+    ],
+)
+def test_a_question_with_brackets_stays_a_question(text):
+    assert asked({"question": text}) == (user(text), None)
+
+
+def test_arguments_of_an_earlier_call_are_an_object_however_they_are_stored():
+    add = {"name": "add", "arguments": {"a": 1, "city": "Z\u00fcrich"}}
+    given = {**add, "arguments": json.dumps(add["arguments"])}
+    filled = {**add, "arguments": {**add["arguments"], "of_another_row": None}}
+    for calls in ([{"id": "c", "function": given}], [given], json.dumps([{"function": given}]), [{"function": filled}]):
+        prompt, _ = asked(
+            {"prompt": [*user("?"), {"role": "assistant", "content": "", "tool_calls": calls}, *user("!")]}
+        )
+        assert [one["function"] for one in prompt[1]["tool_calls"]] == [add]
+    with pytest.raises(
+        DataError, match=r"message 1's tool_calls\[0\]\.function\.arguments must be a JSON object in a te"
+    ):
+        asked(
+            {"prompt": [{"role": "assistant", "content": "", "tool_calls": [{**given, "arguments": "{"}]}, *user("!")]}
+        )
+
+
+@pytest.mark.parametrize("nothing", [None, [], [None], "", float("nan"), numpy.array([])])
+def test_a_column_of_images_without_an_image_is_no_matter(nothing):
+    assert asked({"question": "?", "image": nothing, "images": nothing}) == (user("?"), None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (Decimal("0.10"), "0.10"),
+        (Decimal("1E+2"), "100"),
+        (numpy.int64(3), "3"),
+        (numpy.float64(2.5), "2.5"),
+        (numpy.float32(0.5), "0.5"),
+    ],
+)
+def test_an_answer_may_be_any_number_of_a_table(answer, text):
+    assert asked({"question": "?", "answer": answer})[1] == text
+
+
 def test_keys_that_a_table_filled_with_nothing_do_not_reach_the_template():
     message = {"role": "user", "content": "x", "tool_calls": None, "name": "Ann"}
     assert asked({"prompt": [message]})[0] == [{"role": "user", "content": "x", "name": "Ann"}]
@@ -123,4 +221,5 @@ def test_keys_that_a_table_filled_with_nothing_do_not_reach_the_template():
 def test_an_assistant_that_called_a_tool_may_have_said_nothing():
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
     prompt, _ = asked({"prompt": [*user("1+2?"), call, {"role": "tool", "content": "3"}]})
-    assert prompt[1] == {"role": "assistant", "content": "", "tool_calls": [{"name": "add"}]}
+    add = {"type": "function", "function": {"name": "add", "arguments": {}}}
+    assert prompt[1] == {"role": "assistant", "content": "", "tool_calls": [add]}

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from paceline.config.sections import DataConfig
+from paceline.data.files import read_file
 from paceline.data.formats import screen
-from paceline.data.sources import FIRST_SEEDS, has_split, load_rows
+from paceline.data.sources import FIRST_SEEDS, has_split, load_rows, shares
 from paceline.errors import DataError
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]
@@ -101,7 +102,6 @@ def screen_unreadable(path):
         ("a.parquet", b"", "is not a parquet file"),
         ("a.csv", b"a,b\n", "holds no rows"),
         ("a.csv", b"a,b\n1,2\n1,2,3\n", r"row 2 \(up to line 3\): has 3 cells where the header names 2 columns"),
-        ("a.csv", b"a;b\n1;2\n", "must be separated by commas, got the header 'a;b'"),
         ("a.csv", b"a,a\n1,2\n", "must name each column once"),
         ("a.csv", b'a,b\n"1,2\n', "line 2: is not CSV"),
         ("a.csv", b"a,b\n\xe4,2\n", "is not UTF-8 text; save the file as CSV UTF-8"),
@@ -311,9 +311,33 @@ def names(dataset, **given):
 def test_several_datasets_are_joined_in_their_order(tmp_path):
     one, two = numbered(tmp_path / "a.jsonl", 1, 2), numbered(tmp_path / "b.jsonl", 3)
     assert names((one, two)) == ["a.jsonl:1", "a.jsonl:2", "b.jsonl:1"]
-    assert names((one, two), size=2) == ["a.jsonl:1", "a.jsonl:2"]
+    assert names((one, two), size=2) == ["a.jsonl:1", "b.jsonl:1"]  # one of each, at least
     same = numbered(tmp_path / "other" / "a.jsonl", 4)
     assert names((one, same)) == ["1/a.jsonl:1", "1/a.jsonl:2", "2/a.jsonl:1"]
+
+
+@pytest.mark.parametrize(
+    ("size", "counts", "taken"),
+    [
+        (10, [80, 20], [8, 2]),
+        (4, [1000, 10], [3, 1]),  # in proportion it would be none
+        (7, [3, 3, 3], [3, 2, 2]),
+        (100, [3, 4], [3, 4]),
+        (3, [3, 3, 3], [1, 1, 1]),
+        (2, [1, 1], [1, 1]),
+    ],
+)
+def test_several_datasets_share_the_rows_to_take(size, counts, taken):
+    assert shares(size, counts) == taken
+    assert sum(taken) == min(size, sum(counts))
+
+
+def test_fewer_rows_than_datasets_are_refused(tmp_path):
+    places = tuple(numbered(tmp_path / f"{name}.jsonl", 1, 2) for name in "abc")
+    with pytest.raises(
+        DataError, match=r"--dataset-size must be at least 3, one row of each dataset, got 2; take more"
+    ):
+        names(places, size=2)
 
 
 def test_a_number_behind_an_address_draws_rows_by_the_seed(tmp_path):
@@ -334,3 +358,20 @@ def test_more_rows_than_there_are_repeat_all_before_any_comes_a_third_time(tmp_p
     assert drawn[6] in [f"{name}#3" for name in plain]
     with pytest.raises(DataError, match="must take at least one row, got #0"):
         names(str(tmp_path / "a.jsonl") + "#0")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("question;answer\nWhat is 1,5 + 2?;3,5\n", {"question": "What is 1,5 + 2?", "answer": "3,5"}),
+        ("question\tanswer\na;b\t3\n", {"question": "a;b", "answer": "3"}),
+        ('"a;b",answer\n1,2\n', {"a;b": "1", "answer": "2"}),
+        ("question\nOne; two?\n", {"question": "One; two?"}),
+        (",question,answer\n0,a,3\n", {"Unnamed: 0": "0", "question": "a", "answer": "3"}),  # with pandas' index
+        ("note,answer\n" + "x" * 200_000 + ",3\n", {"note": "x" * 200_000, "answer": "3"}),
+    ],
+)
+def test_a_table_is_read_as_spreadsheets_and_pandas_write_it(tmp_path, text, columns):
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    (row,) = read_file(tmp_path / "a.csv", size=None)
+    assert row.columns == columns

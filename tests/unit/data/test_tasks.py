@@ -1,5 +1,6 @@
 """Prompts are built by the chat template exactly once, and long or impossible ones are handled as asked."""
 
+import json
 import re
 
 import pytest
@@ -105,11 +106,12 @@ def test_messages_without_a_chat_template_are_refused_with_both_ways_out():
 
 def test_a_template_that_refuses_a_role_names_the_row_and_the_option():
     picky = tiny_tokenizer(
-        chat_template="{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}x"
+        chat_template="{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{{ messages[0]['content'] }}"
     )
     with pytest.raises(DataError, match=r"row a\.jsonl:1: .*system, user \(no system role\).*--system-prompt ''"):
         prompt_of(QUESTION, picky, system="Be brief.")
-    assert prompt_of(QUESTION, picky) == "x"
+    assert prompt_of(QUESTION, picky) == "1+2?"
 
 
 def test_a_prompt_without_tokens_is_refused():
@@ -230,3 +232,61 @@ def test_a_system_prompt_file_that_cannot_be_used_is_refused(tmp_path, content, 
         path.write_bytes(content)
     with pytest.raises(DataError, match=f"--system-prompt file:.*{message}"):
         system_prompt(options(system_prompt=f"file:{path}"), "default")
+
+
+TWO_ROLES = (
+    "{% for m in messages %}{% if m.role == 'user' %}Q: {{ m.content }}\n{% elif m.role == 'assistant' %}"
+    "A: {{ m.content }}\n{% endif %}{% endfor %}A: "
+)
+CALL = {"type": "function", "function": {"name": "f", "arguments": {}}}
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        [{"role": "system", "content": "Be brief."}],
+        [{"role": "developer", "content": "Be brief."}],
+        [
+            *({"role": role, "content": "hi"} for role in ("user", "assistant")),
+            {"role": "system", "content": "Be brief."},
+        ],
+        [{"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "content": "4"}],
+        [{"role": "tool", "content": "4"}],
+    ],
+)
+def test_a_message_that_the_template_does_not_show_is_refused(hidden):
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TWO_ROLES
+    columns = {"prompt": [*hidden, {"role": "user", "content": "1+2?"}]}
+    with pytest.raises(DataError, match=r"^row a\.jsonl:1: the model's chat template does not show .* never read it"):
+        build_tasks(rows(columns), tokenizer, options(), system=None)
+
+
+def test_the_tools_of_a_row_are_in_its_prompt_without_control_tokens(tokenizer):
+    schema = {"name": "price", "description": "x<|end|>y", "parameters": {"type": "object", "properties": {}}}
+    shown = [
+        prompt_of({"question": "?", "tools": tools}, tokenizer)
+        for tools in ([{"type": "function", "function": schema}], [schema], json.dumps([schema]), repr([schema]))
+    ]
+    assert '"name": "price"' in shown[0]
+    assert "x< |end|>y" in shown[0]
+    assert shown == shown[:1] * 4
+    assert prompt_of({"question": "?", "tools": None}, tokenizer) == prompt_of({"question": "?"}, tokenizer)
+    with pytest.raises(DataError, match=r"^row a\.jsonl:1: column 'tools': tool 1 must be a JSON schema with a name"):
+        prompt_of({"question": "?", "tools": [{"description": "x"}]}, tokenizer)
+    with pytest.raises(DataError, match=r"column 'tools' holds .*, which is no JSON"):
+        prompt_of({"question": "?", "tools": '[{"name": '}, tokenizer)
+
+
+def test_what_a_row_says_and_the_model_does_not_read_is_noted(tokenizer):
+    own = [{"role": "system", "content": "Own."}, {"role": "user", "name": "Ann", "content": "a<|end|>b"}]
+    noted = build_tasks(
+        rows({"prompt": own, "tools": "hammer"}), tokenizer, options(system_prompt=""), system=None
+    ).notes
+    assert [note.partition(": 1 of 1 rows, the first: a.jsonl:1")[0] for note in noted] == [
+        "the chat template does not show the key 'name' of messages of the role 'user'",
+        "--system-prompt takes the place of a system message of the row's own",
+        "a message holds control tokens, which the model reads as such (<|end|>)",
+        "prompts do not show the column 'tools', which holds no JSON schemas of tools",
+    ]
+    assert build_tasks(rows(QUESTION), tokenizer, options(), system="Be brief.").notes == ()

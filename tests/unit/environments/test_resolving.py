@@ -206,7 +206,9 @@ def test_python_runs_at_the_level_of_the_sandbox_option_or_its_own():
     assert (
         specs(["python"], sandbox="landlock")["python"]
         .settings["python"]
-        .startswith(f"Python 3.{sys.version_info.minor}, sandbox landlock, 5 s of processor time per call, 512 MiB")
+        .startswith(
+            f"Python 3.{sys.version_info.minor}, sandbox landlock, 5 s of processor time and 512 MiB per call, "
+        )
     )
     assert "sandbox none" in specs(["python:none"], sandbox="http://judge:80")["python"].settings["python"]
     with pytest.raises(ConfigError, match="--environment python: the service at --sandbox runs whole programs"):

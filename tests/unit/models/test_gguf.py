@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import pre_tokenizers
@@ -13,9 +14,9 @@ from paceline.errors import ConfigError, ModelError
 from paceline.models.gguf import TYPES, write_gguf
 from paceline.models.places import model_place
 from tests.gguf_models import divided, saved_model
-from tests.tiny import Kind
+from tests.tiny import Kind, tiny_model
 
-pytest.importorskip("gguf")
+gguf = pytest.importorskip("gguf")
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +112,20 @@ def test_what_is_no_whole_file_is_refused(tmp_path: Path) -> None:
             "BF16",
             "writes the architectures llama, mistral, qwen2, qwen3, and the model is a gemma",
         ),
-        ({"rope_parameters": {"rope_type": "llama3"}}, "BF16", r"scaled rotary positions \(llama3\)"),
+        (
+            {"rope_parameters": {"rope_type": "llama3"}},
+            "BF16",
+            r'no place for rope_parameters {"rope_type": "llama3"} of',
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 2}}, "BF16", "no place for rope_scaling"),
+        ({"model_type": "mistral", "sliding_window": 64}, "BF16", "no place for sliding_window 64 of"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, "BF16", "no place for use_sliding_window true of"),
+        ({"model_type": "qwen2", "layer_types": ["sliding_attention"]}, "BF16", "no place for layer_types"),
+        ({"hidden_act": "gelu"}, "BF16", 'no place for hidden_act "gelu" of'),
+        ({"attention_bias": True}, "BF16", "no place for attention_bias true of"),
+        ({"mlp_bias": True}, "BF16", "no place for mlp_bias true of"),
+        ({"partial_rotary_factor": 0.5}, "BF16", "no place for partial_rotary_factor 0.5 of"),
+        ({"logit_scale": 0.1}, "BF16", "no place for logit_scale 0.1 of"),  # and any other that is not known
         ({"hidden_size": 40}, "Q4_0", "needs rows of a multiple of 32; take gguf:BF16"),
         ({}, "Q4_K", f"one of the types {', '.join(TYPES)}, got Q4_K"),
     ],
@@ -125,6 +139,42 @@ def test_what_cannot_be_written_is_refused(
 
     with pytest.raises(ConfigError, match=sentence):
         write_gguf(tmp_path, tmp_path / "model.gguf", kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("blk.0.attn_q.bias", np.ones(32, np.float32)), ("rope_freqs.weight", np.full(4, 2, np.float32))],
+)
+def test_a_file_with_a_tensor_that_is_not_read_is_refused(tmp_path: Path, name: str, value: np.ndarray) -> None:
+    saved_model(tmp_path / "model", "llama")
+    plain, other = tmp_path / "plain.gguf", tmp_path / "other.gguf"
+    write_gguf(tmp_path / "model", plain, "F32")
+    reader, writer = gguf.GGUFReader(plain), gguf.GGUFWriter(other, "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            writer.add_key_value(key, field.contents(), field.types[0], sub_type=field.types[-1])
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.add_tensor(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    model_place(str(plain))
+    with pytest.raises(ModelError, match=f"has {name}, which transformers does not read from such a file"):
+        model_place(str(other))
+
+
+def test_a_file_that_is_read_back_as_another_model_is_not_kept(tmp_path: Path) -> None:
+    size = saved_model(tmp_path, "qwen3").config.vocab_size
+    tiny_model("qwen3", vocab_size=size).save_pretrained(tmp_path)  # heads of 8 numbers, which are read as of 128
+
+    with pytest.raises(
+        ConfigError, match=r"the file of .* (cannot be read back|computes other logits).* it is not kept"
+    ):
+        write_gguf(tmp_path, tmp_path / "model.gguf", "F32")
+    assert not (tmp_path / "model.gguf").exists()
 
 
 def test_a_tokenizer_that_llama_cpp_has_no_name_for_is_refused(tmp_path: Path) -> None:

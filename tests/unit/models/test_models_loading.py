@@ -1,11 +1,19 @@
 """A model is loaded in the right precision and threads, and one that would compute something else is refused."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+)
 
 from paceline.config.sections import ModelConfig
 from paceline.engines.local.engine import LocalEngine
@@ -259,3 +267,71 @@ def test_a_tied_output_embedding_is_written_once_in_any_precision(tmp_path, dtyp
     assert torch.equal(
         load_model(ModelConfig(model=str(tmp_path))).model.lm_head.weight, model.lm_head.weight.to(dtype)
     )
+
+
+def changed_model(folder, change):
+    """A tied Llama of two layers with biases, of which `change` has changed the weights and config.json."""
+    settings = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=VOCAB_SIZE, attention_bias=True, tie_word_embeddings=True, **settings)
+    save_model(LlamaForCausalLM(config), tiny_tokenizer(), folder, torch.float32)
+    weights, described = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+    change(weights, described)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(described))
+    return ModelConfig(model=str(folder), device="cpu")
+
+
+def renamed(weights, old, new):
+    for name in [name for name in weights if name.startswith(old)]:
+        weights[new + name.removeprefix(old)] = weights.pop(name)
+
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w, c: w.pop("model.norm.weight"), "no weight model.norm.weight, which"),
+        (lambda w, c: w.pop("model.layers.0.self_attn.q_proj.bias"), "no weight model.layers.0.self_attn.q_proj.bias,"),
+        (lambda w, c: renamed(w, "model.", "base_model.model.model."), "no weight lm_head.weight (and 28 more)"),
+        (lambda w, c: renamed(w, "model.layers.1.mlp.up_", "model.layers.1.mlp.w3_"), "layers.1.mlp.up_proj.weight,"),
+        (lambda w, c: c.update(num_hidden_layers=3), "no weight model.layers.2.input_layernorm.weight (and 12 more)"),
+        (
+            lambda w, c: c.update(num_hidden_layers=1),
+            "have the weight model.layers.1.input_layernorm.weight, for which",
+        ),
+        (
+            lambda w, c: c.update(attention_bias=False),
+            "have the weight model.layers.0.self_attn.k_proj.bias, for which",
+        ),
+        (lambda w, c: w.update({"model.layers.0.self_attn.k_norm.weight": torch.ones(8)}), "self_attn.k_norm.weight,"),
+        (lambda w, c: w.update({"x.q_proj.lora_A.weight": torch.ones(8)}), "have the weight x.q_proj.lora_A.weight,"),
+        (lambda w, c: c.update(tie_word_embeddings=False), "no weight lm_head.weight, which"),
+        (lambda w, c: w.update({"lm_head.weight": w[EMBEDDING] + 1}), "files have two that differ"),
+        (
+            lambda w, c: w.update({"model.layers.0.mlp.up_proj.weight": torch.ones(8, 8)}),
+            "0.mlp.up_proj.weight; get both",
+        ),
+    ],
+)
+def test_a_model_that_is_not_the_one_of_its_files_is_refused_by_a_weight(tmp_path, change, message):
+    with pytest.raises(ModelError) as refused:
+        load_model(changed_model(tmp_path, change))
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda w, c: w.update({"lm_head.weight": w[EMBEDDING].clone()}),  # tied, and written twice
+        lambda w, c: w.update({"lm_head.weight": w.pop(EMBEDDING)}),  # tied, and written under its other name
+        lambda w, c: renamed(w, "model.", ""),  # written by the model without its head
+        lambda w, c: w.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}),
+        lambda w, c: w.update({"v_head.summary.weight": torch.ones(1, 16), "score.weight": torch.ones(1, 16)}),
+    ],
+)
+def test_what_does_not_change_a_model_is_read(tmp_path, change):
+    expected = changed_model(tmp_path / "plain", lambda w, c: None)
+    got = load_model(changed_model(tmp_path / "changed", change)).model
+    assert set(got.state_dict()) == set(load_model(expected).model.state_dict())

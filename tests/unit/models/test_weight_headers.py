@@ -102,9 +102,49 @@ def test_of_several_files_each_is_looked_at_and_a_missing_one_is_named(tmp_path)
 def test_an_embedding_of_another_shape_than_config_json_says_is_of_another_model(tmp_path):
     (tmp_path / WHOLE).write_bytes(file_of(TENSORS))
     assert refusal(tmp_path, {**LLAMA, "vocab_size": 5}) == (
-        "--model m: its weights have other shapes than its config.json says; get both from one place"
+        "--model m: its weights have other shapes than its config.json says, such as model.embed_tokens.weight; get "
+        "both from one place"
     )
     assert "other shapes" in refusal(tmp_path, {**LLAMA, "hidden_size": 4})
+
+
+WHOLE_LLAMA = {
+    "model.embed_tokens.weight": (4, 2),
+    **{
+        f"model.layers.{layer}.{name}": (2, 2)
+        for layer in range(3)
+        for name in ("self_attn.q_proj.weight", "self_attn.o_proj.weight", "mlp.down_proj.weight")
+    },
+    "model.norm.weight": (2,),
+}
+
+
+@pytest.mark.parametrize(
+    ("gone", "named"),
+    [
+        ("model.norm", "model.norm.weight,"),
+        ("model.embed", "model.embed_tokens.weight,"),
+        ("model.layers.1.self_attn.q", "model.layers.1.self_attn.q_proj.weight,"),  # the others have it
+        ("model.layers.2", "model.layers.2.mlp.down_proj.weight (and 2 more),"),
+    ],
+)
+def test_a_weight_that_no_file_has_is_named_before_any_is_read(tmp_path, gone, named):
+    described = {**LLAMA, "num_hidden_layers": 3, "tie_word_embeddings": True}
+    (tmp_path / WHOLE).write_bytes(file_of(WHOLE_LLAMA))
+    check(tmp_path, described)
+    (tmp_path / WHOLE).write_bytes(file_of({n: one for n, one in WHOLE_LLAMA.items() if not n.startswith(gone)}))
+    assert f"--model m: its files have no weight {named} which" in refusal(tmp_path, described)
+
+
+def test_a_head_of_its_own_is_to_be_in_a_file_and_a_base_models_names_are_known(tmp_path):
+    described = {**LLAMA, "num_hidden_layers": 3, "tie_word_embeddings": False}
+    bare = {name.removeprefix("model."): shape for name, shape in WHOLE_LLAMA.items()}
+    (tmp_path / WHOLE).write_bytes(file_of(bare))
+    assert "no weight lm_head.weight," in refusal(tmp_path, described)
+    check(tmp_path, {**described, "tie_word_embeddings": True})
+    wrapped = {f"base_model.model.{name}": shape for name, shape in WHOLE_LLAMA.items()}
+    (tmp_path / WHOLE).write_bytes(file_of(wrapped))
+    assert "no weight model.embed_tokens.weight (and " in refusal(tmp_path, {**described, "tie_word_embeddings": True})
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """The screen of a run, as text, at each phase of a step; what is kept for it; and what is printed without one."""
 
 import json
+import sys
 from datetime import datetime
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from textwrap import dedent
 
 import pytest
@@ -17,6 +18,7 @@ from paceline.reports.console import (
     broken,
     open_console,
 )
+from paceline.reports.console.screen import screen
 from paceline.reports.console.watching import CURVE_POINTS, Watched
 
 GIB = 1 << 30
@@ -93,12 +95,12 @@ def expected(text: str) -> str:
 def at_step_37(clock: Clock, **options: int | bool) -> RunDisplay:
     """36 steps of half a second, an evaluation before the first and one after the 30th."""
     shown = display(clock, **options)
-    shown.evaluation(evaluation(0, 0.243))
+    shown.watched.evaluation(evaluation(0, 0.243))
     for number in range(1, 37):
         clock.now += 0.5
         shown.step(record(number, 0.05 + 0.005 * number))
         if number == 30:
-            shown.evaluation(evaluation(30, 0.275))
+            shown.watched.evaluation(evaluation(30, 0.275))
     shown.watched.begin("step 37")
     return shown
 
@@ -340,10 +342,9 @@ def test_a_log_in_json_has_one_object_per_line_with_its_time(capsys):
         shown.say("two\nlines, one of 'em [bold]")
         shown.step(record(1))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [datetime.fromisoformat(line.pop("time")).tzinfo is not None for line in lines] == [True] * 3
+    assert [datetime.fromisoformat(line.pop("time")).tzinfo is not None for line in lines] == [True] * 2
     assert lines == [
-        {"event": "message", "message": "two"},
-        {"event": "message", "message": "lines, one of 'em [bold]"},
+        {"event": "message", "message": "two\nlines, one of 'em [bold]"},
         {
             "event": "step",
             "step": 1,
@@ -354,6 +355,46 @@ def test_a_log_in_json_has_one_object_per_line_with_its_time(capsys):
             "seconds": 0.358,
         },
     ]
+
+
+def test_a_log_in_json_has_the_plan_evaluations_and_alarms_as_fields(capsys):
+    shown = RunDisplay(open_console(log_format="json"), name="r", total_steps=9, done=0, clock=Clock())
+    shown.plan({"prompts_per_step": 2, "steps": 9})
+    shown.evaluation(evaluation(0, 0.243), "accuracy 24.3 %")
+    for number, alarms in enumerate((["no_signal"], ["no_signal"], []), start=1):
+        shown.step(record(number, alarms=alarms))
+    logged = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    plan, measured, begins, ends = (line for line in logged if line["event"] != "step")
+    assert (plan["event"], plan["done"], plan["of"], plan["prompts_per_step"]) == ("plan", 0, 9, 2)
+    assert measured == {**measured, "event": "evaluation", "message": "accuracy 24.3 %", **evaluation(0, 0.243)}
+    assert [(one["event"], one["alarm"], one["step"], one["holds"]) for one in (begins, ends)] == [
+        ("alarm", "no_signal", 1, True),
+        ("alarm", "no_signal", 3, False),
+    ]
+
+
+@pytest.mark.parametrize("width", [1, 2, 8, 15, 19, 20, 21, 40])
+def test_a_screen_of_any_size_fits_into_it(width):
+    for height in (1, 2, 5, 24):
+        shown = at_step_37(Clock(), width=width, height=height)
+        frame = screen(shown.watched, width=width, height=height, memory=None, ascii_only=False)
+        lines = frame.plain.splitlines()
+        assert max(map(len, lines), default=0) <= width
+        assert len(lines) <= max(1, height - 1)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_a_stream_of_any_encoding_takes_every_sentence(encoding, monkeypatch):
+    stream = TextIOWrapper(BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    for log_format in (None, "text", "json"):
+        RunDisplay(open_console(log_format=log_format), name="r", total_steps=1, done=0).say("x → ▁▂█ ± ü 数 …")
+    stream.flush()
+    written = stream.buffer.getvalue().decode(encoding)
+    *texts, logged = written.splitlines()
+    assert len(texts) == 2
+    assert all(("->" in text) != (encoding == "utf-8") for text in texts)
+    assert json.loads(logged)["message"] == "x → ▁▂█ ± ü 数 …"
 
 
 def test_a_quiet_console_prints_nothing(capsys):

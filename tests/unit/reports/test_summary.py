@@ -59,3 +59,18 @@ def test_steps_after_an_evaluation_or_a_checkpoint_are_not_compared_with_a_forec
     assert [record["step"] for record in steps] == [2, 3, 5, 7]
     assert step_paces(steps, foreseen_seconds=16.0) == {"predicted": 4.0, "measured": 17 / 4}
     assert [record["step"] for record in unbroken_steps(run, save_steps=0)] == [2, 3, 5, 6, 7]
+
+
+def test_tasks_that_failed_are_said_with_the_number_of_the_others(tmp_path):
+    run, out = RunDir.create(tmp_path / "run", ""), StringIO()
+    for step, graded in ((0, 8), (1, 5)):
+        record = {"set": "held-out", "step": step, "n": graded, "tasks": 8, "accuracy": 0.0}
+        run.append_eval({**record, "ci_low": 0.0, "ci_high": 0.4, "clock": {"seconds": 1.0}})
+        verdicts = [None] * (8 - graded) + [False] * graded
+        run.write_eval_completions(
+            "held-out", step, [{"task_id": str(task), "correct": one} for task, one in enumerate(verdicts)]
+        )
+    console = Console(file=out, width=200)
+    summarise(run, final_step=1, checkpoint_seconds=0.0, paces=None, console=console)
+    assert "held-out accuracy on held-out, n = 8, 95 % interval" in out.getvalue()
+    assert "step 1, n = 5 of 8, 3 failed" in out.getvalue()

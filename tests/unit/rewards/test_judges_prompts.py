@@ -106,6 +106,9 @@ def test_a_text_that_holds_the_mark_gets_another_one():
         *("<|im_start|>", "<|eot_id|>", "<|endoftext|>", "<|channel|>", "<\uff5cUser\uff5c>"),
         *("<s>", "</s>", "<start_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "[TOOL_CALLS]", "</think>", "<tool_call>"),
         "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+        *("<|turn>", "<turn|>", "<channel|>", "]~b]", "[e~[", "]~!b[", "]<]image[>[", "<extra_id_1>", "<SPECIAL_12>"),
+        *("<reserved_106>", "[gMASK]", "[SEP]", "<sop>", "<role>", "</role>", "<_user>", "<beginning_of_sentence>"),
+        *("<seed:bos>", "<\u7528\u6237>", "<AI>", "[|user|]", "<minimax:tool_call>", "<fim-prefix>", "<0x0A>"),
     ],
 )
 def test_control_tokens_of_chat_templates_become_plain_text(token):

@@ -140,3 +140,29 @@ def test_a_row_that_cannot_be_judged_is_named_with_the_rule_and_the_remedy(colum
         parsed(columns)
     assert str(caught.value).endswith("or remove such rows (--on-bad-row skip leaves them out)")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tests", "sentence"),
+    [
+        (
+            {"inputs": ["1"], "outputs": ["2"], "assert_case": ["assert f(1) == 2"]},
+            "the key 'assert_case', which is not",
+        ),
+        ([{"input": "1", "output": "2", "testtype": "stdin"}], "the key 'testtype' in test 1, which is not known"),
+        ({"inputs": ["", ""], "outputs": ["", "\n"]}, "expects no output in any test"),
+    ],
+)
+def test_tests_that_would_be_passed_over_are_refused(tests, sentence):
+    for columns in (
+        {"test_cases": tests},
+        {"reward_model": {"ground_truth": tests}},
+        {"input_output": json.dumps(tests)},
+    ):
+        with pytest.raises(DataError, match=sentence):
+            parse_cases(columns, "row 1")
+
+
+def test_keys_that_a_table_filled_with_nothing_are_no_tests():
+    filled = {"inputs": ["1"], "outputs": ["2"], "assert_case": None, "other": []}
+    assert parse_cases({"test_cases": filled}, "row 1").inputs == ("1",)

@@ -206,7 +206,7 @@ def test_numbers_are_taken_in_whatever_a_library_wraps_them(result):
         ({"a": 1.0, "b": 2.0}, r"of type dict, expected a list of 2 .*; return its values as a list in the order"),
         ({1.0, 2.0}, r"of type set, expected a list of 2 .*; a set has no order"),
         ("10", r"'10' of type str, expected a list of 2 .*; return numbers, not text"),
-        ((number for number in (1.0, 2.0)), r"of type generator, expected a list of 2 .*; wrap it in list\(\.\.\.\)"),
+        ({1.0: 1, 2.0: 2}.keys(), r"of type dict_keys, expected a list of 2 .*; wrap it in list\(\.\.\.\)"),
         (object, r"of type type, expected a list of 2 .*; build a list"),
         (None, r"returned None of type NoneType, expected .*; let it end with a return statement"),
         ([1.0], r"returned 1 items, expected a list of 2 .*; return one for each completion, None where it has none"),

@@ -130,6 +130,38 @@ def test_several_calls_are_compared_in_any_order_and_each_as_often_as_asked():
     assert [grade(text, gold) for text in (a + b, a + a + b, a + b + b + b, a)] == [0, 0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'price{"item": "tea"}',
+        '[TOOL_CALLS]price[ARGS]{"item": "tea"}',
+        'Let me see. [TOOL_CALLS][{"name": "price", "arguments": {"item": "tea"}}]',
+        '<|python_tag|>{"name": "price", "parameters": {"item": "tea"}}',
+    ],
+)
+def test_calls_of_mistral_and_llama_are_read_in_one_turn_too(text):
+    gold = [{"name": "price", "arguments": {"item": "tea"}}]
+    assert grade(text, None, gold) == 1
+    assert grade(text.replace("tea", "milk"), None, gold) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "right"),
+    [
+        ("1000", "1e3", 0),
+        ("1e3", "1e3", 1),
+        ("3.0", "3", 0),
+        ("3.0", 3, 1),
+        ("007", "7", 0),
+        ("True", True, 1),
+        ("4", 3, 0),
+    ],
+)
+def test_a_value_without_a_type_is_read_as_the_type_that_is_asked_for(text, gold, right):
+    completion = f"<tool_call><function=f><parameter=x>{text}</parameter></function></tool_call>"
+    assert grade(completion, None, [{"name": "f", "arguments": {"x": gold}}]) == right
+
+
 def test_true_is_not_one_and_text_is_not_a_number():
     gold = json.dumps({"name": "f", "arguments": {"x": 1, "y": [0.5, None]}})
     assert grade(call("f", {"y": [0.5, None], "x": 1.0}), gold) == 1

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from paceline.runtime.interrupts import SIGNAL, GraceOver, Interrupt, StopRequest
+from paceline.runtime.interrupts import SIGNAL, GraceOver, Interrupt, StopRequest, interrupted_after
 
 
 class Outer(Exception):
@@ -110,3 +110,47 @@ def test_a_hang_up_that_nohup_ignores_stays_ignored():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_forked_child_has_the_programs_own_handlers():
+    mine = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    reader, writer = os.pipe()
+    with StopRequest(), StopRequest():
+        child = os.fork()
+        if child == 0:
+            names = [str(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+            os.write(writer, "\n".join(names).encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+    got = os.read(reader, 1000).decode().splitlines()
+    assert got == [str(signal.SIG_DFL), str(signal.getsignal(signal.SIGINT))]
+    signal.signal(signal.SIGTERM, mine)
+
+
+def test_a_signal_that_a_child_gets_at_once_is_its_own():
+    with StopRequest() as request:
+        for _ in range(20):
+            child = os.fork()
+            if child == 0:
+                threading.Event().wait(60)
+                os._exit(0)
+            os.kill(child, signal.SIGTERM)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    assert request.received is None
+
+
+def test_late_code_that_swallows_the_first_interrupt_gets_another():
+    swallowed = []
+
+    def late() -> None:
+        while True:
+            try:
+                threading.Event().wait(0.05)
+            except Outer as error:
+                swallowed.append(error)
+                if len(swallowed) == 2:
+                    return
+
+    with pytest.raises(Outer), interrupted_after(0.1, Outer):
+        late()
+    assert len(swallowed) == 2

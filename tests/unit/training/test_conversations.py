@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from paceline.config.sections import ModelConfig
+from paceline.data.harmless import LONGEST_TOKEN
 from paceline.engines import Finished, Request, Sampling
 from paceline.engines.sampling import as_signed_64, uniforms
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
-from paceline.environments.harmless import LONGEST_TOKEN
 from paceline.environments.hosting import Hosts
 from paceline.environments.tokens import TurnTokens
 from paceline.environments.tools import FixedTools, Functions, ToolEnvironment, tools_text

@@ -11,6 +11,7 @@ from paceline.errors import ConfigError, DataError, ModelError, SandboxError
 from paceline.runtime.own_code import own_name
 from paceline.training.identity import graders
 from paceline.training.setup.checks import check
+from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.evaluators import RewardEvaluator
 from paceline.training.setup.preparation import own_objective, prepare
 from paceline.training.setup.run_inputs import Overrides
@@ -109,16 +110,29 @@ def test_no_file_is_read_twice(tmp_path, command, reads):
     assert list(map(int, done.stdout.splitlines()[-1].split())) == [0, *reads], done.stderr
 
 
-@pytest.mark.parametrize("names", [["rows.jsonl"], ["rows.jsonl", "more.jsonl"]], ids=["one dataset", "several"])
-def test_rows_behind_the_dataset_size_are_not_looked_at(tmp_path, names):
+@pytest.mark.parametrize(
+    ("names", "most"),
+    [(["rows.jsonl"], 3), (["rows.jsonl", "more.jsonl"], 6)],  # of two each has half
+    ids=["one dataset", "several"],
+)
+def test_rows_behind_the_dataset_size_are_not_looked_at(tmp_path, names, most):
     make_model(tmp_path / "model")
     for name in names:
         (tmp_path / name).write_text(ROW * 3 + '{"answer": "2"}\n')
     places = [str(tmp_path / name) for name in names]
     options = {"model": str(tmp_path / "model"), "dataset": places, "max_completion_length": "4"}
-    check(build_config({**options, "dataset_size": "3"}))
+    check(build_config({**options, "dataset_size": str(most)}))
     with pytest.raises(DataError, match=r"rows\.jsonl:4"):
-        check(build_config({**options, "dataset_size": "4"}))
+        check(build_config({**options, "dataset_size": str(most + 1)}))
+
+
+def test_a_schedule_of_the_options_own_takes_the_place_of_a_files_scheduler(tmp_path):
+    (tmp_path / "run.yaml").write_text("model: m\ndataset: d\nlr_scheduler: cosine(warmup=2)\n")
+    schedulers = [
+        read_configuration(given, file=tmp_path / "run.yaml").config.optim.lr_scheduler
+        for given in ({}, {"lr_schedule": "linear"}, {"lr_schedule": "linear", "lr_scheduler": "polynomial"})
+    ]
+    assert schedulers == ["cosine(warmup=2)", None, "polynomial"]
 
 
 def test_a_sandbox_that_a_tool_cannot_have_is_refused_at_once(tmp_path, monkeypatch):

@@ -8,19 +8,23 @@ scripts/         Python scripts that call TRL's trainer or the from-scratch tuto
 fields.py        the fields of TRL's trainer, by the tables of `paceline.compat.trl`
 flags.py         flags as transformers' parser reads them
 launching.py     torchrun, accelerate and deepspeed in front of a command, and variables with the same meaning
+shell.py         shell scripts with such a command: read, never run
 layouts.py       other tools' names for parallel layouts, and placement of sampling and training
 """
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from paceline.compat.commands.colossalchat import from_colossalchat
 from paceline.compat.commands.scripts import from_script
+from paceline.compat.commands.shell import read_shell, script_of, training_command
 from paceline.compat.commands.swift import from_swift
 from paceline.compat.commands.translation import (
     CommandReader,
     ForeignCommand,
+    Note,
     ReadText,
     Translation,
     no_files,
@@ -44,14 +48,21 @@ COPY, ORIGINAL = "NPROC_PER_NODE", "nproc_per_node"
 """A variable that examples set from one of their own, which the shell has already replaced by nothing."""
 
 
-def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no_files) -> Translation:
-    """Options behind another tool's command line, without those at their defaults.
+def translate(
+    words: Sequence[str],
+    *,
+    repair: bool = False,
+    read: ReadText = no_files,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Translation:
+    """Options behind another tool's command line: those that it gives, and what differs from our defaults.
 
-    `words` are the command as a shell splits it, environment assignments before it included. `repair`: numbers that the
-    tool itself refuses are replaced by the nearest that it takes; otherwise they are refused here too. `read`: the text
-    of a file that the command names. ConfigError for an unknown command, flag or value, or for options at odds.
+    `words` are the command as a shell splits it, environment assignments before it included, or a shell script with
+    such a command. `repair`: numbers that the tool itself refuses are replaced by the nearest that it takes; otherwise
+    they are refused here too. `read`: the text of a file that the command names. `environment`: variables that are set
+    where the command would run. ConfigError for an unknown command, flag or value, or for options at odds.
     """
-    command = dataclasses.replace(read_command(words), read=read)
+    command, notes = _command(words, read, environment)
     for reader in COMMAND_READERS:
         found = reader.translate(command, repair)
         if found is None:
@@ -60,11 +71,26 @@ def translate(words: Sequence[str], *, repair: bool = False, read: ReadText = no
             build_config(found.options)
         except ConfigError as error:
             raise ConfigError(f"what {reader.name}'s command amounts to is refused: {error}") from None
-        found.options = without_defaults(found.options)
+        found.options = without_defaults(found.options, given=found.given)
+        found.notes += notes
         return found
     known = "; ".join(f"{one.name}'s `{one.example}`" for one in COMMAND_READERS)
     start = command.words[0] if command.words else "nothing"
     raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
+
+
+def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str]) -> tuple[ForeignCommand, list[Note]]:
+    """The command, from the shell script that the words run if they do; notes on the script's other commands."""
+    command, notes = read_command(words), list[Note]()
+    script = script_of(command.words)
+    if script is not None:
+        path, arguments = script
+        before = {**environment, **command.environment}
+        chosen, others = training_command(read_shell(read(path), arguments=arguments, environment=before), path)
+        command = ForeignCommand(environment={**command.environment, **chosen.environment}, words=chosen.words)
+        text = "is not run, and no option comes of it"
+        notes = [Note("idle", f"{path}, line {one.line}: {one.start}", text) for one in others]
+    return dataclasses.replace(command, read=read, inherited=environment), notes
 
 
 def read_command(words: Sequence[str]) -> ForeignCommand:

@@ -121,6 +121,7 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
     for name in refused:
         found.note("idle", around.flag(name), NO_CHANGE)
     found.options = _options(config, args, values, around)
+    found.given = {option for name in given for option in MEANINGS[name].options} & found.options.keys()
     return found
 
 

@@ -4,9 +4,10 @@ Hyphens equal underscores, and an unambiguous abbreviation is accepted. A switch
 off. Of a repeated flag the last counts.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from paceline.compat.commands.translation import Translation
+from paceline.compat.commands.translation import Refusals, Translation
 from paceline.compat.vocabulary import Meaning
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -23,20 +24,27 @@ NO_CHANGE = "at the value that changes nothing"
 """Note on a refused flag or field that asks for nothing."""
 
 
-def read_flags(words: Sequence[str], known: Collection[str], tool: str, found: Translation) -> GivenFlags:
-    """Every flag with its words, noting repeats that differ; ConfigError for an unknown flag or a value without one."""
+def read_flags(
+    words: Sequence[str], known: Collection[str], tool: str, found: Translation, refusals: Refusals
+) -> GivenFlags:
+    """Every flag with its words, noting repeats that differ; refuses unknown flags and values without one."""
     pieces: list[tuple[str, list[str]]] = []
     for word in words:
         if word.startswith("--"):
             flag, equals, value = word.partition("=")
             pieces.append((flag, [value] if equals else []))
         elif word == "-h" or not pieces:
-            raise ConfigError(f"{tool}: {word!r} stands alone; write --flag before a value, and leave -h out")
+            with refusals():
+                raise ConfigError(f"{tool}: {word!r} stands alone; write --flag before a value, and leave -h out")
         else:
             pieces[-1][1].append(word)
     given = GivenFlags()
     for flag, texts in pieces:
-        name, values = _resolve(flag, tuple(texts), known, tool)
+        name, values = "", FlagWords()
+        with refusals():
+            name, values = _resolve(flag, tuple(texts), known, tool)
+        if not name:
+            continue
         if given.get(name, values) != values:
             text = f"given as {' '.join(given[name])}, then as {' '.join(values)}; the last counts"
             found.note("settled", f"--{name}", text)
@@ -92,13 +100,23 @@ def says_nothing(words: FlagWords) -> bool:
     return bool(words) and all(word.lower() in NOTHING for word in words)
 
 
-def note_idle(given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning], found: Translation) -> None:
-    """Note each given flag without effect; ConfigError for a value that asks for a refused feature."""
+def options_of(given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning]) -> set[str]:
+    """Options that the given flags decide, by tables whose texts begin with their names."""
+    texts = [meanings[name].text for name in given if name in meanings and meanings[name].kind == "option"]
+    return {option for text in texts for option in re.split(r"[^a-z_]", text)[:1]}
+
+
+def note_idle(
+    given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning], found: Translation, refusals: Refusals
+) -> None:
+    """Note each given flag without effect, and refuse values that ask for a refused feature."""
     for name, words in given.items():
         row = meanings.get(name)
         if row is not None and row.kind == "idle":
             found.note("idle", f"--{name}", row.text)
         elif row is not None and row.kind == "refused":
             if not says_nothing(words) and not (words and set(words) <= set(row.also)):
-                raise ConfigError(f"--{name} must be left out, got {' '.join(words) or 'true'!r}: {row.text}")
+                with refusals():
+                    raise ConfigError(f"--{name} must be left out, got {' '.join(words) or 'true'!r}: {row.text}")
+                continue
             found.note("idle", f"--{name}", NO_CHANGE)

@@ -110,16 +110,23 @@ def place(given: GivenFlags, start: Started, found: Translation, *, apart: bool)
 
 
 def check_length(given: GivenFlags, flag: str, options: Mapping[str, object], found: Translation) -> None:
-    """Note a flag for vLLM's maximum length, which `options` decide here; ConfigError if it would cut a completion."""
+    """Note a flag for vLLM's maximum length, which `options` decide here; ConfigError if no prompt had room in it."""
     most = number(given, flag, int) if is_on(given, "use_vllm") else None
     if most is None:
         return
     names = ("max_prompt_length", "max_completion_length")
     prompt, completion = (int(str(options.get(name, find_option(name).default))) for name in names)
-    if most < prompt + completion:
+    if most <= completion:
         raise ConfigError(
-            f"--{flag} must be at least the longest prompt and completion, {prompt} and {completion} tokens, got "
-            f"{most:g}; shorten one of them, by --max_completion_length for example"
+            f"--{flag} must be above the longest completion, {completion} tokens, got {most:g}; raise it, or lower "
+            "--max_completion_length"
         )
+    if most < prompt + completion:
+        text = (
+            f"bounded prompt and completion together by {most:g} tokens, so a long prompt shortened its completions; "
+            f"here each has its own bound, {prompt} and {completion} tokens"
+        )
+        found.note("changed", f"--{flag}", text)
+        return
     text = f"the greatest length is that of the longest prompt and completion, {prompt + completion} tokens"
     found.note("idle", f"--{flag}", text)

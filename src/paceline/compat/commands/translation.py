@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import shlex
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from paceline.compat.vocabulary import NoteKind
@@ -38,6 +39,8 @@ class ForeignCommand:
     environment: Mapping[str, str]
     """Assignments before the command."""
     words: tuple[str, ...]
+    inherited: Mapping[str, str] = field(default_factory=dict)
+    """Variables that are set where the command would run."""
     read: ReadText = no_files
     """Reads configuration files and scripts, only those that are named."""
 
@@ -62,6 +65,8 @@ class Translation:
     """Assignments with the same meaning before `paceline train`."""
     launch: tuple[str, ...] = ()
     """Arguments of `torchrun` for several training processes; empty without a launcher."""
+    given: set[str] = field(default_factory=set)
+    """Options that the command's own flags decide: written out at their defaults too."""
 
     def decide(self, **options: object) -> None:
         """Add options, none of which is there yet."""
@@ -76,6 +81,7 @@ class Translation:
         """Add the options and notes of a part."""
         self.decide(**other.options)
         self.notes += other.notes
+        self.given |= other.given
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +102,41 @@ WIDTH = 110
 """Columns of a comment."""
 
 
-def without_defaults(values: Mapping[str, object]) -> dict[str, object]:
-    """Options that change something: neither defaults nor values that other options or the preset imply."""
+class Refusals:
+    """Refusals of independent parts of a command, so that all of them are said at once."""
+
+    def __init__(self) -> None:
+        self._sentences: list[str] = []
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Keep the refusal of this part."""
+        try:
+            yield
+        except ConfigError as error:
+            if str(error) not in self._sentences:
+                self._sentences.append(str(error))
+
+    def check(self) -> None:
+        """Raise what was kept, as one ConfigError."""
+        if len(self._sentences) == 1:
+            raise ConfigError(self._sentences[0])
+        if self._sentences:
+            listed = " ".join(f"({number}) {text}" for number, text in enumerate(self._sentences, start=1))
+            raise ConfigError(f"{len(self._sentences)} refusals: {listed}")
+
+
+def without_defaults(values: Mapping[str, object], *, given: Collection[str] = ()) -> dict[str, object]:
+    """Options that change something: neither defaults nor values that other options or the preset imply.
+
+    `given`: options that stay at their defaults too.
+    """
     ground = {one.name: one.default for one in options() if one.default is not dataclasses.MISSING}
     ground |= following_values(values)
     ground |= preset_values(values.get("preset"))
-    return {name: value for name, value in values.items() if name not in ground or ground[name] != value}
+    return {
+        name: value for name, value in values.items() if name in given or name not in ground or ground[name] != value
+    }
 
 
 def as_words(values: Mapping[str, object]) -> list[str]:

@@ -2,13 +2,15 @@
 
 grpo_fields.py      a row for each field of GRPOConfig that TRL or Paceline adds: default, help, meaning
 training_fields.py  a row for each field that transformers has
+former.py           arguments and fields of earlier versions, with what is written today
 fields.py           reads the rows: refuses, converts, says what has no effect
 config.py           GRPOConfig: these fields around transformers' TrainingArguments
 batches.py          batches counted in completions, durations counted in updates, as steps; both counts for a person
 objective.py        the fields of the objective as options
 translation.py      a GRPOConfig with its keywords to a Config; errors about options in the names of fields
 models.py           a model as the keywords of `from_pretrained` say: a revision, 4 bits
-datasets.py         datasets as TRL takes them, to tasks; row loaders and an accelerator for scripts
+datasets.py         datasets as TRL takes them, to tasks; row loaders for scripts
+processes.py        this process among others, as scripts ask accelerate for it
 rewards.py          reward functions of TRL's kind as ours
 environments.py     tools and environments as TRL takes them, as ours
 slots.py            objects of environments, each with a thread, lent to one episode after another
@@ -17,6 +19,8 @@ building.py         a run from the trainer's arguments; the learning rate as tra
 generate.py         sampling by a program: a generate on its model, and TRL's `_generate`
 checks.py           the trainer's arguments; refusals of them, of what a program overrides, and of late changes
 history.py          metrics under TRL's names, for the log, a person and the trackers
+script_methods.py   what scripts ask of a trainer beside training: rows, counts, callbacks, environments
+surface.py          names of TRL's trainer: what a program may override, set, read or call
 ranks.py            a trainer on ranks: its layout, and which of its methods all ranks call together
 checkpoints.py      the start of a run, and transformers' names of checkpoints
 running.py          a run around the loop, with transformers' callbacks as its observer

@@ -1,5 +1,6 @@
 """Builds a run from a trainer's arguments; everything that needs no weights is refused before they are read."""
 
+import json
 import logging
 import math
 import os
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedTokenizerBase, get_scheduler
+from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import SchedulerType
 
 from paceline import OPENMP_SPINS, SPIN_VARIABLES
-from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files
+from paceline.base_directory import base_directory, local_path
+from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files, refuse_unusable_directory
 from paceline.compat.trl import datasets
 from paceline.compat.trl.batches import warmup_field
 from paceline.compat.trl.checkpoints import existing_run
@@ -25,12 +27,13 @@ from paceline.compat.trl.models import fetched, load_quantised
 from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.rollouts import RolloutFunction
-from paceline.compat.trl.training_fields import SCHEDULES
 from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, of_fields, translate
+from paceline.config.objective import PROGRAM
 from paceline.config.sections import Config, ModelConfig
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, PacelineError
-from paceline.models.loaded import export_model
+from paceline.models.loaded import ADAPTER_NAME, export_model
+from paceline.models.lora import lora_options
 from paceline.models.pretrained import (
     context_length,
     end_token_ids,
@@ -48,7 +51,7 @@ from paceline.training.identity import model_digests
 from paceline.training.plan.batches import most_prompts_per_step
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import Overrides, RunInputs
-from paceline.training.trainer import Trainer, updates_per_step
+from paceline.training.trainer import Trainer, make_scheduler, updates_per_step
 from paceline.types import RowCheck, Task
 from paceline.workers.backend import WorkerBackend
 from paceline.workers.torchrun.environment import check_launched
@@ -63,6 +66,8 @@ class TrainingJob:
     """A trainer's run before its first step."""
 
     args: GRPOConfig
+    base: Path
+    """The program's directory when it made the trainer."""
     config: Config
     inputs: RunInputs
     backend: OneProcess | WorkerBackend
@@ -71,15 +76,13 @@ class TrainingJob:
     sources: list[RewardSource]
     notes: tuple[str, ...]
     """Sentences for the user before the first step."""
-    is_stream: bool
-    """The training rows have no length: more of them are read for more steps."""
     makes_scheduler: bool
     """The schedule of the learning rate is the arguments', not a scheduler of the program's own."""
 
     @property
     def output_dir(self) -> Path:
         """The run directory."""
-        return Path(str(self.args.output_dir))
+        return self.base / str(self.args.output_dir)
 
     @property
     def trainer(self) -> Trainer:
@@ -114,7 +117,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         files = fetched(arguments.model, {name: keywords[name] for name in HUB_KEYS if name in keywords})
         arguments = replace(arguments, model=files)
     names = reward_names(sources)
-    config = translate(args, _surroundings(arguments, names))
+    config = _with_objects(translate(args, _surroundings(arguments, names)), arguments)
     if config.loss.ratio_level == "sequence" and config.loss.average in ("token", "constant"):
         LOGGER.warning(
             "importance_sampling_level 'sequence' with loss_type %r weights each sequence by its completion length; "
@@ -133,10 +136,11 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     has_turns = args.max_tool_calling_iterations is None or bool(arguments.environments)
     turns = () if has_turns else ("max_tool_calling_iterations changes nothing without tools or environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))
-    place = Path(str(args.output_dir))
+    place = local_path(str(args.output_dir))
+    refuse_unusable_directory(place)
     refuse_foreign_files(place)
     if not args.resume_from_checkpoint and holds_work(place):
-        LOGGER.warning(existing_run(place))  # train() may still be asked to resume
+        LOGGER.warning(existing_run(args.output_dir))  # train() may still be asked to resume
     if args.launched is not None:
         check_launched(config, args.launched)
     if arguments.quantization_config is not None:
@@ -148,15 +152,28 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         launch = Launch(args.launched, config, replace(given, functions=inputs.functions))
     return TrainingJob(
         args=args,
+        base=base_directory(),
         config=config,
         inputs=inputs,
         backend=one_process(config, inputs, given) if launch is None else _on_ranks(launch, config, inputs),
         launch=launch,
         sources=sources,
         notes=notes,
-        is_stream=datasets.size_of(dataset) is None,
         makes_scheduler=arguments.optimizers[1] is None,
     )
+
+
+def _with_objects(config: Config, arguments: TrainerArguments) -> Config:
+    """Record the schedule and the adapter that are trained with, so that another entry point trains the same."""
+    args = arguments.args
+    words: str | None = scheduler_words(args)
+    if arguments.optimizers[1] is not None:
+        words = PROGRAM
+    elif args.lr_scheduler_type == "constant":  # the options' own is the same
+        words = None
+    config = replace(config, optim=replace(config.optim, lr_scheduler=words))
+    adapter = arguments.peft_config or getattr(arguments.model, "peft_config", {}).get(ADAPTER_NAME)
+    return config if adapter is None else replace(config, lora=replace(config.lora, **lora_options(adapter)))
 
 
 def _objects(
@@ -199,7 +216,9 @@ def _objects(
             for name, one in datasets.held_out_sets(arguments.eval_dataset).items()
         },
         optimizer=arguments.optimizers[0],
-        make_scheduler=lambda optimizer, total: arguments.optimizers[1] or make_scheduler(args, optimizer, total=total),
+        make_scheduler=lambda optimizer, total: (
+            arguments.optimizers[1] or make_scheduler(scheduler_words(args), optimizer, total=total)
+        ),
     )
 
 
@@ -331,43 +350,38 @@ def _note_of_rate(arguments: TrainerArguments, total: int) -> str:
     if arguments.optimizers[1] is not None:
         return (
             f"learning rate: set by the program's own {type(arguments.optimizers[1]).__name__}, which config.yaml's "
-            "learning_rate, lr_schedule and warmup_steps do not describe"
+            "learning_rate, lr_schedule and warmup_steps do not describe: only this program goes on with the run"
         )
     check_schedule(arguments.args, total=total)
     return describe_rate(arguments.args, total=total)
 
 
-def make_scheduler(args: GRPOConfig, optimizer: torch.optim.Optimizer, *, total: int) -> Any:
-    """transformers' scheduler for `total` updates over the optimiser's own rates; call `step()` after each."""
-    return get_scheduler(
-        args.lr_scheduler_type,
-        optimizer,
-        num_warmup_steps=_warmup_updates(args, total),
-        num_training_steps=total,
-        scheduler_specific_kwargs=_schedule_keywords(args),
-    )
+def scheduler_words(args: GRPOConfig) -> str:
+    """The schedule of the arguments as the option `lr_scheduler` says it."""
+    parameters = {"warmup": getattr(args, warmup_field(args)) or None, **_schedule_keywords(args)}
+    written = ", ".join(f"{name}={json.dumps(value)}" for name, value in parameters.items() if value is not None)
+    return SchedulerType(args.lr_scheduler_type).value + (f"({written})" if written else "")
 
 
 def check_schedule(args: GRPOConfig, *, total: int) -> None:
     """Refuse values that the schedule cannot take, in transformers' words, before an optimiser exists (ConfigError)."""
     trial = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=args.learning_rate)
     try:
-        make_scheduler(args, trial, total=total)
-    except (TypeError, ValueError, ArithmeticError) as error:
-        kind = SchedulerType(args.lr_scheduler_type).value
+        make_scheduler(scheduler_words(args), trial, total=total)
+    except ConfigError as error:
+        kind, cause = SchedulerType(args.lr_scheduler_type).value, error.__cause__
         raise ConfigError(
-            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {_schedule_keywords(args)!r}: {error}"
+            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {_schedule_keywords(args)!r}: {cause}"
         ) from error
 
 
 def describe_rate(args: GRPOConfig, *, total: int) -> str:
-    """One line on the schedule, and on what the run's configuration cannot express of it."""
+    """One line on the schedule."""
     kind = SchedulerType(args.lr_scheduler_type).value
-    line = f"learning rate: transformers' schedule {kind!r} over {total} updates, {_warmup_updates(args, total)} of "
-    line += "them warm-up, set anew for every update"
-    if kind in SCHEDULES:
-        return line
-    return f"{line}; config.yaml has no word for it, its lr_schedule, warmup_steps and min_lr_ratio do not describe it"
+    return (
+        f"learning rate: transformers' schedule {kind!r} over {total} updates, {_warmup_updates(args, total)} of them "
+        "warm-up, set anew for every update"
+    )
 
 
 def _warmup_updates(args: GRPOConfig, total: int) -> int:

@@ -1,42 +1,53 @@
 """The start of a trainer's run, in an empty directory or at a checkpoint, and transformers' names of checkpoints.
 
-`output_dir/checkpoint-{global_step}` is a symbolic link; the files of `model/` are linked inside it too, so that
-`from_pretrained` opens that name as it opens one of TRL's.
+`output_dir/checkpoint-{global_step}` is a directory of links to the files of a checkpoint, those of its `model/` among
+them, so that `from_pretrained` opens that name as it opens one of TRL's. A program may remove it as one of TRL's.
 """
 
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainerState
 
+from paceline.base_directory import local_path
 from paceline.checkpoints.existing_runs import LOCK, WRITTEN, WriteLock, holds_work
 from paceline.checkpoints.finding import Checkpoint, free_name
+from paceline.checkpoints.run_files import write_or_explain
 from paceline.errors import CheckpointError, ConfigError, StorageError
 
 STATE_FILE = "trainer_state.json"
 PREFIX = "checkpoint-"
+PROGRESS = "progress.json"
 
 
-def resume_point(output_dir: Path, resume: str | Path | bool | None) -> Path | bool:
+def resume_point(output_dir: Path, resume: str | Path | bool | None, *, named: str) -> Path | bool:
     """What a session resumes from: False for a new run, True for the newest checkpoint, else the path of one.
+
+    `output_dir` is absolute, `named` how the program calls it; a relative `resume` stands in the same directory.
 
     ConfigError for a run that nothing says to go on with, CheckpointError for another run's checkpoint or TRL's.
     """
     root = output_dir / "checkpoints"
     if resume is None or resume is False:
         if holds_work(output_dir):
-            raise ConfigError(existing_run(output_dir))
+            raise ConfigError(existing_run(named))
         return False
-    if resume is True or Path(resume).resolve() in (output_dir.resolve(), root.resolve()):
+    if resume is True or local_path(resume).resolve() in (output_dir.resolve(), root.resolve()):
         if not (output_dir / "config.yaml").exists():
             for place in sorted(output_dir.glob(f"{PREFIX}*")):
                 _refuse_trl_checkpoint(place, place)
         return True
-    place = Path(resume).resolve()
-    _refuse_trl_checkpoint(place, resume)
+    place = (local_path(resume) / PROGRESS).resolve().parent
+    _refuse_trl_checkpoint(local_path(resume), resume)
     if place.parent != root.resolve():
         raise CheckpointError(
-            f"resume_from_checkpoint must be a checkpoint of output_dir ({root}/step-...), got {resume}; set "
+            f"resume_from_checkpoint must be a checkpoint of output_dir ({named}/{PREFIX}...), got {resume}; set "
             "output_dir to the run that it belongs to, or give its model/ directory as the model of a new run"
         )
     return root / place.name
@@ -73,12 +84,12 @@ def set_run_aside(output_dir: Path) -> str:
 def belongings(output_dir: Path) -> list[str]:
     """Names of what a run has in its directory; what a resume must find comes last, the checkpoints after the rest."""
     last = ("config.yaml", "checkpoints")
-    names = [place.name for place in output_dir.glob(f"{PREFIX}*") if place.is_symlink()]
+    names = [place.name for place in named_checkpoints(output_dir).values()]
     names += [name for name in WRITTEN if name not in (LOCK, "aside", *last)]
     return [name for name in (*names, *last) if (output_dir / name).exists() or (output_dir / name).is_symlink()]
 
 
-def existing_run(output_dir: Path) -> str:
+def existing_run(output_dir: object) -> str:
     """Error text for a directory that already holds a run, with the remedy."""
     return (
         f"output_dir {output_dir} already holds a run; continue it with train(resume_from_checkpoint=True), "
@@ -88,34 +99,89 @@ def existing_run(output_dir: Path) -> str:
 
 def _refuse_trl_checkpoint(place: Path, given: object) -> None:
     """Refuse transformers' own checkpoint: it has a trainer state, and no progress file."""
-    if (place / STATE_FILE).exists() and not (place / "progress.json").exists():
+    if (place / STATE_FILE).exists() and not (place / PROGRESS).exists():
         raise CheckpointError(
             f"{given} is a checkpoint that TRL (transformers' Trainer) wrote, whose optimiser state cannot be gone on "
             f"with here; start a new run from its weights with model={str(given)!r}"
         )
 
 
-def link_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) -> Path:
-    """Link a checkpoint under transformers' name and drop broken links; a real directory of that name stays."""
-    drop_broken_links(output_dir)
-    link = output_dir / f"{PREFIX}{global_step}"
-    if link.is_symlink():
-        link.unlink()
-    if link.exists():
+def name_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) -> Path:
+    """Make the directory by which transformers knows a checkpoint, and drop those whose checkpoints are gone.
+
+    A directory of that name that is not ours stays, and the checkpoint keeps its own name alone.
+    """
+    drop_stale_names(output_dir)
+    folder = output_dir / f"{PREFIX}{global_step}"
+    if _is_ours(folder):
+        _remove(folder)
+    if folder.exists():
         return checkpoint.path
-    link.symlink_to(checkpoint.path.relative_to(output_dir), target_is_directory=True)
-    return link
+    folder.mkdir()
+    for file in sorted(checkpoint.path.iterdir()):
+        _link(folder / file.name, file)
+    return folder
 
 
-def drop_broken_links(output_dir: Path) -> None:
-    """Remove links whose checkpoints are gone."""
-    for link in output_dir.glob(f"{PREFIX}*"):
-        if link.is_symlink() and not link.exists():
-            link.unlink()
+def link_model_files(folder: Path, checkpoint: Checkpoint) -> None:
+    """Link the files of a checkpoint's model beside its other files, unless a program saved some of these names."""
+    if folder != checkpoint.path:
+        for file in sorted(checkpoint.model.iterdir()):
+            _link(folder / file.name, file)
+
+
+def drop_stale_names(output_dir: Path) -> None:
+    """Remove the directories whose checkpoints are gone."""
+    for folder in named_checkpoints(output_dir).values():
+        if not (folder / PROGRESS).exists():
+            _remove(folder)
+
+
+def named_checkpoints(output_dir: Path) -> dict[int, Path]:
+    """Return our directories under transformers' names, by the global step in the name."""
+    found = ((folder.name.removeprefix(PREFIX), folder) for folder in sorted(output_dir.glob(f"{PREFIX}*")))
+    return {int(number): folder for number, folder in found if number.isdecimal() and _is_ours(folder)}
+
+
+def step_of_name(checkpoint: str, updates_per_step: int) -> int:
+    """Return the step of a checkpoint that is named by its global step, or by its own name, wherever it lies.
+
+    >>> step_of_name("runs/a/checkpoint-6", 2), step_of_name("/data/a/checkpoints/step-000003", 2)
+    (3, 3)
+    """
+    kind, _, number = Path(checkpoint).name.rpartition("-")
+    return int(number) if kind == "step" else int(number) // updates_per_step
+
+
+def _is_ours(folder: Path) -> bool:
+    # a link alone: so an earlier version named a checkpoint
+    return folder.is_symlink() or (folder / PROGRESS).is_symlink()
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+
+
+def _link(link: Path, file: Path) -> None:
+    if not link.exists():
+        link.symlink_to(os.path.relpath(file, link.parent), target_is_directory=file.is_dir())
 
 
 def write_state(state: TrainerState, folder: Path) -> None:
-    """Write the state of a checkpoint to a file, whole or not at all."""
-    draft = folder / f".{STATE_FILE}.new"
-    state.save_to_json(str(draft))
-    draft.replace(folder / STATE_FILE)
+    """Write the state of a checkpoint to a file, whole or not at all; StorageError if the disk refuses."""
+    content = json.dumps(dataclasses.asdict(state), indent=2, sort_keys=True) + "\n"
+    write_or_explain(folder / STATE_FILE, content.encode())
+
+
+def write_metrics(folder: Path, split: str, metrics: Mapping[str, Any], *, combined: bool) -> None:
+    """Write `{split}_results.json`, and these numbers over those that `all_results.json` has (StorageError)."""
+    named = {f"{split}_results.json": dict(metrics)}
+    if combined:
+        everything = folder / "all_results.json"
+        known = json.loads(everything.read_text(encoding="utf-8")) if everything.is_file() else {}
+        named[everything.name] = {**known, **metrics}
+    for name, numbers in named.items():
+        write_or_explain(folder / name, json.dumps(numbers, indent=4, sort_keys=True).encode())

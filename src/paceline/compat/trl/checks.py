@@ -15,6 +15,7 @@ from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import check_columns, eval_name, held_out_sets, placeholders, settle_loaders
 from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.fields import MEANINGS
+from paceline.compat.trl.former import refuse_argument
 from paceline.compat.trl.history import clip_numbers
 from paceline.compat.trl.models import check_quantization
 from paceline.compat.trl.rewards import RewardSource, as_list, reward_names
@@ -31,24 +32,11 @@ NOT_OFFERED: Mapping[str, str] = {
     "compute_metrics": "there are no predictions to compute on; a reward function may call log_metric",
     "preprocess_logits_for_metrics": "there are no predictions to compute on; a reward function may call log_metric",
 }
-NEVER_CALLED: Mapping[str, str] = {
-    "choose the objective by loss_type, preset and the fields beside them": (
-        "compute_loss _compute_loss _get_per_token_logps_and_entropies"
-    ),
-    "give optimizers=(optimizer, scheduler)": (
-        "create_optimizer create_scheduler create_optimizer_and_scheduler get_decay_parameter_names"
-    ),
-    "the built-in engine samples; choose how by temperature, top_p, max_completion_length and generation_kwargs": (
-        "_generate _generate_single_turn _generate_and_score_completions"
-    ),
-    "grade completions with reward_funcs and reward_weights": "_calculate_rewards",
-    "watch the loop with callbacks": (
-        "training_step prediction_step evaluation_loop _prepare_inputs _inner_training_loop"
-    ),
-    "override log, evaluate or save_model": "_maybe_log_save_evaluate _save_checkpoint",
-}
-"""Methods of TRL's trainer without a counterpart here, under what does their work."""
-EVENTS_THAT_DO_NOT_OCCUR = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_prediction_step")
+EVENTS = (
+    *("on_init_end", "on_train_begin", "on_train_end", "on_epoch_begin", "on_epoch_end", "on_step_begin"),
+    *("on_step_end", "on_evaluate", "on_save", "on_log"),
+)
+"""Events that the loop tells callbacks of."""
 EVALUATION_NAMES = (
     *("loss", "reward", "reward_std", "entropy", "kl", "frac_reward_zero_std", *clip_numbers(0.0, 0.0)),
     *("completions/mean_length", "completions/min_length", "completions/max_length", "completions/clipped_ratio"),
@@ -87,7 +75,7 @@ def refuse_what_is_not_offered(**given: object) -> None:
     known += ["callbacks", "reward_model", "reward_processing_class", "tools", "environment_factory", "rollout_func"]
     for name, value in given.items():
         if name not in NOT_OFFERED:
-            raise ConfigError(f"GRPOTrainer has no argument {name}; {suggest(name, known, otherwise='leave it out')}")
+            raise refuse_argument(name, known, MEANINGS)
         if value is not None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
 
@@ -123,14 +111,6 @@ def one_of(**given: Any) -> Any:
     return there[0] if there else None
 
 
-def refuse_hooks(trainer: type, base: type) -> None:
-    """Refuse a subclass of `base` with methods of its own that would never be called (ConfigError)."""
-    for remedy, names in NEVER_CALLED.items():
-        for name in names.split():
-            if getattr(trainer, name, None) is not getattr(base, name, None):
-                raise ConfigError(f"{trainer.__name__}.{name} would never be called by this loop; {remedy}")
-
-
 def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
     """Refuse early stopping without a metric to compare (ConfigError), and warn of events that do not occur."""
     for callback in callbacks:
@@ -147,7 +127,9 @@ def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
                 "eval_strategy='steps', eval_steps and eval_dataset"
             )
         silent = [
-            name for name in EVENTS_THAT_DO_NOT_OCCUR if getattr(kind, name) is not getattr(TrainerCallback, name)
+            name
+            for name, plain in vars(TrainerCallback).items()
+            if name.startswith("on_") and name not in EVENTS and _own_event(callback, name) is not plain
         ]
         if silent:
             LOGGER.warning(
@@ -156,6 +138,12 @@ def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
                 " and ".join(silent),
                 kind.__name__,
             )
+
+
+def _own_event(callback: Callback, name: str) -> Any:
+    """Return what a callback has for an event, on itself or in its class."""
+    own: Mapping[str, Any] = {} if isinstance(callback, type) else getattr(callback, "__dict__", {})
+    return own.get(name) or getattr(callback if isinstance(callback, type) else type(callback), name)
 
 
 def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
@@ -270,8 +258,8 @@ def _check_adapter(peft_config: Any, model: Any) -> None:
 
 
 def values_of(args: GRPOConfig) -> Mapping[str, Any]:
-    """Copy of every field."""
-    return {field.name: copy.deepcopy(getattr(args, field.name)) for field in fields(args)}
+    """Copy of every field of GRPOConfig; those of a program's own class below it are the program's."""
+    return {name: copy.deepcopy(getattr(args, name)) for name in MEANINGS}
 
 
 def refuse_changes(args: GRPOConfig, built: Mapping[str, Any], *, evaluates: bool) -> None:

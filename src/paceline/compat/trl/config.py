@@ -3,21 +3,24 @@
 `grpo_fields.py` and `training_fields.py` say what each field becomes; `translation.py` computes the options.
 """
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from transformers import TrainingArguments
 
 from paceline.compat.trl.batches import fill_batch_fields
 from paceline.compat.trl.fields import check_fields
+from paceline.compat.trl.former import refuse_field
 from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.objective import objective_options
-from paceline.compat.trl.ranks import LaunchedState, layout_options
+from paceline.compat.trl.processes import ProcessState
+from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.training_fields import TrainingFields
 from paceline.reports.trackers.opening import check_trackers
 from paceline.workers.torchrun.environment import Launched, device_index, launched
@@ -36,6 +39,18 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
         *TrainingArguments._VALID_DICT_FIELDS,
         *("model_init_kwargs", "generation_kwargs", "chat_template_kwargs", "transformers_continuous_batching_config"),
     ]
+
+    TABLE: "ClassVar[type[GRPOConfig]]"
+    """The class itself, whose defaults are TRL's; a program's own class below it may have others."""
+
+    def __new__(cls, *given: Any, **named: Any) -> "GRPOConfig":
+        """Refuse names that are no field, with what is written instead (ConfigError)."""
+        known = inspect.signature(cls.__init__).parameters
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        for name in named:
+            if name not in known and not takes_any:
+                raise refuse_field(name, [*known])
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -64,19 +79,21 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
     @cached_property
     def _setup_devices(self) -> torch.device:
         """Use one device for each process, without `accelerate`."""
-        place = self.launched
-        self.distributed_state = None if place is None else LaunchedState(place)
+        place, device = self.launched, torch.device("cpu")
         self._n_gpu = 0 if self.use_cpu else 1
-        if self.use_cpu:
-            return torch.device("cpu")
-        index = 0 if place is None else device_index(place, visible=torch.cuda.device_count())
-        torch.cuda.set_device(index)  # what a program loads itself lies there too
-        return torch.device("cuda", index)
+        if not self.use_cpu:
+            index = 0 if place is None else device_index(place, visible=torch.cuda.device_count())
+            torch.cuda.set_device(index)  # what a program loads itself lies there too
+            device = torch.device("cuda", index)
+        self.distributed_state = ProcessState(device, place, mixed_precision="bf16" if self.bf16 else "no")
+        return device
 
     @contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """Let every process do it: none waits for another before the trainer is made."""
-        yield
+        """Let the other processes wait until the first one has done the block, once the trainer is made."""
+        state = self.distributed_state
+        with state.local_main_process_first() if local else state.main_process_first():
+            yield
 
     @contextmanager
     def _own_layout(self) -> Iterator[None]:
@@ -92,3 +109,6 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
             self.fsdp, self.deepspeed = fsdp, deepspeed
             if switch is not None:
                 os.environ["ACCELERATE_USE_DEEPSPEED"] = switch
+
+
+GRPOConfig.TABLE = GRPOConfig

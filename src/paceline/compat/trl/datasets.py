@@ -1,12 +1,12 @@
-"""TRL's datasets, with a column `prompt` of text or messages, to tasks; row loaders and an accelerator for scripts."""
+"""TRL's datasets, with a column `prompt` of text or messages, to tasks; row loaders for scripts."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from itertools import islice
 from typing import Any, cast
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
@@ -16,7 +16,8 @@ from paceline.compat.trl.environments import NO_ENVIRONMENTS, ROW, GivenEnvironm
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
-from paceline.data.prompts import Tokenizer
+from paceline.data.harmless import ChatTokenizer
+from paceline.data.messages import plain_value
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
@@ -24,7 +25,6 @@ from paceline.data.tasks import TaskSet, build_tasks
 from paceline.errors import ConfigError, DataError
 from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import RowCheck, Task
-from paceline.workers.torchrun.environment import Launched
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
 
@@ -171,7 +171,7 @@ def make_tasks(
     seen = named if len(rows) > WHOLE and not whole else [*named]
     built = build_tasks(
         seen,
-        cast(Tokenizer, tokenizer),
+        cast(ChatTokenizer, tokenizer),
         options,
         system=None,
         check=check,
@@ -218,11 +218,16 @@ class TrainerRows(RowsOnDemand):
         if "prompt" not in row and not self._may_lack_prompt:
             raise DataError(f"row {name} has no `prompt`; mend or remove the row")
         prompt = row.get("prompt", [*EMPTY_PROMPT])
-        answers = {column: row[column] for column in ANSWERS if isinstance(row.get(column), str | int | float)}
-        chosen = {ENVIRONMENT: row[ENVIRONMENT]} if ENVIRONMENT in row else {}
+        answers = {
+            column: row[column]
+            for column in ANSWERS
+            if isinstance(plain_value(row.get(column)), str | int | float | Decimal)
+        }
+        read = (ENVIRONMENT, "tools", *IMAGE_COLUMNS)
+        others = {column: row[column] for column in read if row.get(column) is not None}
         return Row(
             row_id=name,
-            columns={"prompt": prompt, **answers, **chosen},
+            columns={"prompt": prompt, **answers, **others},
             passed={**row, ROW: row},
             may_be_empty=self._may_lack_prompt,
         )
@@ -260,9 +265,6 @@ def _check_names(columns: Sequence[str], name: str, *, may_lack_prompt: bool) ->
             f"{name} has no column `prompt`, its columns: {', '.join(columns) or '(none)'}; "
             f"rename the one with the prompts: dataset.rename_column(..., 'prompt')"
         )
-    images = [column for column in columns if column in IMAGE_COLUMNS]
-    if images:
-        raise DataError(f"{name} has a column {images[0]!r}; models of text are trained here, remove the column")
 
 
 class Stream(IterableDataset):  # type: ignore[type-arg]
@@ -291,39 +293,29 @@ def settle_loaders(args: GRPOConfig, train_dataset: Any, eval_dataset: Any) -> N
         args.dataloader_num_workers = 0
 
 
-def row_loader(dataset: Any, *, batch_size: int, order: Iterable[int] | None, num_workers: int) -> DataLoader[Any]:
+class RowOrder:
+    """The places of rows in the order of an epoch, each computed when it is asked for."""
+
+    def __init__(self, size: int, at: Callable[[int], int]) -> None:
+        """`at`: place of the row that comes n-th."""
+        self._size, self._at = size, at
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self._at, range(self._size))
+
+
+def row_loader(
+    dataset: Any, *, batch_size: int, order: RowOrder | Sequence[int] | None, num_workers: int
+) -> DataLoader[Any]:
     """Batches of rows, each a list of dicts, in `order` if it is given and the dataset has a length."""
     streamed = size_of(dataset) is None
     return DataLoader(
         Stream(dataset) if streamed else dataset,
         batch_size=batch_size,
-        sampler=None if streamed or order is None else list(order),
+        sampler=None if streamed else order,
         num_workers=0 if streamed else num_workers,
         collate_fn=list,
     )
-
-
-class ScriptAccelerator:
-    """Replaces `trainer.accelerator` for scripts: the process among others, and no wrapped model."""
-
-    def __init__(self, device: torch.device, place: Launched | None = None) -> None:
-        self.device = device
-        self.num_processes = 1 if place is None else place.size
-        self.process_index = 0 if place is None else place.rank
-        self.local_process_index = 0 if place is None else place.local_rank
-        self.is_main_process, self.is_local_main_process = self.process_index == 0, self.local_process_index == 0
-        self.is_last_process = self.process_index == self.num_processes - 1
-
-    def print(self, *values: Any, **options: Any) -> None:
-        """Print on the first process."""
-        if self.is_main_process:
-            print(*values, **options)
-
-    def wait_for_everyone(self) -> None:
-        """Wait until all processes have come here."""
-        if self.num_processes > 1 and torch.distributed.is_initialized():
-            torch.distributed.barrier()
-
-    def unwrap_model(self, model: Any, **options: Any) -> Any:
-        """The model itself."""
-        return model

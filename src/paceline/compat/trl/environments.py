@@ -6,7 +6,9 @@
 | a factory                          | an environment by its class's name, whose public methods are tools              |
 | a dict of factories                | the column `environment` chooses one by its key, and `reset` is not given it    |
 | -                                  | addresses of the command line's `--environment` in the place of a factory       |
-| an object for each slot of a batch | the same: made once, in a thread of its own, and reset for each episode         |
+| an object for each slot of a batch | the same: made once, and reset for each episode                                 |
+| plain functions in the main thread | the same, one after another, each turn within a deadline; where all are async,  |
+|                                    | conversations go on side by side                                                |
 | `str(result)`, `{"error": ...}`    | the same texts; an error of the connection is a failure of the environment      |
 | `get_reward`                       | the reward of the episode, under the class's name                               |
 | a call that cannot be read         | the same: text, with which the conversation ends                                |
@@ -14,14 +16,17 @@
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from paceline.compat.trl.slots import Slot, SlotPool
+from paceline.compat.trl.slots import Slot, SlotPool, call, wait_for, within
+from paceline.data.messages import row_tools
 from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Observation
-from paceline.environments.objects import opening_of, reward_of, row_for, tool_methods
+from paceline.environments.hosting.results import TooLate
+from paceline.environments.objects import NO_TOOLS, opening_of, reward_of, row_for, tool_methods
 from paceline.environments.resolving import specs as specs_of
 from paceline.environments.schemas import tool_schema
 from paceline.environments.tools import FAILURES, CallError, Functions, Tool, ToolEnvironment
@@ -78,6 +83,8 @@ class GivenEnvironments:
         Raises:
             DataError: it names no environment.
         """
+        if not self.specs:
+            return row_tools(columns)
         if not self.are_chosen:
             return [tool for spec in self.specs.values() for tool in spec.tools]
         name = columns.get(ENVIRONMENT)
@@ -111,8 +118,14 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
         if not shared:
             return NO_ENVIRONMENTS
         lent = list[Loan]()
-        reserve = partial(_reserve, SlotPool(lambda: None), lent, shared, ())
-        spec = EnvironmentSpec(name=TOOLS, make=_never, reserve=reserve, tools=tuple(map(tool_schema, shared)))
+        program = Program(tools=shared, seconds=seconds)
+        spec = EnvironmentSpec(
+            name=TOOLS,
+            make=_never,
+            reserve=partial(_reserve, SlotPool(lambda: None), lent, program, program.environment_class(None)),
+            tools=tuple(map(tool_schema, shared)),
+            is_instant=not program.is_async(None),
+        )
         return GivenEnvironments(specs={TOOLS: spec}, tools=shared, lent=lent)
     are_chosen = isinstance(factory, Mapping)
     factories = dict(factory) if are_chosen else {"": factory}
@@ -125,6 +138,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
     lent, names, specs = list[Loan](), dict[type, str](), dict[str, EnvironmentSpec]()
     functions, kinds = list(shared), dict[str, type]()
     offered, pools = dict[str, Tools](), dict[str, SlotPool]()
+    program = Program(tools=shared, left_out=(ENVIRONMENT,) if are_chosen else (), seconds=seconds)
     for key, make in factories.items():
         pool = SlotPool(make)
         inner = _first(pool, make, seconds)
@@ -143,8 +157,9 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
         specs[key or name] = EnvironmentSpec(
             name=name,
             make=_never,
-            reserve=partial(_reserve, pool, lent, shared, (ENVIRONMENT,) if are_chosen else ()),
+            reserve=partial(_reserve, pool, lent, program, program.environment_class(kind)),
             tools=tuple(map(tool_schema, (*shared, *methods))),
+            is_instant=not program.is_async(kind),
             has_reward=has_reward,
         )
     return GivenEnvironments(
@@ -203,7 +218,11 @@ def _first(pool: SlotPool, factory: Callable[[], Any], seconds: float) -> Any:
     """Make the object of the first slot, to look at it."""
     slot = pool.take()
     try:
-        return slot.thread.call(slot.make, seconds)
+        with within(seconds):
+            return slot.make()
+    except TooLate:
+        said = f"it took more than {seconds:g} seconds"
+        raise ConfigError(f"environment_factory {factory!r} cannot be called ({said})") from None
     except Exception as error:
         raise ConfigError(
             f"environment_factory {factory!r} cannot be called ({type(error).__name__}: {first_line(error)})"
@@ -220,14 +239,38 @@ class Loan:
     """Slot of the last attempt to begin it."""
 
 
-def _reserve(pool: SlotPool, lent: list[Loan], tools: Tools, left_out: Sequence[str]) -> Callable[[], Environment]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """What all episodes share of a program's code."""
+
+    tools: Tools
+    """Functions beside an object's own methods."""
+    left_out: Sequence[str] = ()
+    """Columns that `reset` does not get."""
+    seconds: float
+    """Deadline of one turn's plain functions."""
+
+    def environment_class(self, kind: type | None) -> "type[SlotEnvironment]":
+        """Return the environment of an episode around an object of this class."""
+        return AsyncSlotEnvironment if self.is_async(kind) else SlotEnvironment
+
+    def is_async(self, kind: type | None) -> bool:
+        """True if every function that an episode of this class may call is async."""
+        own = [getattr(kind, name) for name in NO_TOOLS if kind is not None and hasattr(kind, name)]
+        methods = [] if kind is None else tool_methods(kind)
+        return all(map(inspect.iscoroutinefunction, (*self.tools, *methods, *own)))
+
+
+def _reserve(
+    pool: SlotPool, lent: list[Loan], program: Program, environment_class: "type[SlotEnvironment]"
+) -> Callable[[], Environment]:
     """Return what lends a slot to each attempt of an episode, until nothing refers to the attempt's environment."""
     loan = Loan()
     lent.append(loan)
 
     def lend() -> Environment:
         loan.slot = slot = pool.take()
-        environment = SlotEnvironment(slot, tools, left_out)
+        environment = environment_class(slot, program)
         weakref.finalize(environment, pool.give_back, slot).atexit = False
         return environment
 
@@ -239,11 +282,10 @@ def _never() -> Environment:
 
 
 class SlotEnvironment:
-    """`Environment` of one episode, around the object and the thread of a slot."""
+    """`Environment` of one episode around the object of a slot, all in the thread that asks."""
 
-    def __init__(self, slot: Slot, tools: Tools, left_out: Sequence[str]) -> None:
-        """`tools`: functions beside the object's own methods; `left_out`: columns that `reset` does not get."""
-        self._slot, self._tools, self._left_out = slot, tools, left_out
+    def __init__(self, slot: Slot, program: Program) -> None:
+        self._slot, self._program = slot, program
         self._calls = ToolEnvironment([])
 
     @property
@@ -251,18 +293,50 @@ class SlotEnvironment:
         """The program's own object; None: there are tools alone."""
         return self._slot.inner
 
-    async def begin(self, task: Mapping[str, Any], seed: int) -> Any:
+    def begin(self, task: Mapping[str, Any], seed: int) -> Any:
         """Reset the object; returns the text or the messages that it adds to the prompt."""
-        inner = await self._slot.thread.run(self._slot.make)
+        with self._slot.within(self._program.seconds):
+            self._open(task, seed, wait_for)
+            return None if self.inner is None else opening_of(call(self.inner.reset, **self._row(task, seed)))
+
+    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+        """Carry out the turn's calls; one that cannot be read is text, and ends the conversation."""
+        if turn.malformed is not None:
+            return Observation(done=True)
+        with self._slot.within(self._program.seconds):
+            return self._calls.answer(turn)
+
+    def close(self) -> float | None:
+        """End the episode; returns the object's reward, if it gives one."""
+        if not self._gives_reward:
+            return None
+        with self._slot.within(self._program.seconds):
+            return reward_of(call(self.inner.get_reward))
+
+    @property
+    def _gives_reward(self) -> bool:
+        return self.inner is not None and hasattr(type(self.inner), "get_reward")
+
+    def _open(self, task: Mapping[str, Any], seed: int, wait: Callable[[Awaitable[Any]], Any] | None) -> None:
+        inner = self._slot.make()
         methods = [] if inner is None else [getattr(inner, method.__name__) for method in tool_methods(type(inner))]
         callable_here = Functions(())
-        callable_here.tools = [_as_tool(self._slot, one) for one in (*self._tools, *methods)]
-        self._calls = ToolEnvironment([callable_here])
+        callable_here.tools = [_as_tool(one) for one in (*self._program.tools, *methods)]
+        self._calls = ToolEnvironment([callable_here], wait)
         self._calls.begin(task, seed)
-        if inner is None:
-            return None
-        row = {name: value for name, value in task.get(ROW, task).items() if name not in self._left_out}
-        return opening_of(await self._slot.call(inner.reset, **row_for(inner.reset, row, seed)))
+
+    def _row(self, task: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
+        row = {name: value for name, value in task.get(ROW, task).items() if name not in self._program.left_out}
+        return row_for(self.inner.reset, row, seed)
+
+
+class AsyncSlotEnvironment(SlotEnvironment):
+    """`Environment` of one episode whose functions are all async: episodes go on side by side on one event loop."""
+
+    async def begin(self, task: Mapping[str, Any], seed: int) -> Any:
+        """Reset the object; returns the text or the messages that it adds to the prompt."""
+        self._open(task, seed, None)
+        return None if self.inner is None else opening_of(await self.inner.reset(**self._row(task, seed)))
 
     async def answer(self, turn: AgentTurn) -> Observation:
         """Carry out the turn's calls; one that cannot be read is text, and ends the conversation."""
@@ -271,25 +345,33 @@ class SlotEnvironment:
         answer = self._calls.answer(turn)
         return await answer if inspect.isawaitable(answer) else answer
 
-    async def close(self) -> float | None:
+    async def close(self) -> float | None:  # type: ignore[override] # either may be awaited
         """End the episode; returns the object's reward, if it gives one."""
-        if self.inner is None or not hasattr(type(self.inner), "get_reward"):
-            return None
-        return reward_of(await self._slot.call(self.inner.get_reward))
+        return reward_of(await self.inner.get_reward()) if self._gives_reward else None
 
 
-def _as_tool(slot: Slot, function: Callable[..., Any]) -> Tool:
+def _as_tool(function: Callable[..., Any]) -> Tool:
     """Make a tool that answers in TRL's words."""
 
-    async def call(**arguments: Any) -> str:
-        try:
-            return _text(await slot.call(function, **arguments))
-        except (*FAILURES, CallError):
-            raise
-        except Exception as error:
-            raise CallError(str({"error": str(error)})) from error
+    def plain(**arguments: Any) -> str:
+        with _in_trls_words():
+            return _text(call(function, **arguments))
 
-    return Tool(name=function.__name__, call=call)
+    async def awaited(**arguments: Any) -> str:
+        with _in_trls_words():
+            return _text(await function(**arguments))
+
+    return Tool(name=function.__name__, call=awaited if inspect.iscoroutinefunction(function) else plain)
+
+
+@contextmanager
+def _in_trls_words() -> Iterator[None]:
+    try:
+        yield
+    except (*FAILURES, CallError):
+        raise
+    except Exception as error:
+        raise CallError(str({"error": str(error)})) from error
 
 
 def _text(result: Any) -> str:

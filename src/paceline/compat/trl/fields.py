@@ -59,6 +59,8 @@ def check_fields(args: "GRPOConfig") -> None:
 
 def _settle_numbers(args: "GRPOConfig") -> None:
     for field in fields(args):
+        if field.name not in MEANINGS:  # of a program's own class below GRPOConfig
+            continue
         is_union = typing.get_origin(field.type) in (typing.Union, UnionType)
         kinds: set[Any] = set(typing.get_args(field.type)) if is_union else {field.type}
         if kinds <= {int, float, NoneType} and kinds & {int, float}:
@@ -93,7 +95,7 @@ def options_of(args: "GRPOConfig") -> Options:
 
 def without_effect(args: "GRPOConfig") -> dict[str, str]:
     """Changed fields without effect, each with the reason: some never have any, some while a feature is off."""
-    untouched = type(args)(output_dir=args.output_dir, use_cpu=args.use_cpu)
+    untouched = args.TABLE(output_dir=args.output_dir, use_cpu=args.use_cpu)
     if args.accelerator_config is not None:  # transformers leaves it None where accelerate is not installed
         # a dataset without a length sets it, and nobody need be told
         # (transformers has made an AcceleratorConfig of it, whatever the field's own type says)

@@ -194,6 +194,16 @@ def print_completions(
     console.print(table)
 
 
+def shown_metrics(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Return numbers as text for a person, in alphabetical order."""
+    shown = {}
+    for name, value in sorted(metrics.items()):
+        shown[name] = str(round(value, 4)) if isinstance(value, float) else str(value)
+        if name.endswith("_runtime"):
+            shown[name] = f"{timedelta(seconds=int(value))}.{int(value % 1 * 100):02d}"
+    return shown
+
+
 def metrics_text(split: str, metrics: Mapping[str, Any]) -> str:
     """A heading and one aligned line per number, in alphabetical order.
 
@@ -202,11 +212,7 @@ def metrics_text(split: str, metrics: Mapping[str, Any]) -> str:
       n          =      3
       train_loss = 0.1235
     """
-    shown = {}
-    for name, value in sorted(metrics.items()):
-        shown[name] = str(round(value, 4)) if isinstance(value, float) else str(value)
-        if name.endswith("_runtime"):
-            shown[name] = f"{timedelta(seconds=int(value))}.{int(value % 1 * 100):02d}"
+    shown = shown_metrics(metrics)
     widths = (max(map(len, shown), default=0), max(map(len, shown.values()), default=0))
     lines = [f"  {name:<{widths[0]}} = {value:>{widths[1]}}" for name, value in shown.items()]
     return "\n".join([f"***** {split} metrics *****", *lines])

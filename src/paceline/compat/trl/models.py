@@ -8,8 +8,10 @@ import torch
 from huggingface_hub import snapshot_download
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from paceline.base_directory import local_path
 from paceline.config.sections import ModelConfig
 from paceline.errors import ConfigError, ModelError, first_line
+from paceline.models.loading import check_loaded
 from paceline.models.weight_headers import check_quantised
 from paceline.runtime.devices import choose_device
 
@@ -28,7 +30,7 @@ def fetched(model: str, keywords: Mapping[str, Any]) -> str:
     given = {name: value for name, value in given.items() if (name, value) != ("revision", "main")}
     if not given:
         return model
-    subfolder, place = str(given.pop("subfolder", "")), Path(model).expanduser()
+    subfolder, place = str(given.pop("subfolder", "")), local_path(model)
     if given and not place.is_dir():
         try:
             place = Path(snapshot_download(model, allow_patterns=list(FILES), **given))
@@ -62,16 +64,18 @@ def load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedMo
     ModelError: a library for it is missing, or a weight cannot be read.
     """
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded, report = AutoModelForCausalLM.from_pretrained(
             model.model,
             quantization_config=quantization_config,
             dtype=torch.float32,
             device_map={"": choose_device(model)},
             trust_remote_code=model.trust_remote_code,
+            output_loading_info=True,
         )
     except (ImportError, OSError, ValueError, KeyError) as error:
         raise ModelError(
             f"model {model.model!r} cannot be loaded with quantization_config ({type(error).__name__}: "
             f"{first_line(error)})"
         ) from error
+    check_loaded(loaded, report, f"model {model.model!r}")
     return cast(PreTrainedModel, loaded)

@@ -9,6 +9,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers import TrainerState
 
+from paceline.base_directory import local_path
 from paceline.checkpoints.run_directory import RunDir
 from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.objective import objective_fields
@@ -41,7 +42,7 @@ def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapp
         found,
         name=card.get("model_name") or found.name,
         # the program's own object has no public name
-        dataset=None if dataset is None else named(dataset, is_local=lambda path: Path(path).exists()),
+        dataset=None if dataset is None else named(dataset, is_local=lambda path: local_path(path).exists()),
         is_adapter=job.trainer.policy.adapter is not None,
         prompting=replace(found.prompting, has_chat_template=job.inputs.tokenizer.chat_template is not None),
         tags=tuple([tags] if isinstance(tags, str) else tags or []),

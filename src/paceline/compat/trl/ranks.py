@@ -6,9 +6,9 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from paceline.base_directory import held_base
 from paceline.compat.layouts import Agreement, of_deepspeed, of_fsdp, of_launcher, of_sizes
 from paceline.errors import ConfigError
-from paceline.workers.torchrun.environment import Launched
 
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
@@ -25,16 +25,6 @@ FIELDS = {
     "activation_checkpointing": "gradient_checkpointing",
 }
 """Fields of transformers behind settings of DeepSpeed and FSDP with other names."""
-
-
-class LaunchedState:
-    """What transformers' arguments ask of accelerate's state on ranks, which meet when the trainer is made."""
-
-    distributed_type = "PACELINE"
-
-    def __init__(self, place: Launched) -> None:
-        self.num_processes, self.process_index, self.local_process_index = place.size, place.rank, place.local_rank
-        self.is_main_process, self.is_local_main_process = place.leads, place.local_rank == 0
 
 
 def layout_options(args: "GRPOConfig", environment: Mapping[str, str]) -> dict[str, object]:
@@ -101,14 +91,15 @@ def together(method: MethodT) -> MethodT:
     @wraps(method)
     def on_each_rank(trainer: "GRPOTrainer", *given: Any, **named: Any) -> Any:
         launch = trainer._job.launch
-        if launch is None or launch.is_leading:
-            return method(trainer, *given, **named)
-        if not launch.place.leads:
-            return launch.follow(method.__name__)
-        with launch.lead(method.__name__):
-            launch.result = method(trainer, *given, **named)
-            launch.call("be_at", vars(trainer.state))
-        return launch.result
+        with held_base(trainer._job.base):
+            if launch is None or launch.is_leading:
+                return method(trainer, *given, **named)
+            if not launch.place.leads:
+                return launch.follow(method.__name__)
+            with launch.lead(method.__name__):
+                launch.result = method(trainer, *given, **named)
+                launch.call("be_at", vars(trainer.state))
+            return launch.result
 
     return cast(MethodT, on_each_rank)
 

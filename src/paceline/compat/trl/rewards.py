@@ -5,7 +5,6 @@ message lists for conversational prompts, with `environments=` where there are s
 the messages in addition.
 """
 
-import functools
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from paceline.rewards.function import BuiltIn, RewardContext, RewardFunction, co
 from paceline.rewards.model import RewardModel
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.resolving import BUILT_IN, has_home, resolve
+from paceline.runtime.own_code import recorded_name
 from paceline.training.setup.run_inputs import Overrides
 
 RewardSource = Any
@@ -99,15 +99,13 @@ def reward_names(sources: Sequence[RewardSource]) -> tuple[str, ...]:
 
 
 def _name(source: RewardSource) -> str:
-    if isinstance(source, functools.partial):
-        return _name(source.func)
     if isinstance(source, str):
         return source if has_home(source) else Path(source).name
     if isinstance(source, BuiltIn):
         return source.name
     if isinstance(source, nn.Module):
         return Path(_path(source)).name or type(source).__name__
-    return str(getattr(source, "__name__", type(source).__name__))
+    return recorded_name(source, ())  # a name of its own may be that of one that is built in
 
 
 def make_graders(

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +15,20 @@ from typing import TYPE_CHECKING, Any, cast
 from transformers import TrainerControl, TrainerState
 from transformers.trainer_utils import SaveStrategy, TrainOutput
 
-from paceline.checkpoints.finding import Checkpoint, read_checkpoint
+from paceline.checkpoints.finding import Checkpoint, discard, read_checkpoint, step_directory
 from paceline.compat.trl import history
 from paceline.compat.trl.batches import describe_plan
 from paceline.compat.trl.building import TrainingJob
-from paceline.compat.trl.checkpoints import STATE_FILE, drop_broken_links, link_checkpoint, write_state
+from paceline.compat.trl.checkpoints import (
+    PREFIX,
+    STATE_FILE,
+    drop_stale_names,
+    link_model_files,
+    name_checkpoint,
+    named_checkpoints,
+    step_of_name,
+    write_state,
+)
 from paceline.compat.trl.history import LogNumbers, MetricsRecord
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.translation import in_field_names
@@ -43,8 +53,8 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 
-MAY_CHANGE = frozenset(option.name for option in options()) - {"model", "dataset"}
-"""A resumed run takes other arguments as they are, but trains no other model and on no other data."""
+MAY_CHANGE = frozenset(option.name for option in options()) - {"model"}
+"""A resumed run takes other arguments and other rows, which it says and notes, but trains no other model."""
 
 VOICE = Voice(resume=lambda _: "train(resume_from_checkpoint=True)", reword=in_field_names)
 
@@ -58,10 +68,12 @@ def run_training(
     run after its step with a checkpoint: KeyboardInterrupt of Ctrl-C, SystemExit of SIGTERM.
     """
     started = time.perf_counter()
-    override = MAY_CHANGE | {"dataset"} if job.is_stream else MAY_CHANGE
-    request = RunRequest(config=job.config, output_dir=job.output_dir, resume=resume, override=override)
+    named = Path(str(job.args.output_dir))
+    request = RunRequest(
+        config=job.config, output_dir=job.output_dir, named=named, base=job.base, resume=resume, override=MAY_CHANGE
+    )
     with RunSession(request, job.inputs, VOICE) as session:
-        drop_broken_links(job.output_dir)
+        drop_stale_names(job.output_dir)
         observer.restore(session.checkpoint)
         try:
             run = session.start(
@@ -122,6 +134,8 @@ class CallbackObserver:
         self.has_begun = False
         """A run of this trainer's was opened, so that what lies in the run directory may be its own."""
         self.trackers = Trackers(opened=())
+        self._named = set[int]()
+        """Global steps of the checkpoints that have transformers' name, as far as this process knows."""
         self._window: list[LogNumbers] = []
         self._in_epoch = False
 
@@ -150,8 +164,12 @@ class CallbackObserver:
         """Open a run that stands at `state`."""
         self.run, self.control, self.trackers, self.has_begun = run, TrainerControl(), trackers, True
         self._window, self._in_epoch = [], False
+        self.handler.train_dataloader = self.trainer.get_train_dataloader()
+        if self.trainer.eval_dataset is not None and not isinstance(self.trainer.eval_dataset, Mapping):
+            self.handler.eval_dataloader = self.trainer.get_eval_dataloader()
         if self.state.best_model_checkpoint is not None:
-            run.protected.add(Path(self.state.best_model_checkpoint))
+            run.protected.add(self._best_step)
+        self._named = set(named_checkpoints(run.run_dir.path))
 
     def stop(self) -> None:
         """Close the run: later logs and evaluations do not belong to it."""
@@ -168,7 +186,8 @@ class CallbackObserver:
         return Requests(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
-        """Fire on_epoch_begin at the start of an epoch, then on_step_begin."""
+        """Fire on_epoch_begin at the start of an epoch, then on_step_begin; ConfigError for what is set too late."""
+        self.trainer._refuse_late_changes()
         self.reward_log.columns.clear()  # an evaluation's are of no step
         self._forget_objects()
         if not self._in_epoch:
@@ -203,6 +222,13 @@ class CallbackObserver:
             self._log_evaluate_save(batch)
         return Requests(stop=self.control.should_training_stop)
 
+    def _take_metrics(self, mode: str) -> dict[str, float]:
+        """Take the means of what a program has put into `trainer._metrics`, as TRL's own log does."""
+        own = self.trainer._metrics[mode]
+        taken = {name: float(sum(values) / len(values)) for name, values in own.items() if values}
+        own.clear()
+        return taken
+
     def begin_step(self, state: Mapping[str, Any]) -> None:
         """Begin a step on this rank, in the first one's state."""
         self._forget_objects()
@@ -229,7 +255,7 @@ class CallbackObserver:
 
     def _log_evaluate_save(self, batch: RolloutBatch) -> None:
         if self.control.should_log and self._window:
-            self.trainer.log(history.averaged(self._window))
+            self.trainer.log({**history.averaged(self._window), **self._take_metrics("train")})
             self._window.clear()
             if self.args.log_completions:
                 limit, columns = self.args.num_completions_to_print, self.reward_log.columns
@@ -252,7 +278,8 @@ class CallbackObserver:
         stats = self.job.backend.measure(result.batch.groups)
         numbers = history.eval_numbers(result.record(), result.batch, stats, prefix=prefix)
         numbers[f"{prefix}_num_tokens"] = self.state.num_input_tokens_seen
-        numbers |= {f"{prefix}_{name}": value for name, value in self.reward_log.take_metrics().items()}
+        logged = {**self.reward_log.take_metrics(), **self._take_metrics("eval")}
+        numbers |= {f"{prefix}_{name}": value for name, value in logged.items()}
         numbers["epoch"] = self.state.epoch
         self.trainer.log(numbers)
         self._fire("on_evaluate", metrics=numbers)
@@ -261,20 +288,39 @@ class CallbackObserver:
     def saved(self, checkpoint: Checkpoint) -> Requests:
         """Write the state beside the checkpoint, link transformers' name for it, and fire on_save."""
         if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = str(checkpoint.path)
+            self.state.best_model_checkpoint = os.path.join(
+                str(self.args.output_dir), f"{PREFIX}{self.state.global_step}"
+            )
             self._open_run().protected.clear()
-            self._open_run().protected.add(checkpoint.path)
+            self._open_run().protected.add(checkpoint.state.step)
         write_state(self.state, checkpoint.path)
         if checkpoint.state.step == 0:
             return Requests()
-        link = link_checkpoint(self._open_run().run_dir.path, checkpoint, self.state.global_step)
-        self.trainer.save_model(str(link), _internal_call=True)
-        # a program may have saved files of its own under these names
-        for file in checkpoint.model.iterdir():
-            if not (beside := checkpoint.path / file.name).exists():
-                beside.symlink_to(file.relative_to(checkpoint.path))
+        output_dir = self._open_run().run_dir.path
+        folder = name_checkpoint(output_dir, checkpoint, self.state.global_step)
+        self.trainer.save_model(str(folder), _internal_call=True)
+        link_model_files(folder, checkpoint)
         self._fire("on_save")
+        self._discard_removed(newest=checkpoint.state.step)
         return Requests(stop=self.control.should_training_stop)
+
+    def _discard_removed(self, *, newest: int) -> None:
+        """Remove the checkpoints whose directory under transformers' name a callback has removed.
+
+        The newest one stays, which the run may have to go on from, and the best one.
+        """
+        run, updates = self._open_run(), updates_per_step(self.job.config)
+        there = set(named_checkpoints(run.run_dir.path))
+        for step in {number // updates for number in self._named - there} - {newest} - run.protected:
+            folder = step_directory(run.run_dir.path / "checkpoints", step)
+            if folder.is_dir():
+                discard(folder)
+        self._named = there
+
+    @property
+    def _best_step(self) -> int:
+        """Step of the best checkpoint; there is one."""
+        return step_of_name(str(self.state.best_model_checkpoint), updates_per_step(self.job.config))
 
     def notify(self, sentence: str) -> None:
         """Print a line, in the names of fields."""
@@ -298,7 +344,7 @@ class CallbackObserver:
         run, state, args = session.run, self.state, self.args
         step = run.state.step
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
-            best = read_checkpoint(Path(state.best_model_checkpoint))
+            best = read_checkpoint(step_directory(run.run_dir.path / "checkpoints", self._best_step))
             self.job.backend.load_weights(best.model)
             step = best.state.step
             notify(
@@ -314,7 +360,7 @@ class CallbackObserver:
             "train_loss": sum(losses) / len(losses) if losses else 0.0,
             "epoch": state.epoch,
         }
-        self.trainer.log(history.summary(metrics, self._window))
+        self.trainer.log({**history.summary(metrics, self._window), **self._take_metrics("train")})
         self._window.clear()
         self._fire("on_train_end")
         session.finish(self.console, step=step)

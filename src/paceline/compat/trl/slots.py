@@ -1,91 +1,98 @@
-"""Objects of a program's own, each with a thread: made once, and lent to one episode after another.
+"""Objects of a program's own, lent to one episode after another, and its code in the thread that trains.
 
-What an object opens may belong to the thread that opened it, so all its methods run in one.
+Plain functions run there one after another, as under TRL: signals, connections, thread-locals and event loops are the
+program's own. Async ones run on one event loop in a thread, which TRL has too.
 """
 
 import asyncio
 import heapq
 import inspect
 import queue
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, wait
-from functools import partial
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
-from paceline.environments.hosting.threads import OwnThread
+from paceline.environments.hosting.results import Overtime, TooLate
+from paceline.runtime.interrupts import interrupted_after
 
 
-class SlotThread(OwnThread):
-    """The thread of an object; what its functions raise is raised where they are called."""
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Interrupt a block of the program's own code in this thread once it has taken so many seconds.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_lost = False
-        """True once a call in it has taken too long."""
-
-    async def run(self, function: Callable[[], Any]) -> Any:
-        """Run a function; raises what it raises. A task that is cancelled meanwhile leaves the thread behind."""
-        try:
-            return await asyncio.wrap_future(self._begun(function))
-        except asyncio.CancelledError:
-            self.leave()
-            raise
-
-    def call(self, function: Callable[[], Any], seconds: float) -> Any:
-        """Run a function while the caller waits; raises what it raises, and TimeoutError after so many seconds."""
-        begun = self._begun(function)
-        if not wait([begun], seconds).done:
-            self.leave()
-            raise TimeoutError(f"it took more than {seconds:g} seconds")
-        return begun.result()
-
-    def _begun(self, function: Callable[[], Any]) -> Future[Any]:
-        begun = Future[Any]()
-        begun.set_running_or_notify_cancel()
-
-        def arrived(value: Any, raised: BaseException | None) -> None:
-            begun.set_result(value) if raised is None else begun.set_exception(_as_exception(raised))
-
-        self.submit(function, arrived)
-        return begun
-
-    def leave(self) -> None:
-        """Interrupt what runs, and let the thread end."""
-        self.is_lost = True
-        self.interrupt()
+    Raises:
+        TooLate: it took longer, also where it swallowed the interrupt.
+    """
+    try:
+        with interrupted_after(seconds, Overtime):
+            yield
+    except Overtime:
+        raise TooLate from None
 
 
-def _as_exception(raised: BaseException) -> Exception:
-    """Return what a program raised as what may be raised anywhere: sys.exit() ends no run from here, no future takes a
-    StopIteration, and a CancelledError is not of the task that waits."""
-    if isinstance(raised, Exception) and not isinstance(raised, StopIteration | CancelledError):
-        return raised
-    return RuntimeError(f"{type(raised).__name__}: {raised}")
+@lru_cache(1)
+def _loop() -> AbstractEventLoop:
+    """The event loop of all async functions of the program: a client that they keep open belongs to it."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="async-tools", daemon=True).start()
+    return loop
+
+
+def wait_for(awaitable: Awaitable[Any]) -> Any:
+    """Await on the event loop of async functions while this thread waits; raises what is raised there."""
+
+    async def awaited() -> Any:
+        return await awaitable
+
+    task: Future[Any] = asyncio.run_coroutine_threadsafe(awaited(), _loop())
+    try:
+        while not task.done():
+            wait([task], 1.0)  # an interrupt reaches a thread other than the main one between two waits
+    except BaseException:
+        task.cancel()
+        _loop.cache_clear()  # it may be blocked for good
+        raise
+    return task.result()
 
 
 class Slot:
-    """An object with its thread; one episode at a time has it."""
+    """An object of the program's; one episode at a time has it."""
 
     def __init__(self, number: int, factory: Callable[[], Any]) -> None:
-        self.number, self._factory, self.thread = number, factory, SlotThread()
+        self.number, self._factory = number, factory
         self.inner: Any = None
         """The object, once it is made."""
+        self.is_lost = False
+        """True once a call of its own has taken too long, and was broken off anywhere."""
 
     def __lt__(self, other: "Slot") -> bool:
         return self.number < other.number
 
     def make(self) -> Any:
-        """Return the object, made now if it is not made yet; to be called in the slot's own thread."""
+        """Return the object, made now if it is not made yet."""
         if self.inner is None:
             self.inner = self._factory()
         return self.inner
 
-    async def call(self, function: Callable[..., Any], **given: Any) -> Any:
-        """Call a function of the program's in the thread, or await it where it is async."""
-        if inspect.iscoroutinefunction(function):
-            return await function(**given)
-        result = await self.thread.run(partial(function, **given))
-        return await result if inspect.isawaitable(result) else result
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Do as `within`; a call that is late loses the slot."""
+        try:
+            with within(seconds):
+                yield
+        except TooLate:
+            self.is_lost = True
+            raise
+
+
+def call(function: Callable[..., Any], **given: Any) -> Any:
+    """Call a function of the program's in this thread, and wait for what it returns where that is awaitable."""
+    result = function(**given)
+    return wait_for(result) if inspect.isawaitable(result) else result
 
 
 class SlotPool:
@@ -114,6 +121,6 @@ class SlotPool:
             heapq.heappush(self._free, self._returned.get())
 
     def give_back(self, slot: Slot) -> None:
-        """Give back a slot, from any thread; one whose thread is lost is left behind."""
-        if not slot.thread.is_lost:
+        """Give back a slot, from any thread; one that is lost is left behind."""
+        if not slot.is_lost:
             self._returned.put(slot)

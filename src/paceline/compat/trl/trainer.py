@@ -1,36 +1,38 @@
 """`GRPOTrainer`: TRL's constructor and methods around Paceline's loop."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch.utils.data import DataLoader
-from transformers import DefaultFlowCallback, TrainerCallback, TrainerState, set_seed
+from transformers import DefaultFlowCallback, TrainerState, set_seed
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import CallbackHandler
-from transformers.trainer_pt_utils import save_metrics
 from transformers.trainer_utils import TrainOutput
 
-from paceline.compat.trl import checks
+from paceline.base_directory import held_base, working_directory
+from paceline.compat.trl import checks, surface
 from paceline.compat.trl.batches import interval
 from paceline.compat.trl.building import build, held_out_tasks, model_name, quantizations, said_in_field_names
-from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_state
+from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_metrics, write_state
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import AddressedRows, ScriptAccelerator, held_out_sets, row_loader, size_of
+from paceline.compat.trl.datasets import AddressedRows, held_out_sets, size_of
 from paceline.compat.trl.environments import environment_reward, given_environments
 from paceline.compat.trl.generate import Generated, VllmWeights, generated, sampling_by_program
 from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
 from paceline.compat.trl.history import LogPrinter, LogProgress, metrics_text
+from paceline.compat.trl.processes import ScriptAccelerator
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.ranks import by_first, by_first_alone, together
 from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.running import CallbackObserver, run_training
+from paceline.compat.trl.script_methods import ScriptMethods
+from paceline.compat.trl.surface import asked, called
 from paceline.compat.trl.training_fields import ELSEWHERE
-from paceline.data.order import task_index
 from paceline.errors import ConfigError
 from paceline.metrics.statistics import mean_and_std
 from paceline.rewards.model import RewardModel
@@ -39,7 +41,8 @@ from paceline.training.run import evaluate
 from paceline.training.setup.evaluators import EvalResult, RewardEvaluator
 
 
-class GRPOTrainer:
+@surface.complete
+class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused; see `surface`
     """Trains a language model on reward functions, in TRL's words.
 
         trainer = GRPOTrainer("Qwen/Qwen2.5-0.5B-Instruct", reward_funcs=shorter, train_dataset=prompts)
@@ -49,6 +52,13 @@ class GRPOTrainer:
     `checkpoints/`, `final/` and `report.html`. A Paceline step, one batch of rollouts with all its updates, is one step
     of the callbacks; `state.global_step` counts updates.
     """
+
+    _originals: ClassVar[Mapping[str, Any]]
+    """What this class has under each name of TRL's trainer; see `surface.refuse_hooks`."""
+    _tag_names: ClassVar[list[str]] = []
+    """Tags of the model card, which a class below may have."""
+    _attributes: tuple[str, ...] = ()
+    """Names of all public attributes, once they are made; see `surface.refuse_set`."""
 
     def __init__(  # noqa: PLR0913 - TRL's signature
         self,
@@ -76,7 +86,7 @@ class GRPOTrainer:
         `others` are arguments of transformers' trainers, all refused. A PacelineError names an argument that cannot be
         used, its value and the remedy.
         """
-        checks.refuse_hooks(type(self), GRPOTrainer)
+        surface.refuse_hooks(self)
         checks.refuse_what_is_not_offered(**others)
         self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
         if isinstance(train_dataset, str):
@@ -124,13 +134,32 @@ class GRPOTrainer:
             self._job.launch.program = self._observer
         self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._built_from, self._built_eval = checks.values_of(self.args), eval_dataset
+        self.label_names: list[str] = []
+        self.is_in_train = False
+        self._attributes = tuple(name for name in vars(self) if not name.startswith("_"))
+        self._in_place = surface.snapshot(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._attributes:
+            surface.refuse_set(self, name, value)
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        reason = surface.NOT_HERE.get(name)
+        raise AttributeError(f"{type(self).__name__} has no {name}" + (f": {reason}" if reason else ""))
+
+    def _refuse_late_changes(self) -> None:
+        """Refuse hooks, arguments and attributes that changed since the trainer was made (ConfigError)."""
+        surface.refuse_hooks(self)
+        checks.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
+        surface.refuse_changed(self, self._in_place)
 
     def _build(self, arguments: checks.TrainerArguments) -> None:
         """Build the run, and show its parts as the attributes that TRL's trainer has."""
         set_seed(self.args.seed)
         log = self._reward_log
         context = {"trainer_state": self.state, "log_extra": log.log_extra, "log_metric": log.log_metric}
-        with said_in_field_names():
+        with said_in_field_names(), held_base(working_directory()):
             self._job = build(arguments, context)
         log.columns.clear()  # what the trial call before the first step logged
         log.metrics.clear()
@@ -156,65 +185,22 @@ class GRPOTrainer:
         self.use_vllm, self.vllm_generation = self.args.use_vllm, VllmWeights(self._job.backend)
         self._last_loaded_step = self._calls = 0  # of `_generate`
         self.hub_model_id = self.args.hub_model_id or self._job.output_dir.name
-        self.accelerator = ScriptAccelerator(self.args.device, self.args.launched)
+        self.accelerator = ScriptAccelerator(self.args, self._log_to_trackers)
+        self.accelerator.launch = self.accelerator.state.launch = self._job.launch
+        self.gather_function = self.accelerator.gather_for_metrics
+        self.environment_factories = None if not kinds else dict(kinds)
+        self._metrics = {mode: defaultdict[str, list[float]](list) for mode in ("train", "eval")}
+        self.__dict__.update(surface.attributes_of(self.args, self.tokenizer, self.model))
 
-    @property
-    def environments(self) -> list[Any]:
-        """Objects of `environment_factory` in the order of the completions since the present step began."""
-        return self._environments.objects
-
-    @property
-    def _env_tools(self) -> dict[str | None, list[Any]]:
-        """Functions of each environment under TRL's name for them: by its key, or None where there is one alone."""
-        chosen = self._environments.are_chosen
-        return {name if chosen else None: list(tools) for name, tools in self._environments.offered.items()}
-
-    @property
-    def _environment_pool(self) -> dict[str | None, list[Any]]:
-        """Objects of each environment that no conversation has, by the same names."""
-        chosen = self._environments.are_chosen
-        return {name if chosen else None: pool.free for name, pool in self._environments.pools.items()}
-
-    @property
-    def entropy_coef(self) -> float:
-        """Weight of the entropy bonus as it is now; `use_adaptive_entropy` changes it with every update."""
-        return self._job.trainer.learner.entropy_control[0]
+    def _log_to_trackers(self, values: Mapping[str, Any], step: int | None) -> None:
+        self._observer.trackers.log(dict(values), self.state.global_step if step is None else step)
 
     @property
     def control(self) -> Any:
         """Latest requests of the callbacks."""
         return self._observer.control
 
-    def get_learning_rates(self) -> list[float]:
-        """Rate of each parameter group at its last update."""
-        return [group["lr"] for group in self.optimizer.param_groups]
-
-    def get_num_trainable_parameters(self) -> int:
-        """Number of trainable parameters."""
-        return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
-
-    def add_callback(self, callback: checks.Callback) -> None:
-        """Add a callback."""
-        checks.check_callbacks([callback], self.args)
-        self.callback_handler.add_callback(callback)
-
-    def pop_callback(self, callback: checks.Callback) -> TrainerCallback | None:
-        """Remove a callback and return it; None if there is no such one."""
-        found: TrainerCallback | None = self.callback_handler.pop_callback(callback)
-        return found
-
-    def remove_callback(self, callback: checks.Callback) -> None:
-        """Remove a callback."""
-        self.callback_handler.remove_callback(callback)
-
-    def is_world_process_zero(self) -> bool:
-        """True on the first process."""
-        return bool(self.args.process_index == 0)
-
-    def is_local_process_zero(self) -> bool:
-        """True on the first process of each machine."""
-        return bool(self.args.local_process_index == 0)
-
+    @asked
     @together
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **others: None) -> TrainOutput:
         """Train to the end, or until a callback stops it; then load the best model if the arguments say so.
@@ -232,7 +218,7 @@ class GRPOTrainer:
         """
         if any(value is not None for value in others.values()):
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
-        checks.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
+        self._refuse_late_changes()
         job, before = self._job, ""
         if (self.rollout_func is None) != (job.inputs.completer is None):
             raise ConfigError(
@@ -245,17 +231,22 @@ class GRPOTrainer:
                 self._observer.restart_rate()
             else:
                 job.launch.call("restart_rate")
-        resume = resume_point(job.output_dir, resume_from_checkpoint)
+        resume = resume_point(job.output_dir, resume_from_checkpoint, named=str(self.args.output_dir))
         config, rows = job.config, size_of(self.train_dataset)
         loop = replace(config.loop, save_steps=interval(self.args, "save", rows))
         evaluation = replace(config.evaluation, eval_steps=interval(self.args, "eval", rows))
         self._job = replace(job, config=replace(config, loop=loop, evaluation=evaluation))
-        with said_in_field_names(), sampling_by_program(self._job):
-            output = run_training(self._job, self._observer, resume, before=before)
+        self.__dict__["is_in_train"] = True
+        try:
+            with said_in_field_names(), sampling_by_program(self._job):
+                output = run_training(self._job, self._observer, resume, before=before)
+        finally:
+            self.__dict__["is_in_train"] = False
         if self.args.push_to_hub:
             self.push_to_hub()
         return output
 
+    @called
     @together
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: None = None, metric_key_prefix: str = "eval"
@@ -264,6 +255,7 @@ class GRPOTrainer:
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if given is None:
             raise ConfigError("evaluate needs eval_dataset, here or in the trainer, got None")
+        surface.refuse_changed(self, self._in_place)
         run, config, functions = self._observer.run, self._job.config, self._job.inputs.functions
         results: Iterable[EvalResult]
         conversations = self._job.inputs.conversations
@@ -307,30 +299,12 @@ class GRPOTrainer:
         with said_in_field_names():
             return generated(self, prompts)
 
-    def get_train_dataloader(self) -> DataLoader[Any]:
-        """Batches of rows in the order of the first epoch's steps; the loop itself does not use it."""
-        size, config = size_of(self.train_dataset), self._job.config
-        shuffle, seed = config.data.shuffle, config.loop.seed
-        return row_loader(
-            self.train_dataset,
-            batch_size=config.loop.prompts_per_step,
-            order=[task_index(at, size=size, seed=seed, shuffle=shuffle) for at in range(size)] if size else [],
-            num_workers=self.args.dataloader_num_workers,
-        )
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Batches of rows in order, of `eval_dataset` or of one of several by name."""
-        given = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
-        dataset = self.eval_dataset if given is None else given
-        if dataset is None or isinstance(dataset, Mapping):
-            raise ConfigError("get_eval_dataloader needs one dataset, or the name of one of several")
-        size = max(1, self.args.per_device_eval_batch_size // self._job.config.evaluation.eval_generations)
-        return row_loader(dataset, batch_size=size, order=None, num_workers=self.args.dataloader_num_workers)
-
+    @called
     @by_first
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write a directory that transformers (or peft) loads; ConfigError for a checkpoint, which stays as it is."""
-        place = Path(output_dir or str(self.args.output_dir))
+        own = str(self.args.output_dir)
+        place = self._job.output_dir if str(output_dir or own) == own else Path(str(output_dir))
         progress = place / "progress.json"  # of a checkpoint
         updates = json.loads(progress.read_text(encoding="utf-8"))["policy_version"] if progress.exists() else None
         if updates is None:
@@ -338,26 +312,31 @@ class GRPOTrainer:
         elif self._observer.run is None or updates != self._job.trainer.policy_version:
             raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
 
+    @asked
     def end(self) -> None:
         """Do nothing: trackers end with `train`, and process groups with the program."""
 
+    @asked
     @by_first_alone
     def save_state(self) -> None:
         """Write `trainer_state.json` into the run directory."""
         self._job.output_dir.mkdir(parents=True, exist_ok=True)
         write_state(self.state, self._job.output_dir)
 
+    @asked
     @by_first_alone
     def log_metrics(self, split: str, metrics: Mapping[str, Any]) -> None:
         """Print numbers under a heading, aligned."""
         print(metrics_text(split, metrics))
 
+    @asked
     @by_first_alone
     def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
         """Write `{split}_results.json` into the run directory, and update its `all_results.json`."""
         self._job.output_dir.mkdir(parents=True, exist_ok=True)
-        save_metrics(self, split, dict(metrics), combined)
+        write_metrics(self._job.output_dir, split, metrics, combined=combined)
 
+    @called
     @by_first_alone
     def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:
         """Add a line of numbers to `state.log_history`, the callbacks and the trackers."""
@@ -365,13 +344,25 @@ class GRPOTrainer:
 
     @by_first_alone
     def create_model_card(
-        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
+        self,
+        model_name: str | Mapping[str, Any] | None = None,
+        dataset_name: str | None = None,
+        tags: str | list[str] | None = None,
     ) -> None:
-        """Write `README.md` into the run directory: model, data, objective, results."""
-        card = {"model_name": model_name, "dataset_name": dataset_name, "tags": tags}
+        """Write `README.md` into the run directory: model, data, objective, results.
+
+        Scripts give a dict of these arguments in the place of the first one.
+        """
+        card: dict[str, Any] = {"model_name": model_name, "dataset_name": dataset_name, "tags": tags}
+        if isinstance(model_name, Mapping):
+            if unknown := [name for name in model_name if name not in card]:
+                raise ConfigError(f"create_model_card takes model_name, dataset_name and tags, got {unknown[0]!r}")
+            card |= {"model_name": None, **model_name}
+        card["tags"] = card["tags"] or self._tag_names
         publish_card(self._job, self.state, self._job.output_dir, card)
 
+    @called
     @by_first
     def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True, **card: Any) -> str:
         """Upload the model with its card to `args.hub_model_id`; returns the commit's address (ModelError: refused)."""
-        return upload(self._job, self.state, commit_message, card)
+        return upload(self._job, self.state, commit_message, {"tags": self._tag_names, **card})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from paceline.compat.vocabulary import Meaning, NoteKind, Switch, becomes, decides, idle, kept, refused, table
+from paceline.config.objective import SCHEDULERS
 
 Keywords = dict | str | None  # type: ignore[type-arg] # the annotations are theirs, word for word
 TypedKeywords = dict[str, Any] | str | None
@@ -25,20 +26,6 @@ SCHEDULES: Mapping[str, str] = {
     **dict.fromkeys(("cosine", "cosine_with_min_lr"), "cosine"),
 }
 """`lr_scheduler_type` to `lr_schedule`, where an option exists."""
-SCHEDULE_KEYWORDS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("constant", "constant_with_warmup", "linear"), ()),
-    "cosine": ("num_cycles",),
-    "cosine_with_min_lr": ("num_cycles", "min_lr", "min_lr_rate"),
-    "cosine_with_restarts": ("num_cycles",),
-    "cosine_warmup_with_min_lr": ("num_cycles", "min_lr", "min_lr_rate", "warmup_lr_rate"),
-    "polynomial": ("lr_end", "power"),
-    "inverse_sqrt": ("timescale",),
-    "warmup_stable_decay": (
-        *("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles"),
-    ),
-}
-"""Allowed `lr_scheduler_kwargs` of each of transformers' schedules, without those that follow a measured loss."""
-
 RISES = Switch(is_on=lambda args: args.lr_scheduler_type != "constant", off="lr_scheduler_type is constant")
 
 INTERVALS = ("no", "steps", "epoch")
@@ -103,7 +90,7 @@ class TrainingFields:
         "lr_schedule",
         "transformers' schedule, update by update; lr_schedule where the options have a word for it",
         convert=lambda kind: SCHEDULES.get(kind, "constant"),
-        choices=tuple(SCHEDULE_KEYWORDS),
+        choices=tuple(SCHEDULERS),
         remedy="for any other schedule give the trainer optimizers=(optimizer, scheduler)",
     )
     lr_scheduler_kwargs: Keywords = decides(

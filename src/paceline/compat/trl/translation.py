@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from paceline.compat.trl.batches import batches_of, fill_batch_fields, in_steps, interval, warmup_steps
 from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Options, check_fields, options_of
 from paceline.compat.trl.objective import OPTIONS, objective_options
-from paceline.compat.trl.training_fields import NO_LIMIT, SCHEDULE_KEYWORDS
+from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.building import build_config
+from paceline.config.objective import SCHEDULERS
 from paceline.config.reading import suggest
 from paceline.config.sections import RESERVED_SWITCHES, Config
 from paceline.errors import ConfigError, PacelineError
@@ -32,6 +33,8 @@ FIELDS: Mapping[str, str] = {
     "lora_rank": "peft_config.r",
     "lora_alpha": "peft_config.lora_alpha",
     "lora_targets": "peft_config.target_modules",
+    "lora_settings": "peft_config",
+    "lr_scheduler": "lr_scheduler_type",
     "dataset": "train_dataset",
     "environment": "environment_factory",
     "prompt_column": "train_dataset's column `prompt`",
@@ -289,7 +292,7 @@ def _check_checkpointing(args: "GRPOConfig") -> None:
 
 def _schedule_keywords(args: "GRPOConfig") -> Options:
     given = keywords_of(args, "lr_scheduler_kwargs")
-    _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULE_KEYWORDS[args.lr_scheduler_type]), ())
+    _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULERS[args.lr_scheduler_type]), ())
     if args.lr_scheduler_type != "cosine_with_min_lr":
         return {}
     if ("min_lr" in given) == ("min_lr_rate" in given):

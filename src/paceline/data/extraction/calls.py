@@ -6,7 +6,7 @@ What is carried out is therefore what is graded. Each family of models writes ca
 |-----------|--------------------------------------------------------------------------------------------------------|
 | `hermes`  | `<tool_call>{"name": "f", "arguments": {...}}</tool_call>`, one object in each (Hermes, Qwen)           |
 | `xml`     | `<tool_call><function=f><parameter=x>1</parameter></function></tool_call>` (Qwen3-Coder, Qwen3.5)       |
-| `mistral` | `[TOOL_CALLS][{...}, {...}]`, or `[TOOL_CALLS]f[ARGS]{...}` once per call                               |
+| `mistral` | `[TOOL_CALLS][{...}, {...}]`, or `[TOOL_CALLS]f[ARGS]{...}` once per call, or `f{...}` without its marks |
 | `llama`   | `{"name": "f", "parameters": {...}}` and nothing else, or the same after `<\|python_tag\|>`            |
 | `openai`  | `{"tool_calls": [...]}`, one call or a list of them, and nothing else                                   |
 | `react`   | `Action: f` and `Action Input: {...}`, each at the start of a line                                      |
@@ -21,7 +21,7 @@ for `arguments`, other keys mean nothing, and arguments may be JSON in a string,
 | text after JSON that goes to the end of the text                  | malformed                                      |
 | bare JSON that names no call and arguments, such as `[1, 2]`       | text                                           |
 | a call inside thinking, closed or not                              | no call                                        |
-| tags of thinking inside a call in tags or JSON                     | part of its arguments                          |
+| tags of thinking or of calls inside the texts of a call            | part of its arguments                          |
 | `<tool_call>` not closed before the next, a `</tool_call>` too many | malformed                                      |
 | JSON that breaks off, a key given twice, `NaN`, `1e999`            | malformed                                      |
 | JSON nested too deep, half a surrogate pair                        | malformed                                      |
@@ -36,6 +36,7 @@ for `arguments`, other keys mean nothing, and arguments may be JSON in a string,
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,7 +105,15 @@ def call_format_in(visible: str) -> CallFormat:
 
     >>> call_format_in("<tool_call>{}</tool_call>"), call_format_in('{"name": "f"}'), call_format_in("Action: f")
     ('hermes', 'openai', 'react')
+    >>> call_format_in("[TOOL_CALLS]f[ARGS]{}"), call_format_in('f{"x": 1}'), call_format_in("<|python_tag|>{}")
+    ('mistral', 'mistral', 'llama')
     """
+    if _PYTHON_TAG in visible and CLOSE_CALL not in visible:
+        return "llama"
+    if _TOOL_CALLS in visible and CLOSE_CALL not in visible:
+        return "mistral"
+    if _UNMARKED_CALL.match(visible):
+        return "mistral"
     if re.search(r"<tool_call>\s*<function=", visible):
         return "xml"
     if OPEN_CALL in visible or CLOSE_CALL in visible:
@@ -130,11 +139,13 @@ def assistant_message(parsed: ParsedTurn, *, reasoning: str | None = None) -> di
     return message
 
 
-_PYTHON_TAG = "<|python_tag|>"
+_PYTHON_TAG, _TOOL_CALLS = "<|python_tag|>", "[TOOL_CALLS]"
+_UNMARKED_CALL = re.compile(r"\s*[\w.-]+\s*(?=\{)")
+"""A call of Mistral's without its mark, which is a special token: a name and an object."""
 _OPENINGS: Mapping[CallFormat, re.Pattern[str]] = {
     "hermes": re.compile(re.escape(OPEN_CALL)),
     "xml": re.compile(re.escape(OPEN_CALL)),
-    "mistral": re.compile(r"\[TOOL_CALLS\]"),
+    "mistral": re.compile(rf"\[TOOL_CALLS\]|\A{_UNMARKED_CALL.pattern}"),
     "llama": re.compile(r"<\|python_tag\|>|[{\[]"),
     "openai": re.compile(r"[{\[]"),
 }
@@ -156,9 +167,8 @@ def _bodies(text: str, call_format: CallFormat, *, prefilled: bool) -> tuple[str
         if thoughts.is_thinking or start == len(text):
             continue
         if call_format in ("hermes", "xml"):
-            if 0 <= end < inside:
-                end = text.find(CLOSE_CALL, inside)
-            if inside <= end <= following:
+            end, is_closed = _closing_tag(text, inside, following, end, call_format)
+            if is_closed:
                 bodies.append(text[inside:end])
                 at = end + len(CLOSE_CALL)
             else:
@@ -169,6 +179,30 @@ def _bodies(text: str, call_format: CallFormat, *, prefilled: bool) -> tuple[str
     if is_open:
         raise MalformedCall(f"a call is not closed: write {CLOSE_CALL} after it")
     return "".join(kept), bodies
+
+
+_BETWEEN_CALLS = re.compile(r"\s*")
+_CLOSED_XML = re.compile(r"(?:</parameter>|<function=[^<>\n]+>)\s*</function>\s*(?=</tool_call>)")
+_BEGINS_XML = re.compile(r"\s*<function=")
+
+
+def _closing_tag(text: str, inside: int, following: int, known: int, call_format: CallFormat) -> tuple[int, bool]:
+    """Return where the tag that closes a call begins, and whether it does: tags inside a text argument are passed over.
+
+    `following` is where the next call opens, `known` the last closing tag that was looked for.
+    """
+    if call_format == "xml":
+        closed = _CLOSED_XML.search(text, inside) if _BEGINS_XML.match(text, inside) else None
+        if closed is not None:
+            return closed.end(), True
+    else:
+        with suppress(MalformedCall):
+            _, end = first_json(text, inside)
+            end = _BETWEEN_CALLS.match(text, end).end()  # type: ignore[union-attr]  # matches anything
+            if text.startswith(CLOSE_CALL, end):
+                return end, True
+    end = text.find(CLOSE_CALL, inside) if 0 <= known < inside else known
+    return end, inside <= end <= following
 
 
 def _refuse_stray_tags(content: str, call_format: CallFormat) -> None:
@@ -207,12 +241,18 @@ _NAMED_CALL = re.compile(r"\s*([^\s\[\]{}]+)(?:\[CALL_ID\][^\s\[\]{}]*)?(?:\[ARG
 
 
 def _mistral(body: str) -> Iterator[ParsedCall]:
-    for part in body.split("[TOOL_CALLS]")[1:]:
-        call = _NAMED_CALL.match(part)
+    at, end = 0, len(body.rstrip())
+    while at < end:
+        at += len(_TOOL_CALLS) if body.startswith(_TOOL_CALLS, at) else 0
+        call = _NAMED_CALL.match(body, at)
+        value, after = first_json(body, at if call is None else call.end())
         if call is None:
-            yield from calls_of(strict_json(part))
+            yield from calls_of(value)
         else:
-            yield call_of({"name": call[1], "arguments": strict_json(part[call.end() :])})
+            yield call_of({"name": call[1], "arguments": value})
+        at = _BETWEEN_CALLS.match(body, after).end()  # type: ignore[union-attr]  # matches anything
+        if at < end and not body.startswith(_TOOL_CALLS, at) and (call is None or not _NAMED_CALL.match(body, at)):
+            raise MalformedCall(TEXT_AFTER)
 
 
 _MEANT = re.compile(r'[\s\[{]*"(?:name|type|id|function|tool_calls)"\s*:')

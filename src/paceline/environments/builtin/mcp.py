@@ -29,6 +29,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
+from paceline.base_directory import base_directory
 from paceline.environments.tools import CallError, Tool
 from paceline.errors import ConfigError, EnvironmentFailure, first_line
 
@@ -105,7 +106,9 @@ def by_command(command: str) -> Connect:
         from mcp.client.stdio import stdio_client
 
         words = ["-S", "-E", "-s", "-c", _DIES_WITH_US, str(os.getpid()), *shlex.split(command)]
-        server = StdioServerParameters(command=sys.executable, args=words, env={"PACELINE_SEED": str(seed)})
+        server = StdioServerParameters(
+            command=sys.executable, args=words, env={"PACELINE_SEED": str(seed)}, cwd=base_directory()
+        )
         return Client(stdio_client(server, errlog=said))
 
     return connect

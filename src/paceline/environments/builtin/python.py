@@ -10,7 +10,10 @@
 | sleeps until the limit on the clock       | `Error: stopped after 10 s, asleep; all variables are lost`          |
 | ends the interpreter: a crash, `os._exit` | `Error: ended by SIGSEGV; all variables are lost`                    |
 | is longer than 64 KiB                     | `Error: the code is longer than 65536 bytes`                         |
-| gets no processor, or the sandbox fails   | nothing: the environment has failed                                  |
+| computes for 30 s on a busy machine       | `Error: stopped after 30 s; all variables are lost`                  |
+| leaves more than 128 MiB behind           | `Error: its variables and files take more than 128 MiB; ...`         |
+| finds the share of memory of all used up  | `Error: the machine has no more memory for its variables; ...`       |
+| meets a sandbox that fails                | nothing: the environment has failed                                  |
 
 What was written before a stop is not shown, as it depends on the machine's speed. The module `random` is seeded by the
 episode's seed; what code reads of clocks and of `os.urandom` differs in each run. An interpreter is started at the

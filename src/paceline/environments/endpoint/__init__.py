@@ -4,6 +4,7 @@ The program asks for turns when it likes, and an episode's driver answers: to th
 `paceline serve` answers by the same files, from a model instead of an episode.
 
 harness.py    the environment: runs the program, finds the turn that a request goes on from
+program.py    loads the program's file where the endpoint is in the environment
 serving.py    the HTTP server
 requests.py   what a request may hold, and what is refused
 answers.py    turns as bodies and events of answers

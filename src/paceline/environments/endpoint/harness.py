@@ -13,6 +13,7 @@
 """
 
 import asyncio
+import contextlib
 import inspect
 import json
 import os
@@ -24,10 +25,11 @@ from dataclasses import replace
 from hashlib import blake2b
 from http import HTTPStatus
 from numbers import Real
-from typing import Any
+from typing import IO, Any
 
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.environments.endpoint.answers import body_of, events_of, message_of
+from paceline.environments.endpoint.program import endpoint_variables, keep_variables, refuse_all
 from paceline.environments.endpoint.requests import Refusal
 from paceline.environments.endpoint.serving import Endpoint, Pending
 from paceline.environments.hosting.results import awaited
@@ -39,6 +41,7 @@ GIVEN = ("task", "base_url", "api_key", "model", "seed")
 WRITTEN_SECONDS = 10.0
 """Seconds in which an answer is written to a client of this machine."""
 MOST_LINE = 500  # Characters of a command's last line in a failure
+MOST_READ = 1 << 16  # Bytes of a line of its output that are read at once
 OVER = Refusal(
     # many programs look for `maximum context length`, and end by themselves
     "the episode is over: its turns or tokens are used up (--max-turns, --max-completion-length, --max-prompt-length), "
@@ -75,20 +78,40 @@ def run_command(words: Sequence[str], *, task: Mapping[str, Any], base_url: str,
     Raises:
         EnvironmentFailure: it cannot be started, or ended with another exit status than 0.
     """
-    variables = os.environ | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": api_key}
+    variables = os.environ | endpoint_variables(base_url, api_key)
+    last = {1: b"", 2: b""}
     try:
-        done = subprocess.run(
-            words, input=json.dumps(task), capture_output=True, text=True, errors="replace", env=variables
-        )
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables
+        ) as process:
+            assert process.stdin is not None
+            outputs = ((process.stdout, 1), (process.stderr, 2))
+            readers = [threading.Thread(target=_pass_on, args=(*output, last), daemon=True) for output in outputs]
+            for reader in readers:
+                reader.start()
+            with contextlib.suppress(BrokenPipeError):  # it need not read its task
+                process.stdin.write(json.dumps(task).encode())
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            for reader in readers:
+                reader.join()
     except OSError as error:
         raise EnvironmentFailure(f"the command cannot be started ({error})") from error
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or [""])[-1][:MOST_LINE]
-        raise EnvironmentFailure(f"the command ended with exit status {done.returncode}: {said}")
+    output, errors = (last[stream].decode(errors="replace").strip() for stream in (1, 2))
+    if process.returncode != 0:
+        raise EnvironmentFailure(f"the command ended with exit status {process.returncode}: {errors[-MOST_LINE:]}")
     try:
-        return float((done.stdout.strip().splitlines() or [""])[-1])
+        return float(output)
     except ValueError:
         return None
+
+
+def _pass_on(stream: IO[bytes], descriptor: int, last: dict[int, bytes]) -> None:
+    """Write what a command prints to this process's own output, and keep its last line that is not blank."""
+    while line := stream.readline(MOST_READ):
+        if line.strip():
+            last[descriptor] = line
+        os.write(descriptor, line)
 
 
 class Branches:
@@ -137,9 +160,21 @@ def _digest(before: bytes, value: Any) -> bytes:
 class Harness:
     """The environment of a program: a function that plays an episode against an endpoint, and returns its reward."""
 
-    def __init__(self, function: Callable[..., Any], *, variables: MutableMapping[str, str] | None = None) -> None:
-        """`variables`: where OPENAI_BASE_URL and OPENAI_API_KEY are set too, that of a process of its own."""
-        self._function, self._variables = function, variables
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        variables: MutableMapping[str, str] | None = None,
+        load: Callable[[], Callable[..., Any]] | None = None,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            function: the program.
+            variables: where the endpoint's address and key are set too, those of a process of its own.
+            load: returns the program once they are set; None: `function` is it.
+        """
+        self._function, self._variables, self._load = function, variables, load
         self._arrived = queue.SimpleQueue[Pending | None]()
         """Requests, and None once the program has ended."""
         self._endpoint: Endpoint | None = None
@@ -161,13 +196,15 @@ class Harness:
         Raises:
             EnvironmentFailure: it returned without one.
         """
-        self._endpoint = Endpoint(self._arrived.put)
+        self._endpoint = Endpoint(refuse_all)
         self._endpoint.start()
         url, key = self._endpoint.base_url, self._endpoint.key
         if self._variables is not None:
-            own = os.environ.get("NO_PROXY", "")
-            here = f"{own},127.0.0.1,localhost".lstrip(",")
-            self._variables.update(OPENAI_BASE_URL=url, OPENAI_API_KEY=key, NO_PROXY=here, no_proxy=here)
+            self._variables.update(endpoint_variables(url, key))
+            if self._load is not None:
+                keep_variables()
+                self._function = self._load()
+        self._endpoint.take = self._arrived.put
         given = {"task": task, "base_url": url, "api_key": key, "model": "policy", "seed": seed}
         takes = inspect.signature(self._function).parameters
         if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):

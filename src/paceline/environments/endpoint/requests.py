@@ -26,16 +26,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
+from paceline.data.messages import ROLES, MessageError, calls_in, content_text
+from paceline.data.messages import refuse_constant as _refuse_constant
+from paceline.data.messages import shown as _shown
 from paceline.data.tools import call_id
 from paceline.environments import ModelRequest
 
 MOST_CHOICES = 64
 """Largest `n`."""
-MOST_SHOWN = 60  # Characters of a wrong value in an error
-ROLES = ("system", "developer", "user", "assistant", "tool")
-TEXT_PARTS = ("text", "input_text", "output_text")
 
 SETTINGS = ("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty")
 READ = {
@@ -225,7 +225,7 @@ def messages_of(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         role = one.get("role") if isinstance(one, Mapping) else None
         if role not in ROLES:
             raise Refusal(f"{where} must be an object with a role among {', '.join(ROLES)}, got {_shown(one)}", where)
-        content = _content(one.get("content"), where, may_be_none=role == "assistant")
+        content, calls = _content_and_calls(one, where, is_turn=role == "assistant")
         message: dict[str, Any] = {"role": "system" if role == "developer" else role, "content": content}
         if role == "tool":
             if not isinstance(answered := one.get("tool_call_id"), str | None):
@@ -238,50 +238,23 @@ def messages_of(given: Sequence[Any]) -> tuple[dict[str, Any], ...]:
         if role == "assistant":
             if isinstance(thought := one.get("reasoning_content"), str) and thought:
                 message["reasoning_content"] = thought
-            calls = [_call(call, place, f"{where}.tool_calls") for place, call in enumerate(_calls(one, where))]
-            places = {call.get("id"): place for place, call in enumerate(_calls(one, where))}
+            places = {call.get("id"): place for place, call in enumerate(calls)}
             if calls:
-                message["tool_calls"] = calls
+                message["tool_calls"] = [
+                    {"type": "function", "id": call_id(None, place), "function": call["function"]}
+                    for place, call in enumerate(calls)
+                ]
         messages.append(message)
     if messages[-1]["role"] == "assistant":
         raise Refusal("the last message must not be the assistant's; end with what it is to answer", "messages")
     return tuple(messages)
 
 
-def _content(value: Any, where: str, *, may_be_none: bool) -> str:
-    if isinstance(value, str) or (value is None and may_be_none):
-        return value or ""
-    parts = value if isinstance(value, list) else [value]
-    for part in parts:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
-            said = f"{where}.content must be a text or a list of parts of type text, got {_shown(part)}"
-            raise Refusal(f"{said}; the model reads text alone", f"{where}.content")
-    return "".join(part["text"] for part in parts)
-
-
-def _calls(message: Mapping[str, Any], where: str) -> list[Any]:
-    calls = message.get("tool_calls") or []
-    are_objects = isinstance(calls, list) and all(isinstance(one, Mapping) for one in calls)
-    if not are_objects or not all(isinstance(one.get("id"), str | None) for one in calls):
-        said = f"{where}.tool_calls must be a list of objects, an id of which is a text, got {_shown(calls)}"
-        raise Refusal(said, f"{where}.tool_calls")
-    return calls
-
-
-def _call(call: Mapping[str, Any], place: int, where: str) -> dict[str, Any]:
-    function, where = call.get("function"), f"{where}[{place}].function"
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
-        raise Refusal(f"{where} must have a name and arguments, got {_shown(function)}", where)
-    arguments = function.get("arguments") or {}
+def _content_and_calls(message: Mapping[str, Any], where: str, *, is_turn: bool) -> tuple[str, list[dict[str, Any]]]:
     try:
-        found = json.loads(arguments, parse_constant=_refuse_constant) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError) as error:
-        raise Refusal(f"{where}.arguments must be a JSON object in a text ({error})", f"{where}.arguments") from error
-    if not isinstance(found, dict):
-        raise Refusal(f"{where}.arguments must be a JSON object in a text, got {_shown(found)}", f"{where}.arguments")
-    return {"type": "function", "id": call_id(None, place), "function": {"name": name, "arguments": found}}
+        return content_text(message.get("content"), may_be_none=is_turn), calls_in(message) if is_turn else []
+    except MessageError as error:
+        raise Refusal(f"{where}.{error}", f"{where}.{error.part}") from error
 
 
 def _tools(given: Any) -> tuple[dict[str, Any], ...]:
@@ -301,8 +274,8 @@ def _tools(given: Any) -> tuple[dict[str, Any], ...]:
         if not isinstance(parameters, Mapping) or not isinstance(description, str):
             raise Refusal(f"{where}.function must have a text as description and a schema as parameters", where)
         names.add(name)
-        shown = {"name": name, "description": description, "parameters": dict(parameters)}
-        tools.append({"type": "function", "function": shown})
+        schema = {"name": name, "description": description, "parameters": dict(parameters)}
+        tools.append({"type": "function", "function": schema})
     return tuple(tools)
 
 
@@ -388,12 +361,3 @@ def _number(body: Mapping[str, Any], name: str) -> float | None:
     if value is not None and (not isinstance(value, int | float) or isinstance(value, bool)):
         raise Refusal(f"{name} must be a number, got {_shown(value)}", name)
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

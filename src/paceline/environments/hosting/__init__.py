@@ -2,6 +2,7 @@
 
 This file is the interface, and the loop (the keeper's) in which calls are carried out.
 
+printed.py      what they print
 results.py      what methods may return, and the border to what they raise
 threads.py      environments of this process: threads, and the event loop of async methods
 processes.py    environments in processes of their own, as the trainer sees them
@@ -13,6 +14,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, Self
@@ -32,6 +34,7 @@ from paceline.environments.hosting.results import (
     own_copy,
 )
 from paceline.environments.hosting.threads import ThreadHost, Threads
+from paceline.runtime.secrets import hidden
 
 MOST_PROCESSES = 512
 MOST_THREADS = 512
@@ -58,6 +61,8 @@ class Outcome(NamedTuple):
     """What failed, in one sentence; the environment is gone then."""
     timed_out: bool = False
     """True if it failed by taking too long."""
+    printed: tuple[str, ...] = ()
+    """Last lines that its process has printed, told with `close`; empty for one of this process."""
 
 
 Then = Callable[[Outcome], None]
@@ -68,6 +73,8 @@ class Host(Protocol):
 
     started: float
     """When the present call began, on the clock of `time.perf_counter`, after it waited for a free place."""
+    printed: tuple[str, ...]
+    """Last lines that its process has printed, once it has ended."""
 
     async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
         """Call a method; raises TooLate after so many seconds, and HostFailure where the place itself fails."""
@@ -89,6 +96,8 @@ class Hosted:
         """Where it runs, while it lives; the keeper's."""
         self.busy: asyncio.Task[Result] | None = None
         """The present call; the keeper's."""
+        self.ending: tuple[Host, asyncio.Task[None]] | None = None
+        """Where it ran in a process of its own, and the end of that; the keeper's."""
 
     def call(self, method: Literal["begin", "answer", "close"], *given: Any, then: Then) -> None:
         """Call a method of the environment; `then` is called once with the outcome, from any thread.
@@ -99,16 +108,20 @@ class Hosted:
         if not self.is_instant:
             self._hosts.carry_out(self, method, given, then)
             return
-        started = time.perf_counter()
+        started, late = time.perf_counter(), False
         result: Result = (None, None if method == "close" else GONE)
         if method == "begin" or self._environment is not None:
-            result = attempt(self._call_now, method, given)
+            try:
+                result = attempt(self._call_now, method, given)
+            except TooLate:
+                late, result = True, (None, f"it took more than {self._hosts.seconds:g} seconds")
         value, failure = result
-        if failure is not None and method != "close" and self._environment is not None:
-            dismiss(attempt(self._environment.close)[0])
+        if failure is not None and method != "close" and not late and self._environment is not None:
+            with suppress(TooLate):
+                dismiss(attempt(self._environment.close)[0])
         if failure is not None or method == "close":
             self._environment = None
-        then(Outcome(value=value, failure=failure, seconds=time.perf_counter() - started))
+        then(Outcome(value=value, failure=failure, timed_out=late, seconds=time.perf_counter() - started))
 
     def _call_now(self, method: Method, given: tuple[Any, ...]) -> Any:
         if method == "begin":
@@ -212,7 +225,8 @@ class _Keeper:
             self.living.add(hosted.host)
         host = hosted.host
         if host is None:
-            then(Outcome(failure=None if method == "close" else GONE, seconds=0.0))
+            outcome = Outcome(failure=None if method == "close" else GONE, seconds=0.0)
+            _tell_at_end(hosted, outcome, then) if method == "close" else then(outcome)
             return
         host.started = time.perf_counter()
         hosted.busy = task = self.loop.create_task(host.call(method, given, self._hosts.seconds))
@@ -240,8 +254,11 @@ class _Keeper:
         if failure is not None or method == "close":
             if hosted.host is host:
                 hosted.host = None
-            self.end(host, 0.0 if method == "close" else farewell)
-        then(Outcome(value=value, failure=failure, timed_out=late, seconds=seconds))
+            ending = self.end(host, 0.0 if method == "close" else farewell)
+            hosted.ending = (host, ending) if hosted.spec.own_process else None
+        failure = None if failure is None else hidden(failure)
+        outcome = Outcome(value=value, failure=failure, timed_out=late, seconds=seconds)
+        _tell_at_end(hosted, outcome, then) if method == "close" else then(outcome)
 
     def _still_held(self) -> str:
         left = self.threads.workers.left
@@ -252,12 +269,13 @@ class _Keeper:
             "give it a process of its own)"
         )
 
-    def end(self, host: Host, seconds: float) -> None:
+    def end(self, host: Host, seconds: float) -> asyncio.Task[None]:
         """End an environment, without waiting for that."""
         self.living.discard(host)
         task = self.loop.create_task(host.end(seconds=seconds))
         self._endings.add(task)
         task.add_done_callback(self._endings.discard)
+        return task
 
     def close(self) -> None:
         """End everything; called from another thread."""
@@ -284,5 +302,15 @@ class _Keeper:
             self.end(host, farewell)
         if self._endings:
             await asyncio.wait(self._endings, timeout=2 * FAREWELL_SECONDS)
+            await asyncio.sleep(0)
         self.threads.close()
         self.processes.close()
+
+
+def _tell_at_end(hosted: Hosted, outcome: Outcome, then: Then) -> None:
+    """Tell the outcome of a `close`, with what its process has printed once that has ended."""
+    if hosted.ending is None:
+        then(outcome)
+        return
+    host, ending = hosted.ending
+    ending.add_done_callback(lambda _: then(outcome._replace(printed=host.printed)))

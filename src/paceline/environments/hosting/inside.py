@@ -13,6 +13,7 @@ import inspect
 import json
 import os
 import random
+import resource
 import select
 import signal
 import socket
@@ -23,6 +24,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from paceline.environments import AgentTurn, Environment, ToolCall
+from paceline.environments.hosting.printed import Tail
 from paceline.environments.hosting.results import Method, attempt, awaited, checked, described, plain
 from paceline.errors import ConfigError
 from paceline.runtime.own_code import own_module
@@ -33,6 +35,7 @@ from paceline.sandbox.inside.scratch import hold_new, make_empty, remove_left
 from paceline.sandbox.inside.serving import end_children, own_children
 
 MOST_ORDER = 1 << 16  # Bytes of one message between the trainer and the zygote
+MOST_FILES = 8192
 BROKEN = 70  # Exit status of an episode's process that cannot answer
 
 
@@ -127,6 +130,10 @@ class _Zygote:
         self._events = select.poll()
         self._children = dict[int, tuple[int, int]]()
         """By descriptor of a process, the number of its episode and its own."""
+        self._printed = dict[int, Tail]()
+        """By number of an episode, what it prints."""
+        self._printing = dict[int, Tail]()
+        """The same by the descriptor that is read, as long as somebody may write."""
 
     def serve(self) -> None:
         """Fork and kill at the trainer's orders until it has closed the other end."""
@@ -136,28 +143,39 @@ class _Zygote:
             _send(self._control, {"failed": failure})
             return
         loaded = own_children()  # processes that serve all episodes
+        _allow_files()
         gc.collect()
         gc.freeze()  # forks share what has been loaded
         self._events.register(self._control, select.POLLIN)
         with contextlib.suppress(ConnectionError):  # the trainer is gone; the monitor ends what is left
             _send(self._control, {"ready": True})
             while True:
-                for descriptor, _ in self._events.poll():
-                    if descriptor in self._children:
-                        self._reap(descriptor, loaded)
-                        continue
-                    data, channels, _, _ = socket.recv_fds(self._control, MOST_ORDER, 1)
-                    if not data:
-                        return
-                    order = json.loads(data)
-                    if "fork" in order:
-                        self._fork(order["fork"], channels[0], make)
-                    for number, pid in self._children.values():
-                        if order.get("kill") == number:
-                            _kill(pid)
+                ready = [descriptor for descriptor, _ in self._events.poll()]
+                # what is printed comes first, new processes last: they may get the numbers of closed descriptors
+                for descriptor in self._printing.keys() & ready:
+                    if not self._printing[descriptor].read():
+                        self._read_no_more(descriptor)
+                for descriptor in self._children.keys() & ready:
+                    self._reap(descriptor, loaded)
+                if self._control.fileno() in ready and not self._obey(make):
+                    return
+
+    def _obey(self, make: Callable[[], Environment]) -> bool:
+        """Carry out the trainer's next order; returns False where it has closed the other end."""
+        data, channels, _, _ = socket.recv_fds(self._control, MOST_ORDER, 1)
+        if not data:
+            return False
+        order = json.loads(data)
+        if "fork" in order:
+            self._fork(order["fork"], channels[0], make)
+        for number, pid in self._children.values():
+            if order.get("kill") == number:
+                _kill(pid)
+        return True
 
     def _fork(self, number: int, channel: int, make: Callable[[], Environment]) -> None:
         try:
+            tail = Tail()
             pid = os.fork()
         except OSError as error:
             os.close(channel)
@@ -165,11 +183,17 @@ class _Zygote:
             return
         if pid == 0:
             self._control.close()
-            for one in self._children:
+            for one in (*self._children, *(other.reads for other in self._printed.values()), tail.reads):
                 os.close(one)
+            for stream in (1, 2):
+                os.dup2(tail.writes, stream)
+            os.close(tail.writes)
             episode = _Episode(self._setup["name"], make)
             _live(socket.socket(fileno=channel), episode, f"{self._scratch}/{number}")
         os.close(channel)
+        os.close(tail.writes)
+        self._printed[number] = self._printing[tail.reads] = tail
+        self._events.register(tail.reads, select.POLLIN)
         descriptor = os.pidfd_open(pid)
         self._children[descriptor] = (number, pid)
         self._events.register(descriptor, select.POLLIN)
@@ -183,7 +207,21 @@ class _Zygote:
         _, status = os.waitpid(pid, 0)
         end_children(besides={*loaded, *(other for _, other in self._children.values())})
         _remove(f"{self._scratch}/{number}")
-        _send(self._control, {"ended": number, "code": os.waitstatus_to_exitcode(status)})
+        tail = self._printed.pop(number)
+        if tail.reads in self._printing:
+            self._read_no_more(tail.reads)
+        _send(self._control, {"ended": number, "code": os.waitstatus_to_exitcode(status), "printed": tail.close()})
+
+    def _read_no_more(self, descriptor: int) -> None:
+        del self._printing[descriptor]
+        self._events.unregister(descriptor)
+
+
+def _allow_files() -> None:
+    """Raise this process's limit on descriptors: each episode has three here, and the usual limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, MOST_FILES) if hard > 0 else MOST_FILES  # without a limit it is -1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def _kill(pid: int) -> None:

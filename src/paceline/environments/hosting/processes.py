@@ -17,10 +17,12 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from paceline.base_directory import base_directory, import_path
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting.inside import MOST_ORDER
+from paceline.environments.hosting.printed import printed_lines
 from paceline.environments.hosting.results import (
     MOST_BYTES,
     HostFailure,
@@ -44,9 +46,17 @@ START = (
     "import json, sys; setup = json.load(sys.stdin); sys.path[:] = setup['path']; "
     "from paceline.environments.hosting.inside import main; main(setup)"
 )
-DEFAULTS = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-"""Variables that an environment's processes get where they are not set: the order of sets is the same in each run, and
-many episodes do not fight for the processors."""
+DEFAULTS = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+"""Variables that an environment's processes get where they are not set: the order of sets is the same in each run,
+many episodes do not fight for the processors, and whatever they print can be written."""
+
+
+class ProcessEnd(NamedTuple):
+    """End of an episode's process."""
+
+    how: str
+    printed: tuple[str, ...]
+    """Last lines that it has printed."""
 
 
 class EnvironmentZygote:
@@ -64,7 +74,7 @@ class EnvironmentZygote:
         """True once it is gone or stuck: it must not be asked for anything."""
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._children = dict[int, asyncio.Future[str]]()
+        self._children = dict[int, asyncio.Future[ProcessEnd]]()
         self._count = 0
         self._unsent = deque[tuple[bytes, socket.socket | None]]()
         """Orders that the socket has no room for, as the zygote has not read those before: it forks one by one."""
@@ -74,7 +84,7 @@ class EnvironmentZygote:
         setup = {
             "control": theirs.fileno(),
             "parent": os.getpid(),
-            "path": [os.path.abspath(one) for one in sys.path],
+            "path": import_path(sys.path),
             "directory": tempfile.gettempdir(),
             "name": name,
             "address": address,
@@ -85,11 +95,12 @@ class EnvironmentZygote:
                 file.write(json.dumps(setup).encode())
                 file.seek(0)
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", START],
+                    [sys.executable, "-u", "-P", "-c", START],
                     stdin=file,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=DEFAULTS | os.environ,
+                    cwd=base_directory(),
                     start_new_session=True,
                     pass_fds=[theirs.fileno()],
                 )
@@ -164,7 +175,8 @@ class EnvironmentZygote:
         if "ended" in message:
             code = message.get("code")
             how = _ended(code) if code is not None else f"its process could not be started ({message['failed']})"
-            self._children.pop(message["ended"]).set_result(how)
+            ended = ProcessEnd(how, printed_lines(message.get("printed", "")))
+            self._children.pop(message["ended"]).set_result(ended)
         elif self._ready.done():
             self.end()
         elif "failed" in message:
@@ -192,7 +204,7 @@ class EnvironmentZygote:
         self._process.terminate()
         self._fail_start("the process that was to load it has ended")
         for ended in self._children.values():
-            ended.set_result("its process died with the one that it was forked from")
+            ended.set_result(ProcessEnd("its process died with the one that it was forked from", ()))
         self._children.clear()
 
     def wait(self, seconds: float) -> None:
@@ -213,7 +225,7 @@ class Child:
         number: int,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        ended: "asyncio.Future[str]",
+        ended: "asyncio.Future[ProcessEnd]",
     ) -> None:
         self._zygote, self._number, self._reader, self._writer = zygote, number, reader, writer
         self._count = 0
@@ -235,12 +247,12 @@ class Child:
                 raise HostFailure(f"its process sent {length} bytes, at most {MOST_REPLY} are allowed")
             reply = json.loads(await self._reader.readexactly(length))
         except (asyncio.IncompleteReadError, ConnectionError):
-            raise HostFailure(await self.end()) from None
+            raise HostFailure((await self.end()).how) from None
         if reply["id"] != self._count:
             raise HostFailure(f"its process answered request {reply['id']} instead of {self._count}")
         return reply["value"], reply["failure"]
 
-    async def end(self) -> str:
+    async def end(self) -> "ProcessEnd":
         """Kill the process if it lives, wait until all that it has started is gone too, and say how it ended."""
         self._zygote.kill(self._number)
         try:
@@ -248,7 +260,7 @@ class Child:
                 return await asyncio.shield(self._ended)
         except TimeoutError:
             self._zygote.end()
-            return "its process could not be ended, and neither could the one that it was forked from"
+            return ProcessEnd("its process could not be ended, and neither could the one that it was forked from", ())
 
 
 def _ended(code: int) -> str:
@@ -281,10 +293,10 @@ class Processes:
             self._free.release()
             raise
 
-    async def end(self, child: Child) -> None:
+    async def end(self, child: Child) -> ProcessEnd:
         """End a process, and give its place to the next."""
         try:
-            await child.end()
+            return await child.end()
         finally:
             self._free.release()
 
@@ -311,6 +323,7 @@ class ProcessHost:
         self.started = time.perf_counter()
         self._spec, self._processes = spec, processes
         self._child: Child | None = None
+        self.printed: tuple[str, ...] = ()
 
     async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
         """Call a method in its process, which `begin` forks; see `Host`."""
@@ -339,7 +352,7 @@ class ProcessHost:
                     async with asyncio.timeout(seconds):
                         await child.call("close", "[]")
         finally:
-            await self._processes.end(child)
+            self.printed = (await self._processes.end(child)).printed
 
 
 def _request(given: tuple[Any, ...]) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.errors import PacelineError
+from paceline.runtime.secrets import hidden
 
 Method = Literal["begin", "answer", "close"]
 Result = tuple[Any, str | None]
@@ -183,7 +184,7 @@ def described(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001 - the message is made by code of the environment, as in `attempt`
         lines = []
-    said = f"{kind}: {lines[0]}" if lines else kind
+    said = hidden(f"{kind}: {lines[0]}") if lines else kind
     return said[:MOST_SAID].encode(errors="backslashreplace").decode()
 
 
@@ -191,11 +192,17 @@ def described(error: BaseException) -> str:
 
 
 def attempt(function: Callable[..., Any], *given: Any) -> Result:
-    """Call code of an environment: its result and None, or None and a sentence of what it raised."""
+    """Call code of an environment: its result and None, or None and a sentence of what it raised.
+
+    Raises:
+        TooLate: it has a deadline of its own, and took longer.
+    """
     try:
         return function(*given), None
+    except TooLate:
+        raise
     except (WrongResult, HostFailure, PacelineError) as error:
-        return None, str(error)
+        return None, hidden(str(error))
     except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
         return None, described(error)
 
@@ -205,7 +212,7 @@ async def attempt_async(awaitable: Awaitable[Any], check: Callable[[Any], Any]) 
     try:
         return check(await awaitable), None
     except (WrongResult, HostFailure, PacelineError) as error:
-        return None, str(error)
+        return None, hidden(str(error))
     except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
         return None, described(error)
     except Overtime:

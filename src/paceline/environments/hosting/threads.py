@@ -360,7 +360,7 @@ class ThreadHost:
         self._name, self._make, self._threads = name, make, threads
         self._environment: Environment | None = None
         self._loop: SharedLoop | None = None
-        self._is_closed = False
+        self._is_closed, self.printed = False, tuple[str, ...]()
 
     async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
         """Call a method: in a thread, or on the event loop where it is async; see `Host`."""

@@ -9,10 +9,10 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from textwrap import wrap
-from typing import Any, Self
+from typing import Any, Self, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.control import Control
@@ -21,10 +21,12 @@ from rich.live_render import LiveRender
 from rich.text import Text
 from typing_extensions import override
 
+from paceline.metrics.alarms import RULES
 from paceline.metrics.definitions import Record
 from paceline.reports.console.screen import measurement, screen, stage_words
 from paceline.reports.console.watching import Watched
 from paceline.runtime.activity import ACTIVITY, Phase
+from paceline.runtime.streams import encodable
 
 QUIET_SECONDS = 10.0
 """Without a terminal, progress is printed at most this often."""
@@ -45,15 +47,32 @@ def open_console(*, log_format: str | None = None, quiet: bool = False) -> Conso
     """
     if quiet:
         return Console(quiet=True, force_terminal=False)  # nothing is drawn, and nobody else's output goes through it
+    output = cast("TextIO", StandardOutput())
     if log_format is not None:
-        return Console(file=JsonLog() if log_format == "json" else None, force_terminal=False)
-    console = Console()
-    return Console(force_jupyter=False, force_terminal=False) if console.is_jupyter else console
+        return Console(file=JsonLog() if log_format == "json" else output, force_terminal=False)
+    console = Console(file=output)
+    return Console(file=output, force_jupyter=False, force_terminal=False) if console.is_jupyter else console
 
 
 def now() -> str:
     """The time of day with its zone, as ISO 8601 has it."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+class StandardOutput:
+    """`sys.stdout` as it is at each write; characters that it cannot encode become similar ones."""
+
+    def write(self, text: str) -> int:
+        """Write below a live display too, which puts a stream of its own in the place of `sys.stdout`."""
+        stream = self._stream()
+        return stream.write(encodable(text, stream))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream(), name)
+
+    @staticmethod
+    def _stream() -> TextIO:
+        return cast("TextIO", getattr(sys.stdout, "rich_proxied_file", sys.stdout))
 
 
 class JsonLog(io.StringIO):
@@ -73,13 +92,21 @@ class JsonLog(io.StringIO):
 
     def event(self, name: str, **what: Any) -> None:
         """Write one object."""
-        line = json.dumps({"time": now(), "event": name, **what}, ensure_ascii=False)
+        fields = {"time": now(), "event": name, **what}
+        line = json.dumps(fields, ensure_ascii=False)
+        if encodable(line, sys.stdout) != line:
+            line = json.dumps(fields)
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
     @override
     def flush(self) -> None:
         sys.stdout.flush()
+
+
+def json_log(console: Console) -> JsonLog | None:
+    """The log in JSON that a console writes; None for one that a person reads."""
+    return console.file if isinstance(console.file, JsonLog) else None
 
 
 def tell(console: Console, sentence: str, *, indent: str = "") -> None:
@@ -235,25 +262,39 @@ class RunDisplay:
 
     def say(self, sentence: str) -> None:
         """A sentence above the screen; without one a line that begins with the time, or several."""
-        is_stamped = not self._is_live and not isinstance(self._console.file, JsonLog)
-        stamp = f"{self._now()}  " if is_stamped else ""
-        tell(self._console, "\n".join(f"{stamp}{line}" for line in sentence.split("\n")))
+        if (log := json_log(self._console)) is not None:
+            log.event("message", message=sentence)
+        else:
+            stamp = "" if self._is_live else f"{self._now()}  "
+            tell(self._console, "\n".join(f"{stamp}{line}" for line in sentence.split("\n")))
         self.watched.last_line = self._clock()
 
-    def evaluation(self, record: Record) -> None:
-        """Show an evaluation's record."""
+    def plan(self, plan: Record) -> None:
+        """Log what a step and the run amount to; the sentences of a run say it to a person."""
+        if (log := json_log(self._console)) is not None:
+            log.event("plan", done=self.watched.steps_done, of=self.watched.total_steps, **plan)
+
+    def evaluation(self, record: Record, sentence: str) -> None:
+        """Show an evaluation's record, and the sentence on it."""
         self.watched.evaluation(record)
+        if (log := json_log(self._console)) is None:
+            self.say(sentence)
+            return
+        log.event("evaluation", message=sentence, **record)
+        self.watched.last_line = self._clock()
 
     def step(self, record: Record) -> None:
         """Show a step's record (`metrics.METRICS`)."""
+        before = () if self.watched.record is None else self.watched.record.get("alarms") or ()
         self.watched.step(record)
+        self._log_alarms(before, record)
         now, total = self._clock(), self.watched.total_steps
         if not self._is_live and (now - self._last_line >= QUIET_SECONDS or record["step"] == total):
             self._last_line = self.watched.last_line = now
             # the few numbers that tell whether it learns, and how fast
             reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
             clock, length = record["clock"], record["completion_length_mean"]
-            if isinstance(log := self._console.file, JsonLog):
+            if (log := json_log(self._console)) is not None:
                 log.event(
                     "step",
                     step=record["step"],
@@ -268,6 +309,17 @@ class RunDisplay:
                 f"step {record['step']:>4} of {total}  reward {reward}  length {length:.0f}  "
                 f"{clock['tokens_per_second']:,.0f} tokens/s  {clock['total']:.2f} s/step"
             )
+
+    def _log_alarms(self, before: Sequence[str], record: Record) -> None:
+        """Log each alarm that this step begins or ends."""
+        if (log := json_log(self._console)) is None:
+            return
+        holding = record.get("alarms") or ()  # steps of older versions have none
+        for rule in RULES:
+            if (rule.name in holding) != (rule.name in before):
+                holds = rule.name in holding
+                what = {"alarm": rule.name, "holds": holds, "meaning": rule.meaning, "remedy": rule.remedy}
+                log.event("alarm", step=record["step"], **what)
 
 
 class MeasurementDisplay(LoggedProgress):

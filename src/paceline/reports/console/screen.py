@@ -73,7 +73,7 @@ NONE = "-"
 def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_only: bool) -> Text:
     """At most `height` - 1 lines of at most `width` characters. `memory`: bytes in use, None: not known.
 
-    A terminal that is too low first loses the blank lines, then what stands lowest.
+    A terminal that is too low first loses the blank lines, then what stands lowest; a narrow one loses ends of lines.
     """
     record = run.record
     steps = [f"{run.steps_done} of {run.total_steps}"]
@@ -92,7 +92,7 @@ def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_o
         *_verdict(run.verdict, width),
     ]
     # numbers, two to a line
-    cells, room = _numbers(run, memory), width // 2 - LABEL - 1
+    cells, room = _numbers(run, memory), max(0, width // 2 - LABEL - 1)
     numbers = [
         _line(one, f"{value[:room]:<{room + 1}}") + _line(other, beside[:room])
         for (one, value), (other, beside) in zip(cells[::2], cells[1::2], strict=True)

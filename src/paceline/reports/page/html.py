@@ -2,13 +2,13 @@
 
 import base64
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 
+from paceline.checkpoints.run_files import write_whole
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.errors import CheckpointError, ConfigError
@@ -126,10 +126,9 @@ def write_report(run: Path) -> Path:
         CheckpointError: `run` holds no run, or cannot be written.
     """
     page = render(read_run(run))
-    report, temporary = run / "report.html", run / ".report.html.new"
+    report = run / "report.html"
     try:
-        temporary.write_bytes(page.encode("utf-8", "replace"))
-        os.replace(temporary, report)
+        write_whole(report, page.encode("utf-8", "replace"))
     except OSError as error:
         raise CheckpointError(
             f"{report} cannot be written ({error.strerror}); make the run directory writable or copy it elsewhere"

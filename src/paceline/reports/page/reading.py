@@ -11,7 +11,8 @@ from urllib.parse import unquote
 import yaml
 
 from paceline.checkpoints.endings import Ending, read_ending
-from paceline.checkpoints.existing_runs import is_being_written, is_run, last_writer
+from paceline.checkpoints.existing_runs import is_being_written, is_run, last_writer, refuse_links
+from paceline.checkpoints.run_directory import file_of_set
 from paceline.errors import CheckpointError
 from paceline.metrics.definitions import Record
 
@@ -81,6 +82,7 @@ def read_run(path: Path) -> RunRecord:
     Raises:
         CheckpointError: `path` holds no run.
     """
+    refuse_links(path)
     if not is_run(path) and not (path / "metrics.jsonl").is_file():
         raise CheckpointError(
             f"{path} is not a run directory (no config.yaml of a run, no metrics.jsonl); give the directory of a run"
@@ -95,6 +97,7 @@ def read_run(path: Path) -> RunRecord:
         config = None  # the page still shows the text as it is
     rollouts = [(file, _ROLLOUTS.fullmatch(file.name)) for file in (path / "rollouts").glob("*.jsonl")]
     held_out = [(file, _COMPLETIONS.fullmatch(file.name)) for file in sorted((path / "evals").glob("*.jsonl"))]
+    sets = {file_of_set(str(record["set"])): str(record["set"]) for record in evals}
     return RunRecord(
         path=path,
         metrics=metrics,
@@ -106,7 +109,9 @@ def read_run(path: Path) -> RunRecord:
         config=config if isinstance(config, dict) else {},
         config_text=config_text,
         rollout_files=dict(sorted((int(match[1]), file) for file, match in rollouts if match)),
-        completion_files={(unquote(match[1]), int(match[2])): file for file, match in held_out if match},
+        completion_files={
+            (sets.get(match[1], unquote(match[1])), int(match[2])): file for file, match in held_out if match
+        },
         unreadable_lines=bad_metrics + bad_evals,
     )
 

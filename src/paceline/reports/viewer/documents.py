@@ -21,6 +21,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError
 from tokenizers import Tokenizer
 
+from paceline.base_directory import local_path
 from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
 from paceline.models.places import DIRECTORIES, FINAL
@@ -106,7 +107,7 @@ def _places(run: Path, model: str | None) -> Iterator[Path]:
     if model is not None and model in DIRECTORIES:
         yield MODELS / DIRECTORIES[model] / FILE
     elif model is not None:
-        yield Path(model).expanduser() / FILE
+        yield local_path(model) / FILE
         with suppress(HFValidationError):  # a path, and no name of the Hub's
             cached = try_to_load_from_cache(model, FILE)
             if isinstance(cached, str):

@@ -50,19 +50,40 @@ def speaks_of_calls(text: str | None) -> bool:
     return text is not None and (OPEN_CALL in text or "Action:" in text or text.lstrip()[:1] in ("{", "["))
 
 
-def spelled(calls: Sequence[ParsedCall], *, is_untyped: bool = False) -> list[tuple[str, str]]:
-    """Each call's name and arguments in one spelling, sorted: keys in order, whole numbers without a point.
+def spelled(calls: Sequence[ParsedCall]) -> list[tuple[str, str]]:
+    """Each call's name and arguments in one spelling, sorted: keys in order, whole numbers without a point."""
+    return sorted((name, _spelling(arguments)) for name, arguments in calls)
 
-    `is_untyped`: compared with arguments of a form without types, in which `3` and `"3"` are the same.
+
+def _spelling(arguments: Mapping[str, object]) -> str:
+    return json.dumps(json.loads(json.dumps(arguments), parse_float=_number), sort_keys=True)
+
+
+def are_same(calls: Sequence[ParsedCall], gold: Sequence[ParsedCall], *, is_untyped: bool) -> bool:
+    """Return whether these are the calls that are asked for, in any order.
+
+    `is_untyped`: they are of a form whose values are texts. Each is read as the type that its gold argument has: a text
+    as it is, so that `1000` is not the text `1e3`, another value as the JSON that the text is.
     """
-    return sorted((name, _spelling(arguments, is_untyped=is_untyped)) for name, arguments in calls)
+    if not is_untyped:
+        return spelled(calls) == spelled(gold)
+    left = sorted(calls, key=lambda call: call[0])
+    for wanted in gold:
+        same = (
+            call for call in left if call[0] == wanted[0] and _spelling(_typed(call, wanted)) == _spelling(wanted[1])
+        )
+        if (found := next(same, None)) is None:
+            return False
+        left.remove(found)
+    return not left
 
 
-def _spelling(arguments: Mapping[str, object], *, is_untyped: bool) -> str:
-    values = {
-        key: untyped(value) if is_untyped and isinstance(value, str) else value for key, value in arguments.items()
+def _typed(call: ParsedCall, wanted: ParsedCall) -> Mapping[str, object]:
+    """The arguments of a call of texts, as those that are wanted have their types."""
+    return {
+        key: untyped(value) if isinstance(value, str) and not isinstance(wanted[1].get(key), str) else value
+        for key, value in call[1].items()
     }
-    return json.dumps(json.loads(json.dumps(values), parse_float=_number), sort_keys=True)
 
 
 def _number(text: str) -> float | int:
@@ -111,7 +132,7 @@ def is_react(prompt: str, completion: str) -> bool:
 
 
 def tool_call(context: RewardContext) -> BuiltIn:
-    """Are these the calls that the row asks for? Same tools, same arguments, as `spelled` compares them.
+    """Are these the calls that the row asks for? Same tools, same arguments, as `are_same` compares them.
 
     | completion                                                                   | score |
     |------------------------------------------------------------------------------|-------|
@@ -119,6 +140,7 @@ def tool_call(context: RewardContext) -> BuiltIn:
     | `<tool_call><function=...>...</function></tool_call>`, likewise              | 1.0   |
     | `Action: name`, `Action Input: {...}`, the last before an `Observation:`     | 1.0   |
     | nothing but JSON of the calls                                                | 1.0   |
+    | `[TOOL_CALLS]name[ARGS]{...}`, `<\|python_tag\|>{...}`, also without the marks | 1.0   |
     | another tool or argument, a call too few or too many                         | 0.0   |
     | a call that is malformed, a tag that is not closed, no call                  | 0.0   |
     | a row whose `tool_calls` and answer speak of no call                         | None  |
@@ -194,7 +216,7 @@ def _graded(
     if gold is None:
         return None
     calls, is_untyped = _called(prompt, completion, messages)
-    return float(spelled(calls, is_untyped=is_untyped) == spelled(gold, is_untyped=is_untyped))
+    return float(are_same(calls, gold, is_untyped=is_untyped))
 
 
 def _gold(task: Task) -> str | None:

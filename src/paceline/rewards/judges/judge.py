@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from paceline.base_directory import local_path
 from paceline.config.reading import base_name, parameter_texts, served_model
 from paceline.config.sections import JUDGE
 from paceline.data.extraction.thinking import prefills_think, visible_text
@@ -107,7 +108,7 @@ def _check_address(url: str) -> None:
 def rubric_file(name: str) -> Path | None:
     """The file of a judge's rubric; None: its rubric is text, or the default."""
     rubric = parameter_texts(name, label="--reward-funcs judge", error=RewardError).get("rubric", "")
-    return Path(rubric).expanduser() if rubric.endswith(RUBRIC_FILES) else None
+    return local_path(rubric) if rubric.endswith(RUBRIC_FILES) else None
 
 
 def _parameters(name: str) -> Mapping[str, object]:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from paceline.base_directory import base_directory, import_path
 from paceline.config.sections import JUDGE
 from paceline.errors import RewardError
 from paceline.rewards.judges.settings import JudgeSettings
@@ -114,7 +115,7 @@ class OwnService:
 
     def _started(self) -> ServeProcess:
         words = ("--model", self.model, *self._options, "--port", "0", "--end-with-input", "--stop-grace", "0")
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        path = os.pathsep.join(import_path(sys.path))
         process = subprocess.Popen(
             [sys.executable, "-m", "paceline", "serve", *words],
             stdin=subprocess.PIPE,
@@ -124,6 +125,7 @@ class OwnService:
             encoding="utf-8",
             errors="replace",
             env={**os.environ, "PYTHONPATH": path, KEY: self.key},
+            cwd=base_directory(),
             start_new_session=True,
         )
         # also where nobody ends it: once nobody has this object any more, and when Python ends

@@ -47,15 +47,19 @@ _RANK = (
     '{{"reason": "one or two sentences", "order": [NUMBERS OF ALL {size} COMPLETIONS]}}'
 )
 
-# What chat templates write between messages, in the spellings of the usual families of models. A space behind the
-# first character leaves it readable, and no tokenizer takes it for the token.
-_NAMES = (
-    r"s|bos|eos|pad|unk|mask|sep|cls|think|tool_calls?|tool_response|tools|unused\d+|(?:start|end)_of_\w+|"
-    r"(?:start|end)_function_\w+|fim_\w+"
+# What chat templates write between messages has one of these forms, whatever its name: `<name>`, `</name>`, `<|name>`
+# and the like without a blank inside, `[NAME]`, `[/NAME]`, `[|name|]`, `]~b]`, `]<]name[>[`. A space behind the first
+# character leaves it readable, and no tokenizer takes it for the token. Tags of pages and answers are no marks.
+_TEXT_TAGS = (
+    r"a|abbr|article|b|big|blockquote|body|br|button|center|cite|code|dd|del|details|div|dl|dt|em|footer|form|h[1-6]|"
+    r"head|header|hr|html|i|img|input|ins|kbd|label|li|link|main|mark|math|meta|nav|ol|option|p|pre|q|samp|script|"
+    r"section|select|small|span|strike|strong|style|sub|summary|sup|svg|table|tbody|td|textarea|tfoot|th|thead|title|"
+    r"tr|tt|u|ul|var|answer|solution|result|reasoning|explanation"
 )
 _CONTROL = re.compile(
-    rf"<(?=[|\uff5c][^|\uff5c<>\s]{{1,64}}[|\uff5c]>)|<(?=/?(?:{_NAMES})>)|<(?=</?SYS>>)|"
-    r"\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK|IMG)\])"
+    rf"<(?!/?(?:{_TEXT_TAGS})/?>)(?=[^\s<>]{{1,64}}>)|<(?=</?SYS>>)|"
+    r"\[(?=/?(?:INST|ARGS|THINK|IMG|BOS|EOS|PAD|UNK|CLS|SEP|[gs]?MASK|[A-Z]+_[A-Z_]+)\])|\[(?=\|[^\s\[\]]{1,64}\|\])|[\[\]](?=[^\s\[\]]{0,8}~[^\s\[\]]{0,8}[\[\]])|"
+    r"\](?=<\][^\s\[\]]{1,64}\[>\[)"
 )
 _UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 

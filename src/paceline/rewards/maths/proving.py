@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from paceline.base_directory import base_directory, import_path
 from paceline.errors import RewardError
 from paceline.rewards.maths.prover import MAX_LINE
 
@@ -159,7 +160,7 @@ class ProofPool:
 
     def _start(self) -> None:
         """Start a worker. The hash seed is fixed, so that every worker orders terms, and decides, alike."""
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        path = os.pathsep.join(import_path(sys.path))
         environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
         try:
             process = subprocess.Popen(
@@ -169,6 +170,7 @@ class ProofPool:
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 env=environment,
+                cwd=base_directory(),
                 start_new_session=True,
             )
         except OSError as error:

@@ -37,6 +37,10 @@ PYTHON = ("python", "python3", "py")
 LARGEST_CELL = 10_000_000
 """Bytes of a row's tests: more than that is no test of a program, and waits for every completion."""
 TYPES = ("stdin_stdout", "function_call")
+KEYS = ("inputs", "outputs", "fn_name", "language", "test_cases")
+"""Keys of an object of tests."""
+TEST_KEYS = ("input", "output", "type", "fn_name", "language")
+"""Keys of one test of a list."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,6 +101,7 @@ class _Reader:
             return self._listed(plain, name)
         if not isinstance(plain, Mapping):
             self._refuse(f"holds {_kind(plain)}", "give an object with inputs and outputs, or a list of tests")
+        self._check_keys(plain, KEYS, "")
         self._check_language(plain.get("language"))
         named = plain["fn_name"] if plain.get("fn_name") else name
         if "test_cases" in plain:
@@ -112,6 +117,7 @@ class _Reader:
         for number, test in enumerate(tests, start=1):
             if not isinstance(test, Mapping) or not {"input", "output"} <= test.keys():
                 self._refuse(f"has no input and output in test {number}", "give both in each test")
+            self._check_keys(test, TEST_KEYS, f" in test {number}")
             self._check_language(test.get("language"))
             kind = test.get("type")
             if kind is not None and (not isinstance(kind, str) or kind not in TYPES):
@@ -134,6 +140,9 @@ class _Reader:
             self._refuse(counts, "give one output for each input")
         if not inputs:
             self._refuse("has no test", "give at least one: a program that is never run proves nothing")
+        if function is None and all(isinstance(one, str) and not one.strip() for one in outputs):
+            remedy = "give tests that expect something, as a program that prints nothing would pass them all"
+            self._refuse("expects no output in any test", remedy)
         pairs = [self._pair(*pair, function, n) for n, pair in enumerate(zip(inputs, outputs, strict=True), start=1)]
         may_be_in_list = self.is_apps and function is not None
         return Cases(
@@ -201,6 +210,13 @@ class _Reader:
         if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
             self._refuse(f"has {name!r} as fn_name", "give the name of a Python function")
         return name
+
+    def _check_keys(self, given: Mapping[object, object], known: Sequence[str], where: str) -> None:
+        """Refuse a key that is not known: tests below it would be passed over. Tables fill keys with nothing."""
+        for key, value in given.items():
+            if key not in known and value is not None and value not in ("", [], {}):
+                remedy = f"the keys that are read are {', '.join(known)}: write the tests below these"
+                self._refuse(f"has the key {key!r}{where}, which is not known", remedy)
 
     def _check_language(self, language: object) -> None:
         if language is not None and str(language).strip().lower() not in PYTHON:

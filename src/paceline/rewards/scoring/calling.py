@@ -10,9 +10,9 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence, ValuesView
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,7 +20,7 @@ from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import is_for
 from paceline.runtime.activity import ACTIVITY
-from paceline.runtime.interrupts import Interrupt
+from paceline.runtime.interrupts import interrupted_after
 from paceline.types import Completion, Task
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion
@@ -32,7 +32,6 @@ ENVIRONMENTS = "environments"
 UNCHANGING = frozenset({str, int, float, complex, bool, bytes, type(None)})
 GRACE_SECONDS = 1.0
 """Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""
-AGAIN_SECONDS = 1.0  # Seconds from one interruption of a late function to the next, as long as it continues
 
 
 class RewardTimeout(BaseException):
@@ -140,7 +139,7 @@ def outcomes(calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: floa
 
 def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> CallOutcome:
     started = time.perf_counter()
-    limit = nullcontext() if isinstance(function, BuiltIn) else deadline(timeout)
+    limit = nullcontext() if isinstance(function, BuiltIn) else interrupted_after(timeout, RewardTimeout)
     try:
         with limit:
             if not isinstance(function, BuiltIn):
@@ -148,12 +147,20 @@ def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Cal
                     name: values.copy() if name == ENVIRONMENTS else [_own(value) for value in values]
                     for name, values in arguments.items()
                 }
-            result: object = function(**arguments)
+            result = listed(function(**arguments))
     except RewardTimeout:
         return CallOutcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a grader raises is counted, not fatal
         return CallOutcome(error=error, seconds=time.perf_counter() - started)
     return CallOutcome(result=result, seconds=time.perf_counter() - started)
+
+
+def listed(result: object) -> object:
+    """Return the items of a generator, a map or a dict's values as a list, and anything else as it is.
+
+    What a generator raises on its way, its function raises.
+    """
+    return [*result] if isinstance(result, Iterator | ValuesView) else result
 
 
 def _too_slow(timeout: float) -> TooSlow:
@@ -170,7 +177,7 @@ def _together(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome
         result, failure = None, None
         try:
             async with asyncio.timeout(timeout) as limit:
-                result = await one.result
+                result = listed(await one.result)
         except (Exception, SystemExit, RewardTimeout, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
             failure = _too_slow(timeout) if limit.expired() or isinstance(error, RewardTimeout) else error
         finished[place] = CallOutcome(result=result, error=failure, seconds=one.seconds + time.perf_counter() - began)
@@ -180,7 +187,7 @@ def _together(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome
 
     error: BaseException | None = None
     try:
-        with deadline(timeout + GRACE_SECONDS):
+        with interrupted_after(timeout + GRACE_SECONDS, RewardTimeout):
             try:
                 asyncio.get_running_loop()
             except RuntimeError:
@@ -232,32 +239,3 @@ def early_start(
                 function.begin(**arguments_of([task], [made_up(text, token_ids)]))
 
     return start
-
-
-@contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Raise RewardTimeout inside the block once it has taken `seconds`, and at its end if the block swallowed that."""
-    interrupt = Interrupt()
-
-    def watch() -> None:
-        pause = seconds
-        while not interrupt.over.wait(pause):
-            interrupt.send(RewardTimeout())
-            pause = AGAIN_SECONDS
-
-    interrupt.open()
-    try:
-        threading.Thread(target=watch, name="reward-deadline", daemon=True).start()
-        try:
-            yield
-        finally:
-            interrupt.over.set()
-    except Exception as error:
-        if interrupt.has_raised:
-            raise RewardTimeout from error
-        raise
-    finally:
-        # not in the inner block: that one may itself be interrupted
-        interrupt.close()
-    if interrupt.has_raised:
-        raise RewardTimeout

@@ -11,6 +11,7 @@ from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, Grade, RewardFunction, compares_group, is_marked
 from paceline.rewards.scoring.calling import Arguments, CallOutcome, TooSlow, accepted, arguments_of, outcomes
 from paceline.rewards.selecting import is_for
+from paceline.runtime.secrets import hidden
 from paceline.types import Completion, Task
 
 RowGrade = float | Grade | BaseException | None
@@ -232,6 +233,6 @@ def _graded(batch: Batch, items: Sequence[RowGrade], tried: Sequence[CallOutcome
 
 def _failure(name: str, where: str, error: BaseException) -> str:
     if error.__traceback__ is None:
-        return f"{name!r} failed on {where}: {error or type(error).__name__}"
+        return hidden(f"{name!r} failed on {where}: {error or type(error).__name__}")
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return f"{name!r} raised {type(error).__name__} on {where}: {error}\n{trace}"
+    return hidden(f"{name!r} raised {type(error).__name__} on {where}: {error}\n{trace}")

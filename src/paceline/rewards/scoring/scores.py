@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.errors import TrainingError
+from paceline.errors import TrainingError, with_printed
 from paceline.rewards.function import RewardFunction, is_marked
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Graded, Tally, batch_of, grade
@@ -109,7 +109,9 @@ def with_environments(scores: Scores, names: Sequence[str], completions: Sequenc
         notes[name] = tuple(None if row not in failures else f"failed: {failures[row]}" for row in range(len(episodes)))
         seconds[name] = math.fsum(turn.seconds for one in episodes if one is not None for turn in one.turns)
         if failures:
-            first[name] = next(iter(failures.values()))
+            row = next(iter(failures))
+            episode = episodes[row]
+            first[name] = with_printed(failures[row], () if episode is None else episode.printed)
     return replace(
         scores,
         values={**scores.values, **values},
@@ -153,13 +155,21 @@ def check_failure_rate(scores: Scores, *, limit: float) -> None:
     )
 
 
-def check_any_reward(scores: Scores) -> None:
-    """Raise TrainingError when not one completion of the step got a reward, unless functions `may_be_silent`."""
+def check_any_reward(scores: Scores, ends: tuple[str, Sequence[str]] | None = None) -> None:
+    """Raise TrainingError when not one completion of the step got a reward, unless functions `may_be_silent`.
+
+    `ends`: how conversations ended, and what helps; where environments give all rewards, that is the reason.
+    """
     if scores.may_be_silent:
         return
     total = max(map(len, scores.values.values()), default=0)
     if not total or any(value is not None for values in scores.values.values() for value in values):
         return
+    if ends is not None and scores.environments.issuperset(scores.values):
+        how, remedies = ends
+        first = f"; the first failure: {scores.culprit}" if scores.culprit else ""
+        remedies = [*remedies[:-1], f"{remedies[-1]}{first}"]
+        raise TrainingError(f"no completion of the step got a reward: {how}", remedies=remedies)
     failed = ", ".join(f"{scores.named(name)} failed on {len(rows)}" for name, rows in scores.failed.items())
     blamed = [name for name in scores.failed if scores.failed[name]]
     remedy = (

@@ -110,18 +110,27 @@ def _run_interpreter(control: socket.socket, limits: dict[str, Any], confinement
         # One call: its seconds are counted from here, by the clock of the whole process.
         before = _processor_seconds(pid)
         os.kill(pid, signal.SIGCONT)
-        watched = {**limits, "seconds": before + call["seconds"], "wall_seconds": call["wall_seconds"]}
+        watched = {**limits, **call, "seconds": before + call["seconds"]}
         stopped = _watch(pid, control, watched, confinement, is_interpreter=True)
         if stopped != ANSWERED:
             break
         os.kill(pid, signal.SIGSTOP)
         receive_message(control)
-        send_message(control, End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict())
+        answer = End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict()
+        send_message(control, {**answer, "files": _bytes_in_memory(confinement)})
     end = _reap(pid, CLOSED if CLOSED in call else stopped, limits["seconds"])
     if not confinement.filter:
         end_children()
     _leave_nothing(files, confinement)
     send_message(control, end._replace(seconds=end.seconds - before)._asdict())
+
+
+def _bytes_in_memory(confinement: Confinement) -> int:
+    """Return the bytes of a program's files that lie in memory: those of a file system of its own."""
+    if confinement.streams is None:
+        return 0
+    status = os.statvfs(confinement.scratch)
+    return status.f_frsize * (status.f_blocks - status.f_bfree)
 
 
 def _files(confinement: Confinement, report: int) -> Files:
@@ -169,18 +178,23 @@ def _leave_nothing(files: Files, confinement: Confinement) -> None:
 def _watch(
     pid: int, control: socket.socket, limits: dict[str, Any], confinement: Confinement, *, is_interpreter: bool
 ) -> str | None:
-    """Wait for the end of a child, or of an interpreter's call; return why it has to be stopped, None if it ended."""
+    """Wait for the end of a child, or of an interpreter's call; return why it has to be stopped, None if it ended.
+
+    An interpreter's code that computes has `busy_seconds` on the clock: on a busy machine it is not at fault.
+    """
     child = os.pidfd_open(pid)
     events = select.poll()
     events.register(child, select.POLLIN)
     events.register(control, select.POLLRDHUP | (select.POLLIN if is_interpreter else 0))
-    deadline = time.monotonic() + limits["wall_seconds"]
+    began = time.monotonic()
+    deadline = began + limits["wall_seconds"]
+    busy_deadline = began + limits["busy_seconds"] if is_interpreter else deadline
     stopped, is_asleep = None, False
     looked, used_then = time.monotonic(), _processor_seconds(pid)
     while stopped is None:
         now = time.monotonic()
         used = _processor_seconds(pid)
-        left = min(limits["seconds"] - used, deadline - now)
+        left = min(limits["seconds"] - used, (deadline if is_asleep else busy_deadline) - now)
         if left <= 0:
             stopped = TIMEOUT if limits["seconds"] <= used else CLOCK
             break

@@ -17,7 +17,7 @@ from paceline.environments import ModelRequest, Observation
 from paceline.environments.hosting import Outcome
 from paceline.environments.tokens import TurnTokens
 from paceline.errors import ConfigError, ModelError
-from paceline.training.rollouts.contexts import first_context, next_context, note_unmet, read_turn
+from paceline.training.rollouts.contexts import check_tools, first_context, next_context, note_unmet, read_turn
 from paceline.training.rollouts.conversations import Completed, Conversations, Drawn, Draws
 from paceline.training.rollouts.episodes import Answers, RunningEpisode, RunningGroup, completion_of
 from paceline.types import Completion, EpisodeEnd, Task, Turn
@@ -259,8 +259,9 @@ class EpisodeBatch(FurtherRequests):
         if episode.request is not None:
             episode.messages = episode.group.openings[episode.sample] = context.messages
         if len(context.ids) > self._limits.prompt_tokens:
-            said = f"its first message makes a prompt of {len(context.ids)} tokens, above --max-prompt-length"
-            self._fail(episode, f"{said} {self._limits.prompt_tokens}")
+            said, limit = f"makes a prompt of {len(context.ids)} tokens", self._limits.prompt_tokens
+            check_tools(episode, self._conversations.tokens[episode.name], len(context.ids), limit)
+            self._fail(episode, f"{said} by its first message, above --max-prompt-length {limit}")
 
     def _shown(self, episode: RunningEpisode, made: Callable[[RunningEpisode, TurnTokens], _Made]) -> _Made | None:
         """Make a context; None: a program has asked for one that the chat template refuses, and its episode fails."""

@@ -12,7 +12,7 @@ from paceline.data.extraction.thinking import opening_thought, prefills_think, v
 from paceline.engines import Finished, Sampling
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.tokens import TurnTokens
-from paceline.errors import ModelError
+from paceline.errors import ConfigError, ModelError
 from paceline.training.rollouts.conversations import EpisodeLimits
 from paceline.training.rollouts.episodes import RunningEpisode
 from paceline.types import Message
@@ -56,6 +56,25 @@ def first_context(episode: RunningEpisode, tokens: TurnTokens) -> tuple[str, Tur
         return request.text or tokens.text(asked.messages), asked
     text, said = tokens.text(episode.messages), episode.messages
     return text, TurnContext(ids=tokens.plain.encode(text), messages=said, answer=(), notes=())
+
+
+def check_tools(episode: RunningEpisode, tokens: TurnTokens, length: int, limit: int) -> None:
+    """Refuse a program whose tools make its prompt of `length` tokens too long: every episode would fail.
+
+    `tokens` are those without its tools.
+
+    Raises:
+        ConfigError: without them the prompt would have at most `limit` tokens.
+    """
+    if episode.request is None or not episode.request.tools:
+        return
+    bare = len(first_context(episode, tokens)[1].ids)
+    if bare <= limit:
+        raise ConfigError(
+            f"environment {episode.name!r} makes a prompt of {length} tokens, of which {length - bare} are its tools, "
+            f"above --max-prompt-length {limit}",
+            remedies=["raise --max-prompt-length", "give the agent fewer tools, with shorter descriptions"],
+        )
 
 
 def next_context(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from paceline.data.messages import row_tools
 from paceline.engines import Engine, sample_key
 from paceline.environments import EnvironmentSpec, ModelRequest
 from paceline.environments.hosting import Hosts
@@ -105,7 +106,7 @@ class Conversations:
         """
         self._named(columns)
         spec = self.spec_of(columns)
-        return () if spec is None else spec.tools
+        return row_tools(columns) if spec is None else spec.tools
 
     def _named(self, columns: Mapping[str, object]) -> str | None:
         name = columns.get(ENVIRONMENT)

@@ -2,13 +2,13 @@
 
 import queue
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from paceline.data.harmless import PlainText
 from paceline.environments import Environment, EnvironmentSpec, ModelRequest
-from paceline.environments.harmless import PlainText
 from paceline.environments.hosting import Hosted, Hosts, Outcome
 from paceline.environments.hosting.results import Method
 from paceline.errors import TrainingError
@@ -58,6 +58,7 @@ class RunningEpisode:
         self.reward: float | None = None
         self.failure: str | None = None
         self.notes: tuple[str, ...] = ()
+        self.printed: tuple[str, ...] = ()
 
     def open(self, hosts: Hosts) -> None:
         """Give the environment to a host, which makes it there."""
@@ -111,7 +112,8 @@ class RunningEpisode:
         return (*ids, *self.sampled[turn])
 
     def settle(self, outcome: Outcome) -> None:
-        """Take what the environment's end gave: the reward of the whole, or a failure."""
+        """Take what the environment's end gave: what it has printed, the reward of the whole, or a failure."""
+        self.printed = outcome.printed
         if self.failure is not None:
             return
         if outcome.failure is not None:
@@ -179,6 +181,31 @@ class Answers:
         then(episode, outcome)
 
 
+ENDS: Mapping[EpisodeEnd, tuple[str, str]] = {
+    "length": ("ended at --max-completion-length {length}", "raise --max-completion-length"),
+    "max_turns": ("ended at --max-turns {turns}", "raise --max-turns"),
+    "done": ("ended by themselves", "let the environment give a reward at its end"),
+    "failed": ("failed", "correct the environment"),
+    "timed_out": ("took too long", "raise --environment-timeout"),
+}
+"""How conversations without a reward ended, in words, and what helps."""
+
+
+def ends_without_reward(
+    completions: Sequence[Completion], *, max_completion_length: int, max_turns: int | None
+) -> tuple[str, list[str]] | None:
+    """Count how conversations ended of which none has a reward; returns a sentence and remedies, the first for most.
+
+    None: there is no conversation among them.
+    """
+    ends = Counter(one.episode.end for one in completions if one.episode is not None)
+    if not ends:
+        return None
+    limits = {"length": max_completion_length, "turns": max_turns}
+    parts = [f"{count} {ENDS[end][0].format(**limits)}" for end, count in ends.most_common()]
+    return f"of {ends.total()} conversations {', '.join(parts)}", [ENDS[end][1] for end, _ in ends.most_common()]
+
+
 def completion_of(episode: RunningEpisode) -> Completion:
     """One completion of all turns of an episode."""
     if episode.spec is None:
@@ -209,5 +236,6 @@ def completion_of(episode: RunningEpisode) -> Completion:
             reward=episode.reward,
             failure=episode.failure,
             notes=episode.notes,
+            printed=episode.printed,
         ),
     )

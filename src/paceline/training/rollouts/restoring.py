@@ -126,7 +126,7 @@ def _episode(record: Record) -> Episode:
         )
         for turn in record["turns"]
     )
-    return Episode(**{**record, "turns": turns, "notes": tuple(record["notes"])})
+    return Episode(**{**record, "turns": turns, "notes": tuple(record["notes"]), "printed": tuple(record["printed"])})
 
 
 def batch_about(batch: RolloutBatch) -> dict[str, object]:

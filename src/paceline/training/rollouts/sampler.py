@@ -1,13 +1,16 @@
 """A step's groups: sampled and scored, and again, a bounded number of times, in the place of filtered ones."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paceline.config.objective import AdvantageConfig
+from paceline.errors import TrainingError
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate
 from paceline.training.rollouts.conversations import Drawn
+from paceline.training.rollouts.episodes import ends_without_reward
 from paceline.training.rollouts.grouping import make_groups, without_surplus
 from paceline.training.rollouts.rounds import Round, RoundSampler, merge_rounds
 from paceline.types import RolloutGroup
@@ -45,6 +48,8 @@ class Sampler:
     """The function that `advantage` names, if it is one of the user's own."""
     turn_credit: float | None = None
     """Discount per turn, where turns are credited with rewards of their own."""
+    max_turns: int | None = None
+    """Turns that a conversation may have, for a sentence; None: any number."""
     needs_reward: bool = True
     """Raise where no completion of a step has any reward."""
 
@@ -61,22 +66,16 @@ class Sampler:
         """
         share = self.advantage.oversampling
         whole, rounds = self.rounds.sample(take(math.ceil(count * share))), 1
-        check_failure_rate(whole.scores, limit=self.max_failure_rate)
+        self._check_failures(whole, count)
         while (missing := _missing(whole, count)) and rounds <= self.advantage.max_refills:
             refill = self.rounds.sample(take(math.ceil(missing * share)))
             whole, rounds = merge_rounds([whole, refill], side_by_side=False), rounds + 1
             # of all rounds: a refill may be one prompt, of which one failure is a large share
-            check_failure_rate(whole.scores, limit=self.max_failure_rate)
+            self._check_failures(whole, count)
+        groups = self._groups(whole, count)
         if self.needs_reward:
-            check_any_reward(whole.scores)
-        groups = make_groups(
-            without_surplus(whole.scored, count),
-            self.advantage,
-            weights=self.weights,
-            max_completion_length=self.max_completion_length,
-            own=self.own_advantage,
-            turn_credit=self.turn_credit,
-        )
+            with _keeping(lambda: groups):
+                check_any_reward(whole.scores, self._ends(whole))
         return RolloutBatch(
             groups=groups,
             scores=whole.scores,
@@ -85,6 +84,37 @@ class Sampler:
             generate_seconds=whole.generate_seconds,
             reward_seconds=whole.reward_seconds,
         )
+
+    def _groups(self, whole: Round, count: int) -> tuple[RolloutGroup, ...]:
+        return make_groups(
+            without_surplus(whole.scored, count),
+            self.advantage,
+            weights=self.weights,
+            max_completion_length=self.max_completion_length,
+            own=self.own_advantage,
+            turn_credit=self.turn_credit,
+        )
+
+    def _check_failures(self, whole: Round, count: int) -> None:
+        with _keeping(lambda: self._groups(whole, count)):
+            check_failure_rate(whole.scores, limit=self.max_failure_rate)
+
+    def _ends(self, whole: Round) -> tuple[str, Sequence[str]] | None:
+        return ends_without_reward(
+            [completion for group in whole.scored for completion in group.completions],
+            max_completion_length=self.max_completion_length,
+            max_turns=self.max_turns,
+        )
+
+
+@contextmanager
+def _keeping(groups: Callable[[], tuple[RolloutGroup, ...]]) -> Iterator[None]:
+    """Give the error of a step what was sampled for it: the run directory keeps it."""
+    try:
+        yield
+    except TrainingError as error:
+        error.kept = groups()
+        raise
 
 
 def _missing(whole: Round, count: int) -> int:

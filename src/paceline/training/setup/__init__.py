@@ -5,6 +5,7 @@ it. Nothing here imports what computes a model: transformers' tokenizers and con
 it, and a reward model where there is one.
 
 configuration.py  recipe, configuration file and given options to one `Config`
+file_names.py   names of files in options, and the directory that a run's names stand in
 run_request.py  a new run, or one to resume, as a door asks for it
 own_objects.py  a program's objects in the place of options
 checks.py       the cheap stage: files, names and rows

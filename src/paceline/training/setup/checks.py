@@ -1,15 +1,17 @@
 """The cheap stage of setup: what files and names alone can tell, before the libraries that take seconds are loaded."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
+from paceline.base_directory import local_path
 from paceline.checkpoints.existing_runs import is_run
 from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.reading import base_name, is_code
 from paceline.config.sections import Config, EvalConfig
+from paceline.data.duplicates import training_rows
 from paceline.data.formats import screen
 from paceline.data.prompts import system_prompt
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
@@ -113,7 +115,6 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    positions = None if own.model is not None else _look_at_model(config, needs_weights=runs_here)
     checked, data = resolved(config, own), config.data
     if "advantage" not in own.objective:
         own_advantage(config.advantage)
@@ -125,15 +126,18 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
         check_trackers(config.loop.report_to)
         if config.engine.engine == "vllm":
             check_vllm(None)
-    # of several the first rows are taken of all together, so each is read whole
-    most = data.dataset_size if len(data.datasets) == 1 else None
     by_functions = row_check(checked.functions)
-    for dataset in data.datasets:
-        rows = _rows(config, checked, dataset, split=data.dataset_split, size=most)
-        rows = rows[: data.dataset_size] if data.dataset_size is not None else rows
+    are_shared = len(data.datasets) > 1 and all(is_file(one, checked.files) for one in data.datasets)
+    if are_shared:  # how many are taken of each follows from all
+        rows, _ = training_rows(replace(data, eval_share=None), seed=config.loop.seed, files=checked.files)
+        _screen(config, checked, rows, data.datasets[0], by_functions)
+    for dataset in () if are_shared else data.datasets:
+        rows = _rows(config, checked, dataset, split=data.dataset_split, size=data.dataset_size)
         _screen(config, checked, rows, dataset, by_functions)
     if data.eval_dataset is not None:
         _look_at_held_out_rows(config, checked)
+    # behind the rows: a GGUF file is unpacked for it, which takes minutes
+    positions = None if own.model is not None else _look_at_model(config, needs_weights=runs_here)
     if runs_here:
         _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()), checked.environments)
     check_completion_fits(config.sampling.max_completion_length, limit=positions)
@@ -142,12 +146,12 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
 
 def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
     """Check what evaluation's options name, and the first row of each held-out set; raises as `check` does."""
-    if own.model is None:
-        _look_at_model(config, needs_weights=True)
     checked = resolved(config, own, for_training=False)
     if config.engine.engine == "vllm":
         check_vllm(None)
     _look_at_held_out_rows(config, checked)
+    if own.model is None:
+        _look_at_model(config, needs_weights=True)
     _look_at_what_they_need(checked.measure.values(), checked.environments)
     return checked
 
@@ -163,7 +167,7 @@ def refuse_training_rows(config: Config, file: Path | None, given: Collection[st
     names_tasks = not {"dataset", "dataset_split", "eval_dataset", "eval_share"}.isdisjoint(given)
     if names_tasks or file is None or file.name != "config.yaml" or not is_run(file.parent):
         return
-    data, model = config.data, Path(config.model.model).expanduser().resolve()
+    data, model = config.data, local_path(config.model.model).resolve()
     keeps_apart = data.eval_dataset is not None or data.eval_share is not None
     if keeps_apart or not model.is_relative_to(file.parent.resolve()):
         return
@@ -172,6 +176,31 @@ def refuse_training_rows(config: Config, file: Path | None, given: Collection[st
             f"the run of {file} kept no tasks apart from --dataset {' '.join(data.datasets)}; give tasks that it has "
             "not seen by --eval-dataset, or a split of them by --eval-split"
         )
+
+
+def refuse_unread_tasks(config: Config, given: Collection[str], files: ReadFiles | None = None) -> None:
+    """Refuse options of a command that measures which would change nothing of what is measured.
+
+    `given` are the options that the command names itself, `files` a program's own rows.
+
+    Raises:
+        ConfigError: a number of rows to train on, or a split that a set of held-out tasks does not have.
+        DataError: nothing lies at the address of a set.
+    """
+    data = config.data
+    if "dataset_size" in given and data.eval_share is None:
+        raise ConfigError(
+            f"--dataset-size is of the rows that are trained on, got {data.dataset_size}; give --eval-size, the number "
+            "of tasks of each held-out set"
+        )
+    if "eval_split" not in given:
+        return
+    for _, address in data.held_out:
+        if not has_split(address, data.eval_split, files):
+            raise ConfigError(
+                f"--eval-split must be a split of the held-out tasks, got {data.eval_split!r}, which {address} does "
+                "not have; leave it out, or name another"
+            )
 
 
 def resolve_functions(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from paceline.base_directory import base_directory, named_path
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import parse_yaml
@@ -12,11 +13,14 @@ from paceline.config.presets import preset_values
 from paceline.config.reading import find_option, parse_value
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.models.places import DEFAULT, DIRECTORIES, RECIPE
+from paceline.models.places import DEFAULT, DIRECTORIES, FINAL, RECIPE, holds_model
+from paceline.training.setup.file_names import run_base, seen_from
 
 ONE_OF = ("max_steps", "num_epochs")
 """Options that express the same thing; the one given closer to the command line replaces the other."""
 
+OWN_SCHEDULE = ("lr_schedule", "warmup_steps", "min_lr_ratio")
+"""Options in whose place `lr_scheduler` stands."""
 EMBEDDED = {name: Path(__file__).parents[2] / "models" / place for name, place in DIRECTORIES.items()}
 """Directory of the models that ship with the package."""
 
@@ -30,6 +34,8 @@ class Configuration:
     """One line for the user."""
     ground: Path | None
     """File below the flags: that of `--config`, a recipe, or none."""
+    base: Path
+    """Directory that relative names in `config` stand in."""
 
 
 def read_configuration(flags: Mapping[str, object], *, file: str | Path | None = None) -> Configuration:
@@ -44,18 +50,20 @@ def read_configuration(flags: Mapping[str, object], *, file: str | Path | None =
     behind = " and the flags given" if flags else ""
     _refuse_both(flags, "")
     if file is not None:
-        path = Path(file).expanduser()
+        path = named_path(file)
         ground = parse_yaml(read_text(path, f"--config {path}"), str(path))
+        base = run_base(path.parent) if is_config_of_run(path) else base_directory()
+        flags = seen_from(base, flags)
         # a resolved configuration has every option: one at its default says nothing against the other
         told = {name: value for name, value in ground.items() if value != find_option(name).default}
         _refuse_both(told, f"{path}: ")
         return Configuration(
-            config=build_config(_merged(ground, flags)), origin=f"Options: {path}{behind}.", ground=path
+            config=build_config(_merged(ground, flags)), origin=f"Options: {path}{behind}.", ground=path, base=base
         )
     model = str(flags.get("model", DEFAULT))
     if model not in EMBEDDED:
         origin = "Options: the flags given, else the defaults."
-        return Configuration(config=build_config(flags), origin=origin, ground=None)
+        return Configuration(config=build_config(flags), origin=origin, ground=None, base=base_directory())
     why = "" if "model" in flags else ", as neither --config nor --model is given"
     path = EMBEDDED[model] / RECIPE
     recipe = parse_yaml(path.read_text(encoding="utf-8"), RECIPE)
@@ -65,7 +73,25 @@ def read_configuration(flags: Mapping[str, object], *, file: str | Path | None =
         if isinstance(max_steps, int) and isinstance(warmup_steps, int):
             recipe["warmup_steps"] = min(warmup_steps, max(0, max_steps))
     origin = f"Options: the {model} recipe{behind}{why}."
-    return Configuration(config=build_config(_merged(recipe, flags)), origin=origin, ground=path)
+    return Configuration(config=build_config(_merged(recipe, flags)), origin=origin, ground=path, base=base_directory())
+
+
+def of_trained_run(flags: dict[str, object], file: str | Path | None) -> tuple[dict[str, object], str | Path | None]:
+    """Return options that measure a model, and the file below them: where a run is the model, its final one and its
+    own file.
+
+    Raises:
+        ConfigError: the run has no final model yet.
+    """
+    if "model" not in flags or not is_run(run := named_path(str(flags["model"]))):
+        return flags, file
+    final = run / FINAL
+    if not holds_model(final):
+        raise ConfigError(
+            f"{run} has no final model yet, as its last step is not done; `paceline export {run} DIRECTORY` writes "
+            "that of its newest checkpoint, to be measured by --model DIRECTORY"
+        )
+    return {**flags, "model": str(final)}, file or run / "config.yaml"
 
 
 def read_run_configuration(
@@ -109,10 +135,27 @@ def with_following(ground: Mapping[str, object], given: Mapping[str, object]) ->
     return fitted
 
 
+def with_named_tasks(flags: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a command that measures, without a file's held-out tasks where the command names others.
+
+    A dataset, a split or a share that is named is what is measured, whatever `eval_dataset` a run or a file has.
+    """
+    named, found = {find_option(spelling).name for spelling in flags}, dict(flags)
+    if named & {"dataset", "dataset_split", "eval_share"} and "eval_dataset" not in named:
+        found["eval_dataset"] = None
+    if named & {"dataset", "dataset_split", "eval_dataset", "eval_split"} and "eval_share" not in named:
+        found["eval_share"] = None
+    if "dataset_split" in named and not named & {"eval_split", "eval_share"}:
+        found["eval_split"] = flags["dataset_split"]
+    return found
+
+
 def replaced_by(given: Mapping[str, object]) -> set[str]:
-    """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given."""
-    there = _one_of(given)
-    return {*ONE_OF} - there if there else set()
+    """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given, `lr_scheduler` where
+    a schedule of the options' own is."""
+    there, named = _one_of(given), {find_option(spelling).name for spelling in given}
+    replaced = {*ONE_OF} - there if there else set()
+    return replaced | ({"lr_scheduler"} if named & {*OWN_SCHEDULE} and "lr_scheduler" not in named else set())
 
 
 def _one_of(given: Mapping[str, object]) -> set[str]:
@@ -127,6 +170,11 @@ def _refuse_both(given: Mapping[str, object], place: str) -> None:
         raise ConfigError(f"{place}{one} and {other} are both given; give one of them")
 
 
+def is_config_of_run(file: Path) -> bool:
+    """Return True for the config.yaml of a run directory."""
+    return file.name == "config.yaml" and is_run(file.parent)
+
+
 def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str]) -> None:
     """Refuse to run a model's Python code because a run directory asks for it: the directory may be someone else's.
 
@@ -135,8 +183,12 @@ def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str
     Raises:
         ConfigError: the command does not say --trust-remote-code.
     """
-    is_of_a_run = file is not None and file.name == "config.yaml" and is_run(file.parent)
-    if is_of_a_run and config.model.trust_remote_code and "trust_remote_code" not in given:
+    if (
+        file is not None
+        and is_config_of_run(file)
+        and config.model.trust_remote_code
+        and "trust_remote_code" not in given
+    ):
         raise ConfigError(
             f"{file} asks to run the Python code that comes with --model {config.model.model}, and a run directory may "
             "be another's; read that code, and say --trust-remote-code with this command too"
@@ -147,7 +199,7 @@ def given_options(flags: Mapping[str, object], *, file: str | Path | None = None
     """Options that a command names itself: in its `--config` file, which may be refused, and in flags over it."""
     if file is None:
         return dict(flags)
-    path = Path(file).expanduser()
+    path = named_path(file)
     return _merged(parse_yaml(read_text(path, f"--config {path}"), str(path)), flags)
 
 

@@ -7,10 +7,11 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.config.sections import Config
 from paceline.data.duplicates import held_out_rows, refuse_overlap, training_rows
-from paceline.data.prompts import Tokenizer
-from paceline.data.rows import SAMPLE
+from paceline.data.harmless import ChatTokenizer
+from paceline.data.messages import row_tools
+from paceline.data.rows import SAMPLE, spread
 from paceline.data.sources import has_split
-from paceline.data.tasks import TaskSet, build_tasks, no_tools
+from paceline.data.tasks import TaskSet, build_tasks
 from paceline.engines import Sampling
 from paceline.errors import ConfigError
 from paceline.models.places import check_completion_fits
@@ -33,6 +34,7 @@ def of_rows(tasks: TaskSet) -> list[str]:
         )
     if tasks.dropped or tasks.truncated:
         lines.append(f"prompts above --max-prompt-length: {tasks.dropped} dropped, {tasks.truncated} truncated")
+    lines += tasks.notes
     if tasks.skipped:
         lines.append(f"rows skipped by --on-bad-row skip: {len(tasks.skipped)}; the first: {tasks.skipped[0]}")
     return lines
@@ -87,16 +89,18 @@ def _evaluator(
     if data.eval_share is None:
         rows, split = held_out_rows(data, dataset, size=options.eval_size, seed=seed, files=checked.files)
     else:
-        rows = training_rows(data, seed=seed, files=checked.files)[1][: options.eval_size]
+        rows = training_rows(data, seed=seed, files=checked.files)[1]
+        if options.eval_size is not None:  # of several datasets some of each
+            rows = rows[: options.eval_size] if len(data.datasets) == 1 else spread(rows, options.eval_size)
     check = row_check(function)
     built = build_tasks(
         rows,
-        cast(Tokenizer, tokenizer),
+        cast(ChatTokenizer, tokenizer),
         data,
         system=checked.system,
         check=check,
         whole=True,
-        tools_of=no_tools if conversations is None else conversations.tools_of,
+        tools_of=row_tools if conversations is None else conversations.tools_of,
     )
     tasks = built.looked_at
     if conversations is not None:

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.reading import base_name
 from paceline.data.sources import GivenRows, ReadFiles
 from paceline.errors import ConfigError
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.resolving import BUILT_IN
-from paceline.runtime.own_code import own_name
+from paceline.runtime.own_code import own_name, recorded_name, recorded_names
 
 if TYPE_CHECKING:
     from paceline.training.setup.checks import Checked
     from paceline.training.setup.run_inputs import Overrides
+
+
+ADAPTER_OPTIONS = ("lora_rank", "lora_alpha", "lora_targets", "lora_settings")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,6 +59,9 @@ def objects_apart(keywords: Mapping[str, Any]) -> OwnObjects:
     flags = {name: str(value) if isinstance(value, Path) else value for name, value in keywords.items()}
     model, tokenizer, adapter = (flags.pop(name, None) for name in ("model", "tokenizer", "peft_config"))
     found = OwnObjects(flags=flags, tokenizer=tokenizer, adapter=adapter)
+    described = adapter if adapter is not None else getattr(model, "peft_config", {}).get("default")
+    if described is not None:
+        _describe_adapter(flags, described)
     if isinstance(model, str):
         flags["model"] = model
     elif model is not None:
@@ -83,22 +88,45 @@ def objects_apart(keywords: Mapping[str, Any]) -> OwnObjects:
     return found
 
 
-def _name_functions(flags: dict[str, object], found: OwnObjects) -> None:
-    """Put names into `reward_funcs`, and keep the functions behind them."""
-    sources: Any = flags.get("reward_funcs")
-    if sources is None:
-        return
-    several = [sources] if isinstance(sources, str) or callable(sources) else list(sources)
-    names = [_name_of_function(one) if callable(one) else str(one) for one in several]
-    flags["reward_funcs"] = names
-    found.functions = {_name_of_function(one): one for one in several if callable(one)}
-    if built_in := [name for name in found.functions if base_name(name) in BUILT_IN]:
+def _describe_adapter(flags: dict[str, object], described: Any) -> None:
+    """Put the options of an adapter that is given as an object in the place of what names it.
+
+    Raises:
+        ConfigError: it is no configuration of peft, or options describe an adapter too.
+    """
+    if not hasattr(described, "peft_type"):
         raise ConfigError(
-            f"--reward-funcs must be functions with names of their own, got {built_in[0]}, which is built in; "
-            "rename the function"
+            f"peft_config must be a configuration of peft, got a {type(described).__name__}; give a peft.LoraConfig"
         )
-    if len(found.functions) < sum(map(callable, several)):
-        raise ConfigError(f"--reward-funcs must be functions of different names, got {', '.join(names)}; rename one")
+    if twice := [name for name in ADAPTER_OPTIONS if flags.get(name)]:
+        raise ConfigError(
+            f"--{twice[0].replace('_', '-')} must be left out with an adapter that is given as an object, got "
+            f"{flags[twice[0]]}; leave one of them out"
+        )
+    from paceline.models.lora import lora_options  # loads torch, as has the program that made the object
+
+    flags |= lora_options(described)
+
+
+def _name_functions(flags: dict[str, object], found: OwnObjects) -> None:
+    """Put names into `reward_funcs` and `eval_reward_func`, and keep the functions behind them."""
+    sources: Any = flags.get("reward_funcs")
+    several = [sources] if isinstance(sources, str) or callable(sources) else list(sources or ())
+    measure = flags.get("eval_reward_func")
+    objects = [one for one in several if callable(one)]
+    if repeated := [one for place, one in enumerate(objects) if one in objects[:place]]:
+        raise ConfigError(
+            f"--reward-funcs must hold each function once, got {recorded_name(repeated[0], BUILT_IN)} twice; raise its "
+            "weight instead"
+        )
+    if callable(measure) and measure not in objects:
+        objects.append(measure)
+    names = recorded_names(objects, BUILT_IN)
+    found.functions = dict(zip(names, objects, strict=True))
+    if sources is not None:
+        flags["reward_funcs"] = [names[objects.index(one)] if callable(one) else one for one in several]
+    if callable(measure):
+        flags["eval_reward_func"] = names[objects.index(measure)]
 
 
 def _name_of_model(model: Any, tokenizer: Any) -> str:
@@ -108,10 +136,6 @@ def _name_of_model(model: Any, tokenizer: Any) -> str:
     if not place and tokenizer is None:
         raise ConfigError("tokenizer must be given with a model object that was not loaded by name, got None")
     return str(place or type(model).__name__)
-
-
-def _name_of_function(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _address(given: Any, name: str, rows: ReadFiles) -> Any:

@@ -11,13 +11,15 @@ from typing import Any, cast
 import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from paceline.config.objective import PROGRAM
 from paceline.config.reading import is_code
 from paceline.config.rules import require
-from paceline.config.sections import Config
+from paceline.config.sections import OTHER_ADAPTER, Config
 from paceline.data.duplicates import training_rows
-from paceline.data.prompts import Tokenizer
+from paceline.data.harmless import ChatTokenizer
+from paceline.data.messages import row_tools
 from paceline.data.sources import has_split
-from paceline.data.tasks import TaskSet, build_tasks, no_tools
+from paceline.data.tasks import TaskSet, build_tasks
 from paceline.environments import EnvironmentSpec
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import float8_problem
@@ -57,16 +59,28 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
     overrides = overrides or Overrides()
+    if config.optim.lr_scheduler == PROGRAM and overrides.make_scheduler is None:
+        raise ConfigError(
+            f"--lr-scheduler {PROGRAM} stands for a scheduler of a program's own, which only that program has",
+            remedies=["go on with that program", "give another, as in --lr-scheduler linear --override lr_scheduler"],
+        )
+    kind = config.lora.settings.get(OTHER_ADAPTER)
+    if kind is not None and overrides.adapter is None and not hasattr(overrides.model, "peft_config"):
+        raise ConfigError(
+            f"--lora-settings {OTHER_ADAPTER}={kind} stands for an adapter that only the program has which gave it; go "
+            "on with that program, or train an adapter by --lora-rank"
+        )
     if checked is None:
         checked = resolved(config) if overrides.functions is None else Checked(functions=overrides.functions)
     functions, completion = dict(checked.functions), config.sampling.max_completion_length
     own, loss = own_objective(config, overrides)
     # what needs the model's configuration alone
-    device = choose_device(config.model)
+    # the machines of another cluster may have what this one has not
+    device = choose_device(config.model) if config.cluster.ray_address is None else None
     check_memory_options(config, device)
     check_quantisation(config, overrides)
     described = read_config(config.model) if overrides.model is None else overrides.model.config
-    if overrides.model is None:  # a program's own is loaded already
+    if overrides.model is None and device is not None:  # a program's own is loaded already
         check_eight_bits(config, described, device)
     how = changed_logits(described)
     if how is not None:  # they are not what the trainer would compute
@@ -128,11 +142,11 @@ def _training_tasks(
     rows, _ = training_rows(config.data, seed=config.loop.seed, files=checked.files)
     return build_tasks(
         rows,
-        cast(Tokenizer, tokenizer),
+        cast(ChatTokenizer, tokenizer),
         config.data,
         system=checked.system,
         check=row_check(checked.functions),
-        tools_of=no_tools if conversations is None else conversations.tools_of,
+        tools_of=row_tools if conversations is None else conversations.tools_of,
     )
 
 
@@ -263,11 +277,14 @@ def check_eight_bits(config: Config, described: PretrainedConfig, device: torch.
     require(problem is None, "engine_quantization", taken, "be none for this model on this device", problem or "")
 
 
-def check_memory_options(config: Config, device: torch.device) -> None:
-    """Refuse what can have no effect here, and a library that is not there, by a ConfigError."""
+def check_memory_options(config: Config, device: torch.device | None) -> None:
+    """Refuse what can have no effect here, and a library that is not there, by a ConfigError.
+
+    `device`: None where the devices of other machines decide.
+    """
     moved = config.optim.offload
     for name in ("activations", "optimizer"):
-        right = name not in moved or device.type == "cuda"
+        right = name not in moved or device is None or device.type == "cuda"
         require(right, "offload", moved, f"not name {name} on a CPU", "everything lies in main memory already")
     if config.optim.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
         raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from paceline.checkpoints.existing_runs import refuse_existing_run
+from paceline.base_directory import base_directory, local_path, named_path
+from paceline.checkpoints.existing_runs import refuse_existing_run, refuse_no_run
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import following_values
@@ -22,6 +23,7 @@ from paceline.training.setup.configuration import (
     refuse_foreign_code,
     replaced_by,
 )
+from paceline.training.setup.file_names import run_base, seen_from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,12 +32,22 @@ class RunRequest:
 
     config: Config
     output_dir: Path
+    """The run directory, absolute."""
+    named: Path | None = None
+    """The run directory as its user names it; None: by its whole name."""
+    base: Path = field(default_factory=base_directory)
+    """Directory that relative names in `config` stand in."""
     origin: str = ""
     """One line for the user on where the options come from."""
     resume: Path | bool = False
     """True continues from the newest whole checkpoint; a path names the checkpoint to continue from."""
     override: frozenset[str] = frozenset()
     """Options, and the files that they name, that may differ from those that the run had."""
+
+    @property
+    def shown(self) -> Path:
+        """The run directory in sentences for its user."""
+        return self.named or self.output_dir
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +72,12 @@ def new_run(flags: Mapping[str, object], *, file: str | Path | None) -> RunReque
     configuration = read_configuration(flags, file=file)
     config = configuration.config
     refuse_foreign_code(config, configuration.ground, flags)
-    given = config.loop.output_dir
-    output_dir = default_output_dir(config) if given is None else Path(given).expanduser()
+    given, base = config.loop.output_dir, configuration.base
+    output_dir = default_output_dir(config) if given is None else named_path(given)
     # no rank makes it before all have looked
-    refuse_existing_run(output_dir)
-    return RunRequest(config=config, output_dir=output_dir, origin=configuration.origin)
+    named = output_dir if base == base_directory() else base / output_dir
+    refuse_existing_run(named)
+    return RunRequest(config=config, output_dir=base / output_dir, named=named, base=base, origin=configuration.origin)
 
 
 def default_output_dir(config: Config) -> Path:
@@ -83,14 +96,17 @@ def resumed_run(
         CheckpointError: there is no run, or no whole checkpoint.
         ConfigError: an option changes what is computed, and `override` does not name it.
     """
-    path, checkpoint = run_and_checkpoint(Path(named).expanduser())
+    path, checkpoint = run_and_checkpoint(named_path(named), base_directory())
     overridden, written = override_names(override), given_options(flags, file=file)
     output_dir = written.pop("output_dir", None)
-    if output_dir is not None and Path(str(output_dir)).expanduser().resolve() != path.resolve():
+    if output_dir is not None and local_path(str(output_dir)).resolve() != path.resolve():
         raise ConfigError(
             f"--output-dir {output_dir} is not the run behind --resume {path}, which goes on where it lies; "
             "leave it out"
         )
+    refuse_no_run(path, "--resume")
+    base, here = run_base(path), base_directory()
+    written = seen_from(base, written, plain_options(read_run_configuration(path)))
     config = read_run_configuration(path, given=written)
     refuse_foreign_code(config, path / "config.yaml", written)
     identity = RunDir(path).identity()
@@ -106,4 +122,11 @@ def resumed_run(
         read_checkpoint(checkpoint, by_size=True)  # refused where it is not whole
     else:
         newest_checkpoint(path / "checkpoints", by_size=True)  # or none is
-    return RunRequest(config=config, output_dir=path, resume=checkpoint or True, override=overridden)
+    return RunRequest(
+        config=config,
+        output_dir=here / path,
+        named=path,
+        base=base,
+        resume=here / checkpoint if checkpoint else True,
+        override=overridden,
+    )

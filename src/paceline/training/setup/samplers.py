@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import cast
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from paceline.config.rules import require
 from paceline.config.sections import Config, SamplingConfig
+from paceline.data.harmless import ChatTokenizer
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
-from paceline.environments.harmless import ChatTokenizer
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
 from paceline.environments.tokens import TurnTokens
 from paceline.objective.advantages import GroupAdvantage
@@ -67,6 +68,7 @@ def training_sampler(
         max_failure_rate=config.rewards.max_reward_failure_rate,
         own_advantage=own_advantage,
         turn_credit=config.environment.turn_credit,
+        max_turns=config.environment.max_turns,
         needs_reward=needs_reward,
     )
 
@@ -136,7 +138,9 @@ def with_reward_models(
         # imported here: the models of transformers take seconds to import, and most runs have no reward model
         from paceline.rewards.model import load_reward_model
 
-        device = choose_device(config.model)
+        # the driver of another cluster may have no GPU, and measures held-out tasks with them all the same
+        is_driver = config.cluster.ray_address is not None and not torch.cuda.is_available()
+        device = torch.device("cpu") if is_driver else choose_device(config.model)
         for name, address in addresses.items():
             models[name] = load_reward_model(address, device=device, tokenizer=tokenizers.get(name))
     return {name: functions[name] if name in functions else models[name] for name in config.rewards.names}

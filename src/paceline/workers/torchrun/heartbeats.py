@@ -22,6 +22,7 @@ from paceline.errors import PacelineError, ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import Interrupt
+from paceline.runtime.secrets import hidden
 from paceline.runtime.watchdog import write_stacks
 
 HEARTBEAT_SECONDS = 1.0
@@ -109,10 +110,10 @@ class PeerHeartbeats:
         The report has its sentence if the error is deliberate, else its traceback too.
         """
         if isinstance(error, PacelineError):
-            self._tell({"failed": type(error).__name__, "sentence": str(error)[:WORDS]})
+            self._tell({"failed": type(error).__name__, "sentence": hidden(str(error))[:WORDS]})
         else:
-            trace = "".join(traceback.format_exception(error, limit=-FRAMES))
-            sentence = f"{type(error).__name__}: {error}"[:WORDS]
+            trace = hidden("".join(traceback.format_exception(error, limit=-FRAMES)))
+            sentence = hidden(f"{type(error).__name__}: {error}")[:WORDS]
             self._tell({"failed": "", "sentence": f"{sentence}\n{trace[:WORDS]}"})
 
     def verdict(self, seconds: float) -> BaseException | None:

@@ -21,7 +21,7 @@ from paceline.models.parallel.process_group import JOIN_SECONDS, Meeting, proces
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import choose_device
-from paceline.runtime.interrupts import StopRequest
+from paceline.runtime.interrupts import StopRequest, give_signal_back, take_signal
 from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.run import START
 from paceline.training.setup.run_inputs import Overrides, RunInputs
@@ -328,13 +328,13 @@ def _told_apart_from_a_loss(heartbeats: PeerHeartbeats) -> Iterator[None]:
     if not _is_main():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, stop)
+    take_signal(signal.SIGTERM, stop)
     try:
         yield
     except BaseException:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come before the error is printed
         raise
-    signal.signal(signal.SIGTERM, previous)
+    give_signal_back(signal.SIGTERM)
 
 
 def _is_main() -> bool:

@@ -15,7 +15,7 @@ from paceline.compat.commands.scripts.reading import (
     rows_of,
     source_of,
 )
-from paceline.compat.commands.translation import Translation
+from paceline.compat.commands.translation import Refusals, Translation
 from paceline.compat.commands.trl import translate_flags
 from paceline.compat.commands.trl.reading import flag_words
 from paceline.errors import ConfigError
@@ -77,7 +77,7 @@ def from_trainer(script: Script, start: Started, found: Translation) -> None:
     _note_calls(script, about)
     about.notes = list(dict.fromkeys(about.notes))
     found.add(about)
-    translate_flags(given, start, found)
+    translate_flags(given, start, found, Refusals())
 
 
 def _arguments(function: str, call: ScriptCall, positions: Sequence[str]) -> dict[str, Argument]:

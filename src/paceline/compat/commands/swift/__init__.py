@@ -14,14 +14,15 @@ from paceline.compat.commands.flags import (
     note_idle,
     number,
     one,
+    options_of,
     read_flags,
     says_nothing,
 )
-from paceline.compat.commands.launching import Started, started
+from paceline.compat.commands.launching import VARIABLES, Started, started
 from paceline.compat.commands.layouts import check_length, place, sharding
 from paceline.compat.commands.swift.tables import DEFAULTS, FIELDS, KNOWN, MEANINGS
 from paceline.compat.commands.swift.tasks import is_full, reward_names, tasks
-from paceline.compat.commands.translation import ForeignCommand, Translation
+from paceline.compat.commands.translation import ForeignCommand, Refusals, Translation
 from paceline.errors import ConfigError
 
 FULL_RATE = 1e-5
@@ -35,39 +36,64 @@ CORRECTION_MAX = 2.0
 
 def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
     """Translate a command of `swift`, `megatron` or ms-swift's own script."""
-    start = started(command)
-    flags = _after_rlhf(start.words)
+    flags = _after_rlhf(started(command).words)
     if flags is None:
         return None
-    found = Translation(notes=list(start.notes), environment=dict(start.environment))
-    given = read_flags(flags, (*field_names(), *KNOWN), "ms-swift", found)
+    start, refusals = started(replace(command, environment=_environment(command))), Refusals()
+    environment = {name: value for name, value in start.environment.items() if name in command.environment}
+    found = Translation(notes=list(start.notes), environment=environment)
+    given = read_flags(flags, (*field_names(), *KNOWN), "ms-swift", found, refusals)
     kind = one(given, "rlhf_type")
     if kind != "grpo":
         raise ConfigError(
             f"--rlhf_type must be grpo, got {kind or 'none, which is dpo'}; no other training is offered here"
         )
-    start = _add_places(given, start, found, repair=repair)
-    about_rewards, advantage, about_rows = Translation(), Translation(), Translation()
-    functions, models = reward_names(given, about_rewards), given.get("reward_model", ())
-    if not functions and not models:
-        raise ConfigError("ms-swift has no default reward; give --reward_funcs accuracy format, or --reward_model")
-    _add_advantage(given, advantage)
+    # each part is refused by itself, and all refusals are said at once
+    note_idle(given, MEANINGS, idle := Translation(), refusals)
+    with refusals():
+        start = _add_places(given, start, found, repair=repair)
+    about_rewards, advantage, about_rows, of_fields = (Translation() for _ in range(4))
+    functions, models = ("accuracy",), given.get("reward_model", ())
+    with refusals():
+        functions = _functions(given, about_rewards)
+    with refusals():
+        _add_advantage(given, advantage)
+    with refusals():
+        tasks(given, about_rows)
     fields = _fields(given)
-    around = _around(given, fields, start, functions, models)
-    of_fields = from_fields(fields, around)
-    tasks(given, about_rows)
+    with refusals():
+        around = _around(given, fields, start, functions, models)
+        of_fields = from_fields(fields, around)
+        _note_defaults(fields, around, of_fields)
+    refusals.check()
     for name in (*advantage.options, *about_rows.options):
         of_fields.options.pop(name, None)
     found.add(of_fields)
     found.add(about_rewards)
-    _note_defaults(fields, around, found)
     check_length(given, "vllm_max_model_len", {**of_fields.options, **about_rows.options}, found)
     found.add(about_rows)
     found.add(advantage)
     if "rollout_importance_sampling_threshold" in given and not one(given, "rollout_importance_sampling_mode"):
         found.note("idle", "--rollout_importance_sampling_threshold", "rollout_importance_sampling_mode is off")
-    note_idle(given, MEANINGS, found)
+    found.add(idle)
+    found.given |= options_of(given, MEANINGS) & found.options.keys()
     return found
+
+
+def _functions(given: GivenFlags, found: Translation) -> FlagWords:
+    """Reward functions; a feature that is refused by its own name brings rewards of its own."""
+    functions = reward_names(given, found)
+    if functions or "reward_model" in given:
+        return functions
+    if is_on(given, "use_gym_env"):
+        return ("accuracy",)
+    raise ConfigError("ms-swift has no default reward; give --reward_funcs accuracy format, or --reward_model")
+
+
+def _environment(command: ForeignCommand) -> dict[str, str]:
+    """Variables of the launch: those in front of the command, over those that were exported before it."""
+    names = (*VARIABLES, "CUDA_VISIBLE_DEVICES")
+    return {name: command.inherited[name] for name in names if name in command.inherited} | {**command.environment}
 
 
 def _after_rlhf(words: FlagWords) -> FlagWords | None:
@@ -89,7 +115,8 @@ def _after_rlhf(words: FlagWords) -> FlagWords | None:
 
 def _fields(given: GivenFlags) -> GivenFlags:
     """Its flags under the names of TRL's fields."""
-    fields = {name: words for name, words in given.items() if name in field_names() and name not in FIELDS}
+    own = {*FIELDS, *(name for name, row in MEANINGS.items() if row.kind in ("idle", "refused"))}
+    fields = {name: words for name, words in given.items() if name in field_names() and name not in own}
     for flag, name in FIELDS.items():
         if flag in given:
             fields[name] = given[flag]

@@ -63,7 +63,7 @@ OWN: Mapping[str, str] = {
     "vllm_memory": "vllm_gpu_memory_utilization",
     "vllm_tensor_parallel": "vllm_tensor_parallel_size",
     "vllm_eager": "vllm_enforce_eager",
-    "max_completion_length: what is below the longest prompt and completion is refused": "vllm_max_model_len",
+    "max_completion_length: a completion has to fit": "vllm_max_model_len",
     "concurrent_sequences": "vllm_max_num_seqs",
     "max_staleness: 1": "async_generate",
     "zero_stage": "deepspeed fsdp",
@@ -161,6 +161,11 @@ MEANINGS: Mapping[str, Meaning] = {
             "a loss by channel is not recorded; rewards are, by function and row": "enable_channel_loss",
             "the length of a run is its epochs or --max_steps": "max_epochs",
             "completions are printed as they are written": "stream logprobs top_logprobs num_beams",
+            "ms-swift itself has it no more, and no result depended on it": (
+                "gc_collect_after_offload num_infer_workers tensor_parallel_size mini_batch_size metric_warmup_step "
+                "fsdp_num acc_steps eval_datasets eval_datasets_args use_lmdeploy lmdeploy_device "
+                "lmdeploy_session_len lmdeploy_cache_max_entry_count"
+            ),
         },
     ),
     **flags(
@@ -170,7 +175,7 @@ MEANINGS: Mapping[str, Meaning] = {
             "advantages are of rewards alone": "advantage_reweight sdar_loss_coef",
             "no loss of supervised rows is mixed in": "chord_sft_dataset enable_dft_loss",
             "it edits requests of ms-swift's own; write its step as an environment's `answer` (docs/environments.md), "
-            "and give that as --environment file.py:NAME": "multi_turn_scheduler",
+            "and give that as --environment file.py:NAME": "multi_turn_scheduler multi_turn_func",
             "its environments have an interface of their own; write one with begin, answer and close "
             "(docs/environments.md), and give that as --environment file.py:NAME": "use_gym_env gym_env",
             "a reward model gives one number, by its own head": "reward_model_plugin",

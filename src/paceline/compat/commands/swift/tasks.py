@@ -1,5 +1,6 @@
 """Data options of ms-swift: model, rows, prompts, adapter, precision, trackers, reward functions."""
 
+import difflib
 import re
 from collections.abc import Mapping
 
@@ -7,7 +8,6 @@ from paceline.compat.commands.fields import PRODUCTS, add_trackers
 from paceline.compat.commands.flags import GivenFlags, is_on, number, one
 from paceline.compat.commands.swift.tables import PARAMETERS
 from paceline.compat.commands.translation import Translation
-from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
 TEXT_FILES = (".txt", ".md")
@@ -132,6 +132,14 @@ REWARDS: Mapping[str, tuple[str, str]] = {
 """Our name of each reward function, and the defect of theirs."""
 
 
+def _where(name: str, given: GivenFlags) -> str:
+    """Remedy for a reward that ms-swift itself does not have."""
+    if plugins := given.get("external_plugins"):
+        return f"{plugins[0]} registers it: give the function behind that name as {plugins[0]}:FUNCTION"
+    near = difflib.get_close_matches(name, REWARDS, n=1, cutoff=0.85)
+    return f"did you mean {near[0]}?" if near else "name a plugin's function as file.py:function"
+
+
 def reward_names(given: GivenFlags, found: Translation) -> tuple[str, ...]:
     """Value of `--reward_funcs` as ours, parameters in parentheses; ConfigError for an unknown name without a file."""
     names, ours = given.get("reward_funcs", ()), list[str]()
@@ -140,8 +148,7 @@ def reward_names(given: GivenFlags, found: Translation) -> tuple[str, ...]:
             ours.append(name)
             continue
         if name not in REWARDS:
-            near = suggest(name, REWARDS, otherwise="name a plugin's function as file.py:function")
-            raise ConfigError(f"--reward_funcs must be of {', '.join(REWARDS)}, got {name!r}; {near}")
+            raise ConfigError(f"--reward_funcs must be of {', '.join(REWARDS)}, got {name!r}; {_where(name, given)}")
         reward, text = REWARDS[name]
         if text:
             renamed = f"is {reward} here: " * (reward != name)

@@ -5,12 +5,13 @@ reading.py  every flag and its meaning, and the YAML file behind `--config`; the
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from paceline.compat.commands.fields import PRODUCTS, Around, add_trackers, field_names, from_fields
-from paceline.compat.commands.flags import FlagWords, GivenFlags, is_on, note_idle, number, one
+from paceline.compat.commands.flags import FlagWords, GivenFlags, is_on, note_idle, number, one, options_of
 from paceline.compat.commands.launching import ACCELERATE, OWN_LAYOUT, WITHOUT_EFFECT, Started, started, with_numbers
 from paceline.compat.commands.layouts import check_length, place, sharding
-from paceline.compat.commands.translation import ForeignCommand, Translation
+from paceline.compat.commands.translation import ForeignCommand, Refusals, Translation
 from paceline.compat.commands.trl.reading import MEANINGS as SCRIPT_FLAGS
 from paceline.compat.commands.trl.reading import read
 from paceline.compat.trl.fields import MEANINGS
@@ -20,6 +21,12 @@ from paceline.errors import ConfigError
 PEFT_RANK, PEFT_ALPHA = 16, 32.0
 """TRL's own defaults."""
 REWARD_FLAGS = {"reward_funcs", "reward_model_name_or_path"}
+OF_MACHINES = {
+    "machine_rank": "--node-rank",
+    "main_process_ip": "--master-addr",
+    "main_process_port": "--master-port",
+}
+"""Flags of accelerate's that several machines need, with torchrun's."""
 
 
 def from_trl(command: ForeignCommand, repair: bool) -> Translation | None:
@@ -29,7 +36,8 @@ def from_trl(command: ForeignCommand, repair: bool) -> Translation | None:
     if flags is None:
         return None
     found = Translation(notes=list(start.notes), environment=dict(start.environment))
-    given = read(flags, start, found)
+    refusals = Refusals()
+    given = read(flags, start, found, refusals)
     # flags of accelerate, which `trl grpo` passes on
     if named := {ACCELERATE[name]: given[name][-1] for name in ACCELERATE if given.get(name)}:
         start = with_numbers(start, named)
@@ -40,7 +48,7 @@ def from_trl(command: ForeignCommand, repair: bool) -> Translation | None:
             "that names its rewards itself is a program, so change its import to `from paceline import GRPOConfig, "
             "GRPOTrainer` and run it with the same flags"
         )
-    translate_flags(given, start, found)
+    translate_flags(given, start, found, refusals)
     return found
 
 
@@ -62,34 +70,57 @@ def _flags(words: FlagWords) -> FlagWords | None:
     return flags if flags and flags[0].startswith("--") else None
 
 
-def translate_flags(given: GivenFlags, start: Started, found: Translation) -> None:
-    """Add the translation of parsed flags and fields from any source."""
-    about_rewards = Translation()
-    functions = reward_names(given.get("reward_funcs", ()), about_rewards)
-    model = one(given, "reward_model_name_or_path")
-    models = () if model is None else (model,)
-    if not functions and not models:
-        raise ConfigError(
-            "TRL has no default reward: give --reward_funcs accuracy_reward, or --reward_model_name_or_path NAME"
-        )
+def translate_flags(given: GivenFlags, start: Started, found: Translation, refusals: Refusals) -> None:
+    """Add the translation of parsed flags and fields from any source; `refusals` are those of their reading."""
+    # each part is refused by itself, and all refusals are said at once
+    idle, about_rewards, of_fields, *parts = (Translation() for _ in range(7))
+    note_idle(given, SCRIPT_FLAGS, idle, refusals)
+    functions, models = ("accuracy",), FlagWords()
+    with refusals():
+        functions, models = _rewards(given, about_rewards)
+    for add, part in zip((_task, _adapter, _precision, partial(_places, start=start)), parts, strict=True):
+        with refusals():
+            add(given, found=part)
     fields = {name: words for name, words in given.items() if name in field_names()}
     if models and functions and "reward_weights" in given:
         about_rewards.note("changed", "--reward_weights", "the model's weight comes first there, and last here")
         fields["reward_weights"] = (*fields["reward_weights"][1:], *fields["reward_weights"][:1])
-    around = Around(
-        tool="TRL",
-        ranks=start.ranks,
-        rewards=functions + models,
-        models=models,
-        adapter=is_on(given, "use_peft"),
-    )
-    of_fields = from_fields(fields, around)
+    with refusals():
+        around = Around(
+            tool="TRL",
+            ranks=start.ranks,
+            rewards=functions + models,
+            models=models,
+            adapter=is_on(given, "use_peft"),
+        )
+        of_fields = from_fields(fields, around)
+    refusals.check()
     found.add(of_fields)
     found.add(about_rewards)
     check_length(given, "vllm_max_model_length", of_fields.options, found)
-    _task(given, found)
-    _adapter(given, found)
-    # precision and device
+    for part in (*parts, idle):
+        found.add(part)
+    found.launch = parts[-1].launch
+    for name in given:
+        if name in WITHOUT_EFFECT["accelerate"]:
+            found.note("idle", f"--{name}", OWN_LAYOUT)
+        elif name in OF_MACHINES and OF_MACHINES[name] not in found.launch:
+            found.note("idle", f"--{name}", "all processes are on one machine, or actors of Ray")
+    found.given |= options_of(given, SCRIPT_FLAGS) & found.options.keys()
+
+
+def _rewards(given: GivenFlags, found: Translation) -> tuple[FlagWords, FlagWords]:
+    """Reward functions and reward models."""
+    functions = reward_names(given.get("reward_funcs", ()), found)
+    model = one(given, "reward_model_name_or_path")
+    if not functions and model is None:
+        raise ConfigError(
+            "TRL has no default reward: give --reward_funcs accuracy_reward, or --reward_model_name_or_path NAME"
+        )
+    return functions, () if model is None else (model,)
+
+
+def _precision(given: GivenFlags, found: Translation) -> None:
     dtype = one(given, "dtype")
     if dtype not in (None, "auto", "float32", "bfloat16"):
         raise ConfigError(f"--dtype must be auto, float32 or bfloat16, got {dtype!r}; half precision is not offered")
@@ -101,11 +132,6 @@ def translate_flags(given: GivenFlags, start: Started, found: Translation) -> No
         found.decide(device="cpu")
     if "dtype" in given:
         found.note("changed", "--dtype", PRODUCTS)
-    _places(given, start, found)
-    note_idle(given, SCRIPT_FLAGS, found)
-    for name in given:
-        if name in WITHOUT_EFFECT["accelerate"]:
-            found.note("idle", f"--{name}", OWN_LAYOUT)
 
 
 def _task(given: GivenFlags, found: Translation) -> None:

@@ -8,7 +8,7 @@ import yaml
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.flags import FlagWords, GivenFlags, read_flags
 from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT, Started
-from paceline.compat.commands.translation import Translation
+from paceline.compat.commands.translation import Refusals, Translation
 from paceline.compat.vocabulary import Meaning, flags
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
@@ -18,20 +18,43 @@ OF_A_DATASET: Mapping[str, str] = {"path": "dataset_name", "name": "dataset_conf
 
 
 def known_flags() -> tuple[str, ...]:
-    """Every flag of `trl grpo`, including those that it passes on."""
-    own = (*MEANINGS, *field_names(), "config")
+    """Every flag of `trl grpo`, including those that it passes on, and names that earlier versions had."""
+    own = (*MEANINGS, *field_names(), *EARLIER, "config")
     return tuple(dict.fromkeys((*own, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
 
 
-def read(words: FlagWords, start: Started, found: Translation) -> GivenFlags:
-    """Parse flags over the lines of their file; ConfigError for what TRL does not have, or an unreadable file."""
-    given = read_flags(words, known_flags(), "TRL", found)
+EARLIER: Mapping[str, str] = {
+    "torch_dtype": "dtype",
+    "evaluation_strategy": "eval_strategy",
+    "no_cuda": "use_cpu",
+    "use_liger_loss": "use_liger_kernel",
+    "vllm_max_model_len": "vllm_max_model_length",
+}
+"""Names that flags had in earlier versions, and have in recipes that are still about, with today's."""
+
+
+def _todays(given: GivenFlags, found: Translation) -> GivenFlags:
+    """The flags under the names that TRL has now; a change of name is noted."""
+    today = GivenFlags()
+    for name, words in given.items():
+        if name in EARLIER:
+            found.note("settled", f"--{name}", f"is --{EARLIER[name]} in today's TRL")
+        today[EARLIER.get(name, name)] = words
+    return today
+
+
+def read(words: FlagWords, start: Started, found: Translation, refusals: Refusals) -> GivenFlags:
+    """Parse flags over the lines of their file; refuses what TRL does not have, and an unreadable file."""
+    given = _todays(read_flags(words, known_flags(), "TRL", found, refusals), found)
+    if "datasets" in given:
+        with refusals():
+            raise ConfigError("--datasets must stand in the file of --config, as TRL reads it; or give --dataset_name")
     path = given.pop("config", None)
     if path is None:
         return given
     if len(path) != 1:
         raise ConfigError(f"--config must name one file, got {' '.join(path) or 'none'}")
-    lines = _lines(path[0], start, found)
+    lines = _lines(path[0], start, found, refusals)
     for name, texts in lines.items():
         if given.get(name, texts) != texts:
             text = f"{' '.join(given[name])}, where {path[0]} has {' '.join(texts)}; the flag counts"
@@ -39,7 +62,7 @@ def read(words: FlagWords, start: Started, found: Translation) -> GivenFlags:
     return {**lines, **given}
 
 
-def _lines(path: str, start: Started, found: Translation) -> GivenFlags:
+def _lines(path: str, start: Started, found: Translation, refusals: Refusals) -> GivenFlags:
     """Lines of the file as flags; its `env` is added to the environment."""
     try:
         values = yaml.safe_load(start.read(path))
@@ -56,8 +79,10 @@ def _lines(path: str, start: Started, found: Translation) -> GivenFlags:
     known = known_flags()
     for name in lines:
         if name not in known:
-            raise ConfigError(f"--config {path}: TRL has no {name}; {suggest(name, known, otherwise='leave it out')}")
-    return lines
+            near = suggest(name, known, otherwise="leave it out")
+            with refusals():
+                raise ConfigError(f"--config {path}: TRL has no {name}; {near}")
+    return _todays({name: texts for name, texts in lines.items() if name in known}, found)
 
 
 def _dataset(entries: object, path: str) -> GivenFlags:

@@ -19,7 +19,8 @@ function conversation(episode) {
   });
   return element("div", { class: "conversation" }, ...bubbles,
     element("p", { class: "note" }, [episode.environment, counted(episode.turns.length, "turn"), episode.end, ...episode.notes].join(", ")),
-    episode.failure === null ? null : element("p", { class: "why rule" }, element("b", {}, "failed"), `: ${episode.failure}`));
+    episode.failure === null ? null : element("p", { class: "why rule" }, element("b", {}, "failed"), `: ${episode.failure}`),
+    (episode.printed || []).length ? folded("what it printed", episode.printed.join("\n")) : null);
 }
 
 function folded(title, text) {

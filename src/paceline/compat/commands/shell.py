@@ -1,0 +1,337 @@
+"""Shell scripts as people keep their commands in: read, never run.
+
+Understood are comments, continued lines, quotes, assignments, `export`, arrays, `$X`, `${X}`, `${X:-y}`, positional
+parameters, sums of whole numbers, and redirections. Branches of an `if` are read one after the other. What only a shell
+can know, such as `$(nproc)`, is refused where the training command needs it.
+"""
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from paceline.compat.commands.launching import LAUNCHERS, PYTHON
+from paceline.errors import ConfigError
+
+SHELLS = ("bash", "sh", "zsh", "dash")
+NAME = re.compile(r"[A-Za-z_]\w*")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+PARAMETER = re.compile(r"([A-Za-z_]\w*|\d+|[@*])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)
+UNKNOWN = "\0"
+"""Surrounds the text of an expansion that only a shell can make."""
+WRAPPERS = ("then", "else", "do", "if", "elif", "while", "{", "!", "time", "nohup", "exec", "env", "sudo")
+"""Words in front of a command."""
+DECLARING = ("export", "declare", "local", "readonly", "typeset")
+SILENT = (
+    *("fi", "done", "esac", "}", "set", "echo", "printf", "mkdir", "source", ".", "[", "[[", "test", "unset", "exit"),
+    *("ulimit", "module", "conda", "for", "case", "trap", "sleep", "wait", "date", "true", "tee", "shopt", "alias"),
+)
+"""Commands on which no option of a training depends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShellCommand:
+    """One command of a script."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    """Exported variables, and assignments in front of it."""
+    line: int
+
+    @property
+    def start(self) -> str:
+        """Its first two words, for a person."""
+        return " ".join(self.words[:2]).replace(UNKNOWN, "")
+
+
+def script_of(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Path and arguments of the script that a command runs; None for another command.
+
+    >>> script_of(["bash", "-x", "grpo.sh", "8"])
+    ('grpo.sh', ('8',))
+    """
+    if words and PurePosixPath(words[0]).name in SHELLS:
+        words = [word for at, word in enumerate(words) if at and not (word.startswith("-") and word != "-c")]
+    if words and words[0].endswith((".sh", ".bash", ".zsh", ".sbatch", ".slurm")):
+        return words[0], tuple(words[1:])
+    return None
+
+
+def training_command(commands: Sequence[ShellCommand], path: str) -> tuple[ShellCommand, list[ShellCommand]]:
+    """The one command that trains, and the others that may matter; ConfigError for none or several."""
+    launched = [one for one in commands if _is_training(one.words)]
+    training = launched or [one for one in commands if _is_program(one.words)]
+    if len(training) != 1:
+        lines = ", ".join(f"line {one.line} {one.start}" for one in training) or "none"
+        raise ConfigError(f"{path} must have one command that trains, got {lines}; write that command behind --")
+    (chosen,) = training
+    for word in (*chosen.words, *chosen.environment.values()):
+        if UNKNOWN in word:
+            raise ConfigError(
+                f"{path}, line {chosen.line}: the value of {word.split(UNKNOWN)[1]} is not in the script; write it in "
+                "its place, or export the variable first"
+            )
+    others = [one for one in commands if one is not chosen and one.words[0] not in SILENT]
+    return chosen, others
+
+
+def _is_training(words: Sequence[str]) -> bool:
+    if tuple(words[:2]) in (("swift", "rlhf"), ("megatron", "rlhf"), ("trl", "grpo")):
+        return True
+    names = [PurePosixPath(word).name for word in words[:3]]
+    if names and PYTHON.fullmatch(names[0]):
+        names[0] = "python"
+    is_launched = any(tuple(names[: len(start)]) == start for start in LAUNCHERS)
+    modules = ("swift.cli.rlhf", "trl.scripts.grpo")
+    programs = ("rl_example.py", "rl_example_zero_bubble.py", "rlhf.py")
+    return any(word in modules or PurePosixPath(word).name in programs for word in words) or (
+        is_launched and any(word.endswith(".py") for word in words)
+    )
+
+
+def _is_program(words: Sequence[str]) -> bool:
+    return any(word.endswith(".py") for word in words[:2])
+
+
+def read_shell(text: str, *, arguments: Sequence[str], environment: Mapping[str, str]) -> list[ShellCommand]:
+    """Commands of a script in their order. `environment`: variables that are set before it starts.
+
+    >>> text = 'export N=2\\nfor x in 1 2; do\\nA=(--model "my model")\\nswift rlhf "${A[@]}" --seed ${S:-$N} # seed'
+    >>> [(one.words, one.environment) for one in read_shell(text, arguments=(), environment={}) if "rlhf" in one.words]
+    [(('swift', 'rlhf', '--model', 'my model', '--seed', '2'), {'N': '2'})]
+    """
+    reader = _Reader(text.replace("\r\n", "\n"), environment, arguments)
+    reader.read()
+    return reader.commands
+
+
+class _Reader:
+    """One pass over a script: words are expanded with the variables that are set where they stand."""
+
+    def __init__(self, text: str, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+        self.commands: list[ShellCommand] = []
+        self._text, self._at = text, 0
+        self._variables: dict[str, tuple[str, ...]] = {name: (value,) for name, value in environment.items()}
+        self._variables |= {str(number): (word,) for number, word in enumerate(arguments, start=1)}
+        self._variables["@"] = self._variables["*"] = tuple(arguments)
+        self._exported = set[str]()
+        self._words: list[str] = []
+        self._word: str | None = None
+        self._is_empty_list = False
+        self._line = 1
+
+    def read(self) -> None:
+        """Read to the end."""
+        while self._at < len(self._text):
+            self._read_one()
+        self._end_command()
+
+    def _read_one(self) -> None:
+        """Read the next character, or the construct that begins with it."""
+        character, self._at = self._text[self._at], self._at + 1
+        if character == "\\":
+            if self._text[self._at : self._at + 1] != "\n":
+                self._append(self._text[self._at : self._at + 1])
+            self._at += 1
+        elif character in " \t":
+            self._end_word()
+        elif character == "#" and self._word is None:
+            self._at = self._find("\n")
+        elif character in "\n;&|)":
+            self._end_command()
+        elif character in "<>":
+            self._skip_redirection(character)
+        elif character in "\"'":
+            self._read_quoted(character)
+        elif character in "$`":
+            self._expand(character, is_quoted=False)
+        elif character == "(":
+            self._read_array()
+        else:
+            self._append(character)
+
+    def _find(self, what: str) -> int:
+        end = self._text.find(what, self._at)
+        return len(self._text) if end < 0 else end
+
+    def _append(self, text: str) -> None:
+        self._word = (self._word or "") + text
+
+    def _end_word(self) -> None:
+        if self._word is not None:
+            self._words.append(self._word)
+        self._word = None
+
+    def _is_assigning(self) -> bool:
+        """True within the value of an assignment, which is not split into words."""
+        before = all(ASSIGNMENT.match(word) or word in DECLARING for word in self._words)
+        return before and self._word is not None and ASSIGNMENT.match(self._word) is not None
+
+    def _read_quoted(self, quote: str) -> None:
+        before, self._is_empty_list = self._word, False
+        self._append("")
+        if quote == "'":
+            end = self._find("'")
+            self._append(self._text[self._at : end])
+            self._at = end + 1
+            return
+        while self._at < len(self._text) and self._text[self._at] != '"':
+            character, self._at = self._text[self._at], self._at + 1
+            if character in "$`":
+                self._expand(character, is_quoted=True)
+            elif character == "\\" and self._text[self._at : self._at + 1] in ('"', "\\", "$", "`", "\n"):
+                self._append(self._text[self._at].strip("\n"))
+                self._at += 1
+            else:
+                self._append(character)
+        self._at += 1
+        if self._is_empty_list and self._word == "":  # "${A[@]}" of an empty array is no word
+            self._word = before
+
+    def _expand(self, character: str, *, is_quoted: bool) -> None:
+        start = self._at
+        following = self._text[self._at : self._at + 1]
+        if character == "`":
+            self._at = self._find("`") + 1
+            self._append(f"{UNKNOWN}`{self._text[start : self._at]}{UNKNOWN}")
+        elif following == "(":
+            inside = self._inside("(", ")")
+            is_sum = inside.startswith("(") and inside.endswith(")")
+            found = _sum_of(self._replaced(inside[1:-1], bare=True)) if is_sum else None
+            self._append(f"{UNKNOWN}$({inside}){UNKNOWN}" if found is None else str(found))
+        elif following == "{":
+            self._add(self._value(self._inside("{", "}")), is_quoted=is_quoted)
+        elif found := (NAME.match(self._text, self._at) or re.compile(r"[\d@*#?$!]").match(self._text, self._at)):
+            self._at = found.end()
+            self._add(self._value(found[0]), is_quoted=is_quoted)
+        else:
+            self._append("$")
+
+    def _add(self, values: tuple[str, ...], *, is_quoted: bool) -> None:
+        """Append the value of a variable to the word, or several words."""
+        if not is_quoted and not self._is_assigning():
+            values = tuple(word for value in values for word in ([value] if UNKNOWN in value else value.split()))
+        self._is_empty_list = not values
+        for number, value in enumerate(values):
+            if number:
+                self._end_word()
+            self._append(value)
+
+    def _value(self, parameter: str) -> tuple[str, ...]:
+        found = PARAMETER.fullmatch(parameter)
+        if found is None:
+            return (f"{UNKNOWN}${{{parameter}}}{UNKNOWN}",)
+        name, index, operator, otherwise = found.groups()
+        value = self._variables.get(name)
+        if operator and (value is None or (operator.startswith(":") and not "".join(value))):
+            return (self._replaced(otherwise),)
+        if value is None:
+            return (f"{UNKNOWN}${name}{UNKNOWN}",)
+        return value if index or name in "@*" else value[:1] or ("",)
+
+    def _replaced(self, text: str, *, bare: bool = False) -> str:
+        """Text with its variables replaced; `bare`: names stand without a dollar too, as within a sum."""
+        pattern = r"\$?\{?([A-Za-z_]\w*)\}?" if bare else r"\$\{?([A-Za-z_]\w*)\}?"
+        plain = text.strip("\"'") if not bare else text
+        return re.sub(pattern, lambda found: "".join(self._value(found[1])[:1]), plain)
+
+    def _inside(self, opening: str, closing: str) -> str:
+        """Text within brackets that nest; the position goes behind them."""
+        depth, start = 0, self._at + 1
+        for at in range(self._at, len(self._text)):
+            depth += (self._text[at] == opening) - (self._text[at] == closing)
+            if depth == 0:
+                self._at = at + 1
+                return self._text[start:at]
+        self._at = len(self._text)
+        return self._text[start:]
+
+    def _read_array(self) -> None:
+        """Read the elements behind `NAME=(`; another bracket begins a command."""
+        assigned = ASSIGNMENT.fullmatch(self._word or "")
+        if assigned is None:
+            self._end_command()
+            return
+        self._at -= 1
+        inner = _Reader(self._inside("(", ")").replace("\n", " "), {}, ())
+        inner._variables = self._variables
+        while inner._at < len(inner._text):
+            inner._read_one()
+        inner._end_word()
+        before = self._variables.get(assigned[1], ()) if assigned[2] else ()
+        self._variables[assigned[1]] = (*before, *inner._words)
+        self._word = None
+
+    def _skip_redirection(self, character: str) -> None:
+        if self._word is not None and not self._word.isdecimal():
+            self._end_word()
+        self._word = None
+        operator = re.compile(r"[<>&|-]*\s*").match(self._text, self._at)
+        is_document = character == "<" and self._text[self._at : self._at + 1] == "<"
+        self._at = operator.end() if operator else self._at
+        target = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s;|&)]*").match(self._text, self._at)
+        self._at = target.end() if target else self._at
+        if is_document and target:
+            word = re.escape(re.sub(r"[\"']", "", target[0]))
+            end = re.compile(rf"^\s*{word}\s*$", re.MULTILINE)
+            closing = end.search(self._text, self._at)
+            self._at = closing.end() if closing else len(self._text)
+
+    def _end_command(self) -> None:
+        self._end_word()
+        words, self._words = self._words, []
+        line, self._line = self._line, self._text.count("\n", 0, self._at) + 1
+        while words and words[0] in WRAPPERS:
+            words = words[1:]
+        if words[:1] == ["for"] and len(words) > 1:
+            self._variables[words[1]] = (f"{UNKNOWN}${words[1]}{UNKNOWN}",)
+        count = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
+        if words[count : count + 1] and words[count] in DECLARING:
+            names = [word for word in words[count + 1 :] if not word.startswith("-")]
+            self._assign([word for word in names if ASSIGNMENT.match(word)])
+            if words[count] == "export":
+                self._exported |= {word.partition("=")[0] for word in names}
+        elif count == len(words):
+            self._assign(words)
+        else:
+            before = self._variables
+            self._variables = dict(before)
+            self._assign(words[:count])
+            names = self._exported | {word.partition("=")[0] for word in words[:count]}
+            environment = {name: self._variables[name][0] for name in sorted(names) if self._variables.get(name)}
+            self._variables = before
+            self.commands.append(ShellCommand(words=tuple(words[count:]), environment=environment, line=line))
+
+    def _assign(self, words: Sequence[str]) -> None:
+        for word in words:
+            found = ASSIGNMENT.match(word)
+            assert found is not None
+            before = "".join(self._variables.get(found[1], ("",))[:1]) if found[2] else ""
+            self._variables[found[1]] = (before + word[found.end() :],)
+
+
+def _sum_of(text: str) -> int | None:
+    """Value of a sum of whole numbers; None for anything else.
+
+    >>> _sum_of("2 * (8 + 1) / 3"), _sum_of("2 ** 9")
+    (6, None)
+    """
+
+    def value(node: ast.expr) -> int | None:
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return node.value
+        if not isinstance(node, ast.BinOp):
+            return None
+        left, right = value(node.left), value(node.right)
+        if left is None or right is None or (isinstance(node.op, ast.Div) and right == 0):
+            return None
+        if isinstance(node.op, ast.Div):
+            return left // right
+        kinds = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
+        return kinds.get(type(node.op))  # type: ignore[call-overload, no-any-return]
+
+    try:
+        return value(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError):
+        return None

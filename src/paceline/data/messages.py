@@ -1,0 +1,254 @@
+"""Messages and tools in the one form in which they are rendered, whoever writes them: rows, trainers and requests.
+
+| as it is written                                                | as it is read                                   |
+|-----------------------------------------------------------------|-------------------------------------------------|
+| a text, or a list of parts of type `text`                       | the text; parts are joined                      |
+| messages as JSON text, or as Python prints them                 | the messages                                    |
+| a call's arguments as JSON text                                 | an object: a template would encode a text again |
+| a call without `function` around its name and arguments         | with it                                         |
+| JSON schemas of tools, of functions alone, or as text           | `{"type": "function", "function": {...}}`       |
+"""
+
+import ast
+import json
+import math
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from paceline.errors import DataError
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+TEXT_PARTS = ("text", "input_text", "output_text")
+MOST_SHOWN = 60  # Characters of a wrong value in an error
+LONGEST_PYTHON = 1_000_000
+"""Characters of a text that is read as Python's spelling of a value, at most."""
+
+_QUOTE = r"""\\*['"]"""
+_ROLE = re.compile(rf"{_QUOTE}(?:role|from){_QUOTE}\s*:")
+_CONTENT = re.compile(rf"{_QUOTE}(?:content|value|tool_calls){_QUOTE}\s*:")
+
+
+class MessageError(ValueError):
+    """A part of a message that cannot be read: `part` is its place within the message, `rule` a sentence without it."""
+
+    def __init__(self, part: str, rule: str) -> None:
+        super().__init__(f"{part} {rule}")
+        self.part, self.rule = part, rule
+
+
+def content_text(value: object, *, may_be_none: bool = False) -> str:
+    """Return the text of a message's content.
+
+    Raises:
+        MessageError: it is neither text nor a list of parts of text.
+    """
+    if isinstance(value, str) or (value is None and may_be_none):
+        return value or ""
+    parts = value if isinstance(value, list | tuple) else [value]
+    for part in parts:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if not isinstance(part, Mapping) or kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
+            rule = f"must be a text or a list of parts of type text, got {shown(part)}; the model reads text alone"
+            raise MessageError("content", rule)
+    return "".join(part["text"] for part in parts)
+
+
+def calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a message's tool calls, the arguments of each as an object; none where it has no calls.
+
+    Raises:
+        MessageError: they are no list of calls with a name and an object of arguments.
+    """
+    calls = plain_value(message.get("tool_calls"))
+    if isinstance(calls, str):
+        try:
+            calls = written_value(calls) if calls.strip() else []
+        except ValueError as error:
+            raise MessageError("tool_calls", f"must be a list of objects, got {shown(calls)}") from error
+    calls = calls or []
+    are_objects = isinstance(calls, list | tuple) and all(isinstance(one, Mapping) for one in calls)
+    if not are_objects or not all(isinstance(one.get("id"), str | None) for one in calls):
+        rule = f"must be a list of objects, an id of which is a text, got {shown(calls)}"
+        raise MessageError("tool_calls", rule)
+    return [_call(call, f"tool_calls[{place}].function") for place, call in enumerate(calls)]
+
+
+def _call(call: Mapping[str, Any], part: str) -> dict[str, Any]:
+    inner = call.get("function")
+    function = call if inner is None and "name" in call else inner
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+        raise MessageError(part, f"must have a name and arguments, got {shown(function)}")
+    arguments = function.get("arguments") or function.get("parameters") or {}
+    try:
+        found = json.loads(arguments, parse_constant=refuse_constant) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"{part}.arguments", f"must be a JSON object in a text ({error})") from error
+    if not isinstance(found, Mapping):
+        raise MessageError(f"{part}.arguments", f"must be a JSON object in a text, got {shown(found)}")
+    known = dict(found) if isinstance(arguments, str) else without_nulls(found)
+    rest = {
+        key: value for key, value in call.items() if key not in ("function", "name", "arguments", "parameters", "type")
+    }
+    return {"type": "function", **rest, "function": {"name": name, "arguments": known}}
+
+
+def unpacked_parts(value: object) -> object:
+    """Return the parts of text that a content holds as JSON; any other value as it is."""
+    value = plain_value(value)
+    if not isinstance(value, str) or not value.lstrip().startswith("[") or '"text"' not in value.replace("'", '"'):
+        return value
+    try:
+        found = written_value(value)
+    except ValueError:
+        return value
+    are_parts = isinstance(found, list) and all(
+        isinstance(one, Mapping) and one.get("type") in TEXT_PARTS for one in found
+    )
+    return found if are_parts and found else value
+
+
+def unpacked(value: object) -> object:
+    """Return the messages that a text holds as JSON or as Python prints them; any other value as it is.
+
+    Arrays of numpy, which pandas makes of a list in a parquet file, become lists.
+
+    >>> unpacked("[{'role': 'user', 'content': 'Hi'}]"), unpacked('[1, 2]')
+    ([{'role': 'user', 'content': 'Hi'}], '[1, 2]')
+
+    Raises:
+        MessageError: the text looks like messages, and cannot be read.
+    """
+    if not isinstance(value, str):
+        return plain_value(value)
+    text = value.strip()
+    if not text.startswith((*"[{(\"'", "array(")) or not _ROLE.search(text) or not _CONTENT.search(text):
+        return value
+    try:
+        found = written_value(text)
+    except ValueError as error:
+        if not text.endswith((*"]})\"'",)):
+            return value
+        rule = f"is text that looks like messages, {shown(text)}, and cannot be read as JSON; store it as a list"
+        raise MessageError("", rule) from error
+    return found if has_messages(found) else value
+
+
+def plain_value(value: object) -> object:
+    """Return an array of numpy as a list, a number of numpy as Python's; any other value as it is."""
+    return value.tolist() if type(value).__module__ == "numpy" and hasattr(value, "tolist") else value
+
+
+def has_messages(value: object) -> bool:
+    """Return True for what means to be a message, a list of them or an object around one, usable or not."""
+    if isinstance(value, Mapping) and value.keys() <= {"messages", "conversation", "conversations"}:
+        (value,) = value.values() or [None]
+    return any(map(_means_message, value if isinstance(value, list | tuple) else [value]))
+
+
+def _means_message(value: object) -> bool:
+    return isinstance(value, Mapping) and (
+        {"from", "value"} <= value.keys()
+        or ("role" in value and not value.keys().isdisjoint(("content", "tool_calls")))
+    )
+
+
+def written_value(text: str) -> Any:
+    """Return the value that a text is in JSON, perhaps twice encoded, or as Python prints it.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        found = json.loads(text)
+        return json.loads(found) if isinstance(found, str) else found
+    except (ValueError, RecursionError):
+        pass
+    if len(text) > LONGEST_PYTHON:
+        raise ValueError("is no JSON")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of backslashes that mean nothing
+            return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError("is neither JSON nor a value as Python prints it") from error
+
+
+def row_tools(columns: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
+    """Return the JSON schemas in the column `tools` of a row; none where it holds something else.
+
+    Raises:
+        DataError: it holds schemas, of which one has no name.
+    """
+    value = plain_value(columns.get("tools"))
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{", '"'):
+        try:
+            value = written_value(value)
+        except ValueError as error:
+            raise DataError(
+                f"column 'tools' holds {shown(value)}, which is no JSON; write a list of the tools' JSON schemas, or "
+                "rename the column if it means something else"
+            ) from error
+    listed = [value] if isinstance(value, Mapping) else value
+    if not isinstance(listed, list | tuple):
+        return ()
+    tools = [_written_schema(tool) for tool in listed if tool is not None]
+    if not any(isinstance(tool, Mapping) for tool in tools):
+        return ()
+    return [_schema(tool, number) for number, tool in enumerate(tools, start=1)]
+
+
+def _written_schema(tool: object) -> object:
+    if not isinstance(tool, str) or not tool.lstrip().startswith("{"):
+        return tool
+    try:
+        return written_value(tool)
+    except ValueError:
+        return tool
+
+
+def _schema(tool: object, number: int) -> Mapping[str, object]:
+    given = without_nulls(tool)
+    function = given.get("function", given) if isinstance(given, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
+        raise DataError(
+            f"column 'tools': tool {number} must be a JSON schema with a name, got {shown(tool)}; write "
+            '{"type": "function", "function": {"name": ..., "parameters": {...}}}'
+        )
+    inner = {key: value for key, value in function.items() if key != "type"} if function is given else dict(function)
+    for key in ("parameters", "input_schema"):
+        if isinstance(inner.get(key), str):
+            inner[key] = without_nulls(_written_schema(inner[key]))
+    if "parameters" not in inner:
+        inner["parameters"] = inner.pop("input_schema", None) or {"type": "object", "properties": {}}
+    return {"type": "function", "function": inner}
+
+
+def without_nulls(value: object) -> Any:
+    """Return a value whose objects lack the keys that are null: tables fill in those that other rows have."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(one) for key, one in value.items() if one is not None}
+    value = plain_value(value)
+    return [without_nulls(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def is_empty(value: object) -> bool:
+    """Return True for a cell without a value: null, nan, an empty text, or a list of such."""
+    value = plain_value(value)
+    if isinstance(value, list | tuple):
+        return all(map(is_empty, value))
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def shown(value: object) -> str:
+    """Return a wrong value for an error, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and infinities, which Python reads in JSON and nobody else does."""
+    raise ValueError(f"{name} is no JSON")
