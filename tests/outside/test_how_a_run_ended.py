@@ -4,7 +4,7 @@ import json
 
 from tests.outside.desk import Desk
 
-SMALL = "max_steps=2, eval_size=0, prompts_per_step=2, num_generations=2, dataset_size=4"
+SMALL = "max_steps=2, eval_size=4, prompts_per_step=2, num_generations=2, dataset_size=4"
 
 
 def ending(desk: Desk, run: str) -> dict[str, object]:
@@ -20,11 +20,10 @@ def test_every_python_door_leaves_how_its_run_ended_and_a_resumed_run_forgets_it
         import paceline
         from paceline.errors import PacelineError
 
-        failures = []
+        is_full = True
 
         def flaky(completions, **kwargs):
-            if os.path.exists("runs/train/metrics.jsonl") and not failures:
-                failures.append(1)
+            if os.path.exists("runs/train/metrics.jsonl") and is_full:
                 raise RuntimeError("the grader's disk is full")
             return [float(len(text) % 2) for text in completions]
 
@@ -32,6 +31,7 @@ def test_every_python_door_leaves_how_its_run_ended_and_a_resumed_run_forgets_it
             paceline.train(output_dir="runs/train", reward_funcs=[flaky], {SMALL})
         except PacelineError:
             print(open("runs/train/ended.json").read())
+        is_full = False
         paceline.train(resume="runs/train", reward_funcs=[flaky])
         try:
             with paceline.Session(output_dir="runs/session", reward_funcs=[flaky], {SMALL}) as session:

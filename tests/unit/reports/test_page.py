@@ -34,7 +34,7 @@ from paceline.reports.page.outcome import fates, outcome, pairs
 from paceline.reports.page.reading import read_run
 from paceline.reports.page.samples import distinctive, is_right, training_pairs
 from paceline.reports.page.series import MAX_POINTS, Series, metric, smoothed
-from tests.unit.reports.synthetic_run import SET, write_synthetic_run
+from tests.unit.reports.synthetic_run import CONFIG, SET, write_synthetic_run
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 
@@ -255,13 +255,13 @@ def test_what_was_dropped_is_counted_over_all_steps(tmp_path):
 
 
 def test_comparing_runs_gives_one_aligned_line_each(finished, tmp_path):
-    RunDir.create(tmp_path / "a-new-run", "")
+    RunDir.create(tmp_path / "a-new-run", CONFIG)
     header, first, second = compare([finished, tmp_path / "a-new-run"]).splitlines()
     assert header.split()[:3] == ["run", "before", "after"]
     assert len({len(header), len(first), len(second)}) == 1
     found = outcome(read_run(finished))
     assert first.startswith(f"plums      {100 * found.before.value:.1f} %  {100 * found.after.value:.1f} %  ")
-    assert second.split() == ["a-new-run", "-", "-", "-", "0.0"]
+    assert second.split() == ["a-new-run", "-", "-", "-", "-", "0.0"]
 
 
 def test_a_scale_maps_the_ends_to_the_ends_and_the_geometric_mean_of_a_log_axis_to_its_middle():

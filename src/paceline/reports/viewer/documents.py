@@ -12,7 +12,7 @@ import json
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
 from paceline.models.places import DIRECTORIES, FINAL
 from paceline.reports.page.conversations import ENDS
-from paceline.reports.page.reading import read_lines, read_run
+from paceline.reports.page.reading import read_lines, read_run, value_at
 from paceline.reports.page.samples import distinctive
 from paceline.reports.viewer.columns import (
     GRADE,
@@ -133,8 +133,11 @@ REASONS: Mapping[str, str] = {
 """Why a completion was dropped, in the words of the page."""
 
 
-def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[str, object]:
-    """What the page lists and filters. `marks` has, of each completion in order, the rules of `RULES` that hold."""
+def index_of(
+    parts: Sequence[CompletionColumns], marks: Sequence[int], updated: Collection[int] = ()
+) -> dict[str, object]:
+    """What the page lists and filters. `marks` has, of each completion in order, the rules of `RULES` that hold;
+    `updated` are the steps whose updates were made."""
     of_groups = [pair for part in parts for pair in zip(part.tasks, part.prompts, strict=True)]
     tasks = {pair: at for at, pair in enumerate(dict.fromkeys(of_groups))}
     # words get numbers from 0 in the order in which they come
@@ -152,6 +155,7 @@ def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[s
                 "step": part.part.step,
                 "groups": len(part.sizes),
                 "rows": len(part.rewards),
+                "updated": part.is_training and part.part.step in updated,
             }
             for part in parts
         ],
@@ -168,6 +172,7 @@ def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[s
         "finish": [finish_words[word] for word in finish],
         "dropped": [-1 if word is None else dropped_words[word] for word in dropped],
         "marks": list(marks),
+        "talks": _talks(parts),
         "functions": {
             name: _rounded(
                 value for part in parts for value in part.of_functions.get(name, (None,) * len(part.rewards))
@@ -179,6 +184,22 @@ def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[s
         "dropped_reasons": [REASONS.get(word, "") for word in dropped_words],
         "rules": [list(rule) for rule in RULES.items()],
         "unreadable": sum(part.unreadable for part in parts),
+    }
+
+
+def _talks(parts: Sequence[CompletionColumns]) -> dict[str, object] | None:
+    """How conversations went, in columns over all completions; None without any, outcome -1 of other completions."""
+    ends = [end for part in parts for end in part.ends]
+    words = dict.fromkeys(end for end in ends if end is not None)
+    if not words:
+        return None
+    numbers = {word: at for at, word in enumerate(words)}
+    return {
+        "outcome": [-1 if end is None else numbers[end] for end in ends],
+        "outcome_words": [ENDS.get(word, word) for word in words],
+        "turns": [count for part in parts for count in part.turns],
+        "failed_calls": [count for part in parts for count in part.failed_calls],
+        "seconds": [round(value, 3) for part in parts for value in part.seconds],
     }
 
 
@@ -328,7 +349,7 @@ class Documents:
     def _state(self) -> dict[str, object]:
         signatures = [(part.part.key, part.part.signature) for part in self._columns.values()]
         finished, broken_off = self._run.has_finished, self._run.broken_off
-        files = [signatures, len(self._run.evals), finished, broken_off]
+        files = [signatures, len(self._run.metrics), len(self._run.evals), finished, broken_off]
         version = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
         return {"version": version, "finished": finished}
 
@@ -337,7 +358,8 @@ class Documents:
         version = str(state["version"])
         if self._index is None or self._index[0] != version:
             columns, judge = list(self._columns.values()), self._run.grader
-            found = index_of(columns, marks(columns, self._run.evals, judge))
+            updated = {record["step"] for record in self._run.metrics if value_at(record, "updates")}
+            found = index_of(columns, marks(columns, self._run.evals, judge), updated)
             found |= {"block": BLOCK, "grader": judge, "run": self._path.resolve().name}
             found |= {"ending": self._ending()}
             found |= {"run_path": shlex.quote(str(self._path)), **state}
