@@ -81,7 +81,7 @@ function talkElement(talks, row) {
   const outcome = talks.outcome_words[talks.outcome[row]], failed = talks.failed_calls[row];
   const facts = [counted(talks.turns[row], "turn"), failed ? counted(failed, "failed call") : null,
     talks.seconds[row] ? `${shown(talks.seconds[row], 1)} s` : null].filter((fact) => fact !== null);
-  return element("span", { class: `talk ${failed || /fail|too long/.test(outcome) ? "bad" : ""}` },
+  return element("span", { class: `talk ${/failed|too long/.test(outcome) ? "bad" : ""}` },
     element("b", {}, outcome), element("small", {}, facts.join(", ")));
 }
 
