@@ -7,6 +7,7 @@ models and tensors of the tests on a GPU: `benchmarks/gpu.sh` runs the laws so.
 import gc
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,9 @@ os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
 import pytest
 import torch
 
+# the record of code that was run is the user's own: tests have one each process, and leave that of the machine alone
+STATE = tempfile.TemporaryDirectory(prefix="paceline-tests-")
+os.environ["XDG_STATE_HOME"] = STATE.name
 torch.set_num_threads(1)
 if "PACELINE_TEST_DEVICE" in os.environ:
     torch.set_default_device(os.environ["PACELINE_TEST_DEVICE"])

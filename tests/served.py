@@ -10,6 +10,7 @@ from paceline.engines.local.engine import LocalEngine
 from paceline.environments.tokens import TurnTokens
 from paceline.serving.answering import ServedModel
 from paceline.serving.generations import Generations
+from paceline.serving.prompts import PromptReader
 from paceline.serving.server import ModelServer
 from tests.tiny import VOCAB_SIZE, local_engine, tiny_model, tiny_tokenizer
 
@@ -46,14 +47,14 @@ class ScriptedEngine(TrainedEngine):
             self._steps.release(1_000_000)
 
     def stream(self, stream: RequestStream, *, length: int) -> None:
-        left, is_open = dict[tuple[int, int], list[int]](), True
+        left, is_open, first = dict[tuple[int, int], list[int]](), True, len(self.taken)
         while is_open or left:
             wait = not left or (is_open and len(self.taken) < self._least)
             more = stream.take(wait=wait) if is_open else ()
             is_open = more is not None
             for request, sampling in more or ():
                 for sample, limit in enumerate(request.limits):
-                    left[len(self.taken), sample] = [*next(self._tokens), END][:limit]
+                    left[len(self.taken) - first, sample] = [*next(self._tokens), END][:limit]
                 self.taken.append((request.prompt_ids, sampling, request.keys))
             if not left or len(self.taken) < self._least:
                 continue
@@ -85,17 +86,20 @@ def served(
 ) -> ServedModel:
     tokenizer = tiny_tokenizer(**given)
     has_template = tokenizer.chat_template is not None
+    tokens = TurnTokens(tokenizer, stop_ids={END}) if has_template else None
+    problem = "" if has_template else "it has no chat template"
     return ServedModel(
         name="tiny",
         engine=engine,
         tokenizer=tokenizer,
         end_tokens=frozenset({END}),
-        tokens=TurnTokens(tokenizer, stop_ids={END}) if has_template else None,
-        chat_problem="" if has_template else "it has no chat template",
+        tokens=tokens,
+        chat_problem=problem,
         sampling=sampling,
         length=length,
         vocabulary=VOCAB_SIZE,
         generations=Generations(capacity),
+        prompts=PromptReader(tokenizer, tokens, problem=problem, length=length),
     )
 
 

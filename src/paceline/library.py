@@ -31,9 +31,9 @@ from paceline.training.setup.checks import (
 from paceline.training.setup.configuration import (
     of_trained_run,
     read_configuration,
-    refuse_foreign_code,
     with_named_tasks,
 )
+from paceline.training.setup.named_code import MEASURED, allow_named_code
 from paceline.training.setup.own_objects import OwnObjects, objects_apart
 from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
 from paceline.types import RolloutGroup
@@ -330,8 +330,8 @@ def evaluate(
         objects = objects_apart(options)
         flags, file = of_trained_run(objects.flags, config) if objects.model is None else (objects.flags, config)
         configuration = read_configuration(with_named_tasks(flags), file=file)
-        refuse_foreign_code(configuration.config, configuration.ground, objects.flags)
         hold_base(configuration.base)
+        allow_named_code(configuration.config, configuration.ground, configuration.given, runs=MEASURED)
         options_of_run = configuration.config
         refuse_training_rows(options_of_run, configuration.ground, objects.flags)
         refuse_unread_tasks(options_of_run, objects.flags, objects.rows)

@@ -19,6 +19,9 @@ KINDS = {
 }
 """Keys of the file, and what each holds."""
 
+LATEST = 253_402_300_800
+"""Seconds from 1970 to the year 10000, which no calendar has."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
@@ -101,4 +104,6 @@ def read_ending(directory: Path) -> Ending | None:
     is_whole = isinstance(record, dict) and all(
         name in record and isinstance(record[name], kind) for name, kind in KINDS.items()
     )
-    return Ending(**{name: record[name] for name in KINDS}) if is_whole else None
+    if not is_whole or not 0 <= record["time"] < LATEST:
+        return None
+    return Ending(**{name: record[name] for name in KINDS})

@@ -131,7 +131,7 @@ def holds_work(path: Path) -> bool:
     A run that ended before its first step was finished, as by an error in a reward function, has none of these.
     """
     metrics = path / "metrics.jsonl"
-    committed = metrics.exists() and b"\n" in metrics.read_bytes()
+    committed = metrics.is_file() and b"\n" in metrics.read_bytes()
     checkpoints = any((path / "checkpoints").glob("step-*"))
     return committed or checkpoints or (path / "summary.json").exists() or bool(step_files(path / "rollouts"))
 

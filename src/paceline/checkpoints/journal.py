@@ -14,6 +14,8 @@ from paceline.checkpoints.digests import content_digest
 from paceline.checkpoints.run_files import json_line, whole_lines
 from paceline.metrics.definitions import Record
 
+NEEDS = {"step": int, "bytes": int, "sha256": str}
+"""What a line says of a step's file at least."""
 _MARK = b',"crc32":"'
 
 
@@ -38,8 +40,11 @@ def unseal(line: bytes) -> dict[str, Any] | None:
     body, mark, check = line.rpartition(_MARK)
     if not mark or check != f'{zlib.crc32(body):08x}"}}'.encode():
         return None
-    record: dict[str, Any] = json.loads(body + b"}")
-    return record
+    try:
+        record: dict[str, Any] = json.loads(body + b"}")
+    except (ValueError, RecursionError):
+        return None
+    return record if all(type(record.get(name)) is kind for name, kind in NEEDS.items()) else None
 
 
 def is_whole(entry: Record, content: bytes | None) -> bool:

@@ -192,7 +192,12 @@ class RunDir:
     def summary(self) -> dict[str, Any]:
         """Read the summary; empty until the run has ended."""
         file = self.path / "summary.json"
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+        if not file.is_file():
+            return {}
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(f"{file} is not the JSON object that was written; restore it from a copy") from error
 
     def write_timeline(self, record: Record) -> None:
         """Write the timeline: the whole file or none of it."""
@@ -204,7 +209,7 @@ class RunDir:
         CheckpointError: the file does not hold what was written.
         """
         file = self.path / "identity.json"
-        if not file.exists():
+        if not file.is_file():
             return None
         records = read_records(file)
         if len(records) != 1 or not records[0].keys() >= IDENTITY:
@@ -216,11 +221,11 @@ class RunDir:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read all steps in order, without an unfinished line; CheckpointError, as `read_records`, for a bad one."""
-        return read_records(self.path / "metrics.jsonl")
+        return read_records(self.path / "metrics.jsonl", needs={"step": int})
 
     def evals(self) -> list[dict[str, Any]]:
         """Read all evaluations, as `metrics` reads steps."""
-        return read_records(self.path / "evals.jsonl")
+        return read_records(self.path / "evals.jsonl", needs={"step": int})
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""
@@ -285,7 +290,7 @@ class RunDir:
     def discard_rollouts_after(self, step: int) -> None:
         """Remove the rollouts of all later steps, committed or not: a resumed run samples them again."""
         kept = lines_of(self._journal, lambda one: one <= step)
-        if self._journal.exists() and self._journal.read_bytes() != kept:
+        if self._journal.is_file() and self._journal.read_bytes() != kept:
             write_or_explain(self._journal, kept)
         for folder in ("rollouts", "tokens"):
             for file, file_step in step_files(self.path / folder).items():
@@ -298,7 +303,7 @@ class RunDir:
 
     def _rollouts_content(self, step: int) -> bytes | None:
         file = self._rollouts_file(step)
-        return file.read_bytes() if file.exists() else None
+        return file.read_bytes() if file.is_file() else None
 
     def _rollouts_file(self, step: int) -> Path:
         return self.path / "rollouts" / f"step-{step:06d}.jsonl"

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from paceline.errors import CheckpointError, StorageError
@@ -112,7 +113,7 @@ def holds_something(place: Path) -> bool:
 
 def cut_torn_line(file: Path) -> int:
     """Cut off an unfinished last line; return the number of lines cut, 0 or 1."""
-    if not file.exists():
+    if not file.is_file():
         return 0
     content = file.read_bytes()
     complete = content.rfind(b"\n") + 1
@@ -129,17 +130,24 @@ def cut_torn_line(file: Path) -> int:
 def whole_lines(file: Path) -> list[bytes]:
     """Return the committed lines without their newlines; none if the file does not exist."""
     # What follows the last newline is empty, or a line that was never committed.
-    return file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
 
 
-def read_records(file: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object."""
+def read_records(file: Path, *, needs: Mapping[str, type] = MappingProxyType({})) -> list[dict[str, Any]]:
+    """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object or
+    has no value of the type that it `needs`."""
     records = list[dict[str, Any]]()
     for number, line in enumerate(whole_lines(file), start=1):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
+        lacking = [name for name, kind in needs.items() if type(record) is dict and type(record.get(name)) is not kind]
+        if lacking:
+            raise CheckpointError(
+                f"{file}, line {number}, has no {lacking[0]} as it was written; restore the file from a copy, or "
+                "delete that line"
+            )
         if not isinstance(record, dict):
             raise CheckpointError(
                 f"{file}, line {number}, is not a JSON object: {line[:60].decode(errors='replace')!r}; "

@@ -14,6 +14,7 @@ from paceline.rewards.function import BuiltIn
 from paceline.rewards.resolving import default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
 from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.named_code import allow_named_code
 
 if TYPE_CHECKING:
     from paceline.rewards.audit.running import Audit
@@ -26,6 +27,8 @@ NAMES = (
     "max_completion_length",
 )
 """Options that decide what a completion of a row earns."""
+OF_CODE = ("reward_funcs", "dataset", "sandbox")
+"""Options whose code is run."""
 REWARD = DoorOption(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
 JSON = DoorOption(name="json", metavar="FILE", help="Write everything that came out to this file too.")
 
@@ -58,6 +61,7 @@ def run(argv: list[str]) -> int:
         chosen["model"] = "no-model"
     configuration = read_configuration(chosen, file=given.door.get("config"))
     hold_base(configuration.base)
+    allow_named_code(configuration.config, configuration.ground, configuration.given, runs=OF_CODE)
     audits = _audits(configuration.config)
     if "json" in given.door:
         from paceline.rewards.audit.describing import record
@@ -73,14 +77,14 @@ def run(argv: list[str]) -> int:
 
 def _audits(config: Config) -> list["Audit"]:
     """Audit every reward function of a configuration, and print what came out."""
-    from rich.console import Console
     from rich.markup import escape
 
+    from paceline.reports.console import PlainConsole
     from paceline.rewards.audit.describing import print_audit
     from paceline.rewards.audit.running import audit
     from paceline.rewards.audit.subjects import plain_tasks
 
-    console, data, names = Console(), config.data, config.rewards.functions
+    console, data, names = PlainConsole(), config.data, config.rewards.functions
     context = reward_context(config.rewards, config.sampling, seed=config.loop.seed)
     functions = {name: resolve(name, context) for name in names}
     for name, function in functions.items():

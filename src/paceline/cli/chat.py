@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.base_directory import hold_base
 from paceline.cli.arguments import CONFIG, Command, help_page, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.serve import OPTIONS
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 MOST_SHOWN = 500  # Characters of a tool's answer on the screen
 ENDED = Refusal("the conversation has ended")
 OF_CONVERSATIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
+OF_CODE = ("trust_remote_code", "environment", "sandbox")
+"""Options whose code is run."""
 COMMAND = Command(
     name="chat",
     usage="paceline chat --model MODEL [--environment TOOL ...] [--option value ...]",
@@ -45,8 +46,7 @@ def run(argv: list[str]) -> int:
     if given.help:
         print(help_page(COMMAND), end="")
         return DONE
-    configuration = read_options(given.options, file=given.door.get("config"))
-    hold_base(configuration.base)
+    configuration = read_options(given.options, file=given.door.get("config"), runs=OF_CODE)
     config = configuration.config
     spec = _tools(config)
     system = config.data.system_prompt or ""

@@ -120,8 +120,9 @@ def run(argv: list[str]) -> int:
         return DONE
     if argv:
         raise ConfigError(f"paceline doctor takes no argument, got {argv[0]!r}; leave it out")
-    from rich.console import Console
     from rich.table import Table
+
+    from paceline.reports.console import PlainConsole
 
     checks = examine()
     # one line per check, with the remedy where it is more than a command
@@ -133,7 +134,7 @@ def run(argv: list[str]) -> int:
     for check in checks:
         text = f"{check.says}; {check.remedy}" if check.remedy and not check.command else check.says
         table.add_row(marks[check.state], check.name, text.replace("[", r"\["))
-    Console().print(table)
+    PlainConsole().print(table)
     for line in commands(checks):
         print(line)
     print(f"\n{conclusion(checks)}")

@@ -20,17 +20,17 @@ from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError, PacelineError
 from paceline.models.places import holds_model
-from paceline.reports.console import MeasurementDisplay, open_console, tell
+from paceline.reports.console import MeasurementDisplay, PlainConsole, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows, refuse_unread_tasks
 from paceline.training.setup.configuration import (
     of_trained_run,
     read_configuration,
-    refuse_foreign_code,
     with_named_tasks,
 )
 from paceline.training.setup.file_names import seen_from
+from paceline.training.setup.named_code import MEASURED, allow_named_code
 from paceline.workers.torchrun.environment import launched
 
 if TYPE_CHECKING:
@@ -99,16 +99,16 @@ def run(argv: list[str]) -> int:
         return DONE
     flags, file = _asked(places, given.options, given.door.get("config"))
     as_json, quiet = "json" in given.door, "quiet" in given.door
-    console = Console(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
+    console = PlainConsole(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
     results = open_console() if quiet else console
     configuration = read_configuration(with_named_tasks(flags), file=file)
     tell(console, configuration.origin)
     config = configuration.config
-    refuse_foreign_code(config, configuration.ground, flags)
     is_length_free = configuration.ground is None and "max_completion_length" not in flags
     output_dir = _new_directory(given.door.get("output_dir"))
     other = seen_from(configuration.base, {"model": given.door.get("baseline")})["model"]
     hold_base(configuration.base)
+    allow_named_code(config, configuration.ground, configuration.given, runs=MEASURED)
     refuse_training_rows(config, configuration.ground, flags)
     refuse_unread_tasks(config, flags)
     checked, before = check_held_out(config), list["AccuracyResult"]()

@@ -16,8 +16,9 @@ from paceline.config.sections import Config
 from paceline.errors import DONE, CheckpointError, ConfigError
 from paceline.models.gguf import check_written, write_gguf
 from paceline.models.places import ADAPTER_CONFIG, FINAL, holds_model, model_place
-from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code
+from paceline.training.setup.configuration import read_run_configuration
 from paceline.training.setup.file_names import run_base
+from paceline.training.setup.named_code import allow_named_code
 
 FORMAT = DoorOption(
     name="format",
@@ -52,7 +53,7 @@ def run(argv: list[str]) -> int:
     root, named = run_and_checkpoint(place, working_directory())
     config = read_run_configuration(root, flag="export", given=given.options)
     hold_base(run_base(root))
-    refuse_foreign_code(config, root / "config.yaml", given.options)
+    allow_named_code(config, root / "config.yaml", given.options, runs=TAKEN)
     out = target[0] if target else root / FINAL
     if not target and holds_model(out):
         raise ConfigError(

@@ -16,6 +16,7 @@ from paceline.config.reading import suggest
 from paceline.errors import APPENDED, DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.runtime.secrets import hidden
 from paceline.runtime.streams import encodable
+from paceline.runtime.terminal import visible
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     # after `| head` the work goes on
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = BrokenPipeSafe(before[0]), BrokenPipeSafe(before[1])
+    sys.stdout, sys.stderr = TerminalStream(before[0]), TerminalStream(before[1])
     try:
         return exit_status(lambda: _in_its_directory(words))
     finally:
@@ -131,14 +132,20 @@ def _say(sentence: str) -> None:
     print(f"paceline: {' '.join(sentence.split())}", file=sys.stderr)
 
 
-class BrokenPipeSafe:
-    """A text stream that takes any character, and discards its output once the reader is gone."""
+class TerminalStream:
+    """A text stream that nothing written to it steers, that takes any character, and that discards its output once the
+    reader is gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write while somebody reads."""
+        """Write while somebody reads, with escapes in the place of characters that would steer a terminal."""
+        self.write_own(visible(text))
+        return len(text)
+
+    def write_own(self, text: str) -> int:
+        """Write text of this program's own as it is."""
         try:
             return self._stream.write(encodable(text, self._stream))
         except BrokenPipeError:

@@ -62,6 +62,7 @@ from paceline.training.plan.seconds import rows_at_once, step_time
 from paceline.training.plan.shape import ModelShape, read_shape
 from paceline.training.setup.checks import Checked, check
 from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.named_code import allow_named_code
 from paceline.types import RowCheck, Task
 
 PROCESSES = DoorOption(
@@ -98,6 +99,7 @@ def run(argv: list[str]) -> int:
     configuration = read_configuration(given.options, file=given.door.get("config"))
     hold_base(configuration.base)
     config = configuration.config
+    allow_named_code(config, configuration.ground, configuration.given)
     print(configuration.origin)
     processes, ranks = given.door.get("processes"), config.parallel.fewest
     if config.cluster.cluster:

@@ -15,8 +15,9 @@ from paceline.config.presets import preset_values
 from paceline.config.reading import find_option, options, parse_value, values_of
 from paceline.config.sections import Config
 from paceline.errors import DONE, ConfigError
-from paceline.training.setup.configuration import read_run_configuration, refuse_foreign_code, with_following
+from paceline.training.setup.configuration import read_run_configuration, with_following
 from paceline.training.setup.file_names import run_base
+from paceline.training.setup.named_code import allow_named_code
 
 if TYPE_CHECKING:
     from paceline.training.replaying import Replay
@@ -37,6 +38,8 @@ FIXED = ("ref_sync",)
 """Options of the objective that shaped the weights before the step."""
 OF_THE_MODEL = ("trust_remote_code",)
 """Options by which the run's own model is read."""
+OF_CODE = ("advantage", "bound", *OF_THE_MODEL)
+"""Options whose code is run, the run's own too."""
 COMMAND = Command(
     name="replay",
     usage="paceline replay RUN --step N [--nearest] [--tokens] [--json] [--option value ...]",
@@ -74,7 +77,7 @@ def run(argv: list[str]) -> int:
     config = read_run_configuration(path, flag="replay", given=of_the_model)
     whole = local_path(path)
     hold_base(run_base(path))
-    refuse_foreign_code(config, path / "config.yaml", of_the_model)
+    allow_named_code(config, whole / "config.yaml", given.options, runs=OF_CODE)
     objective = {name: value for name, value in given.options.items() if name not in OF_THE_MODEL}
     other = other_objective(config, objective)
     run_dir = RunDir(whole)
@@ -108,10 +111,11 @@ def other_objective(config: Config, given: Mapping[str, object]) -> Config | Non
 
 
 def _show(found: "Replay", changed: Mapping[str, list[Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from paceline.reports.console import PlainConsole
+
+    console = PlainConsole()
     console.print(f"step {found.step}, weights: {found.weights}", soft_wrap=True)
     for name, (own, other) in changed.items():
         console.print(f"--{name.replace('_', '-')}: {own} -> {other}", soft_wrap=True, markup=False)

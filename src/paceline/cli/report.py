@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline.base_directory import named_path
 from paceline.cli.arguments import directories
-from paceline.errors import DONE, ConfigError
+from paceline.errors import DONE, CheckpointError, ConfigError, PacelineError
 from paceline.reports.page.reading import read_run
 
 USAGE = """usage: paceline report RUN
@@ -28,14 +28,21 @@ def run(argv: list[str]) -> int:
         raise ConfigError("--page is of several runs; leave it out, and the page of one run is its report.html")
     from paceline.reports.page.html import write_report
 
-    if len(paths) == 1:
-        print(write_report(paths[0]))
-        return DONE
-    print(compare(paths))
-    if page is not None:
-        from paceline.reports.page.comparison import write_comparison
+    try:
+        if len(paths) == 1:
+            print(write_report(paths[0]))
+            return DONE
+        print(compare(paths))
+        if page is not None:
+            from paceline.reports.page.comparison import write_comparison
 
-        print(write_comparison([read_run(path) for path in paths], page))
+            print(write_comparison([read_run(path) for path in paths], page))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, PacelineError):
+            raise
+        # the border of what somebody may have written by hand
+        said = f"the records in {' '.join(map(str, paths))} are not as Paceline writes them"
+        raise CheckpointError(f"{said} ({type(error).__name__}: {error}); restore them from a copy") from error
     return DONE
 
 

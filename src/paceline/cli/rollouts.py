@@ -7,6 +7,7 @@ import webbrowser
 from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import Command, DoorOption, parse_behind_run, port_of
 from paceline.errors import DONE, ConfigError
+from paceline.runtime.terminal import OwnOutput, visible
 from paceline.training.setup.file_names import run_base
 
 PORT = DoorOption(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")
@@ -66,4 +67,5 @@ def run(argv: list[str]) -> int:
 def _tell(progress: str) -> None:
     """Print a line that the next one overwrites, on a terminal only."""
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)
+        OwnOutput("stderr").write(f"\r\x1b[K{visible(progress)}")
+        sys.stderr.flush()

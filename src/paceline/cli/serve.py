@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from paceline.base_directory import hold_base
 from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse, port_of
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
@@ -75,8 +74,7 @@ def run(argv: list[str]) -> int:
     key = given.door.get("api_key", os.environ.get(KEY))
     if key is not None and not (key.strip() == key and key.isascii() and key):
         raise ConfigError("--api-key must be of plain characters without blanks around them; give another one")
-    configuration = read_options(given.options, file=given.door.get("config"))
-    hold_base(configuration.base)
+    configuration = read_options(given.options, file=given.door.get("config"), runs=("trust_remote_code",))
     print(configuration.origin, flush=True)
     model = load(configuration.config, say=lambda note: print(note, flush=True), loading=loading_libraries)
     from paceline.serving.server import ModelServer

@@ -1,9 +1,13 @@
 """Options of conversations: the environments, and the limits of an episode."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from paceline.config.rules import require
+
+NAMED_ENVIRONMENT = re.compile(r"(?P<name>[A-Za-z_][\w-]*)=(?P<address>.*)", re.DOTALL)
+"""An environment with a name of its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

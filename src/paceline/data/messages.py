@@ -22,6 +22,8 @@ from paceline.errors import DataError
 ROLES = ("system", "developer", "user", "assistant", "tool")
 TEXT_PARTS = ("text", "input_text", "output_text")
 MOST_SHOWN = 60  # Characters of a wrong value in an error
+MOST_DEPTH = 64
+"""Objects and lists within each other, at most: whoever reads or shows them calls itself for each."""
 LONGEST_PYTHON = 1_000_000
 """Characters of a text that is read as Python's spelling of a value, at most."""
 
@@ -46,7 +48,7 @@ def content_text(value: object, *, may_be_none: bool = False) -> str:
     """
     if isinstance(value, str) or (value is None and may_be_none):
         return value or ""
-    parts = value if isinstance(value, list | tuple) else [value]
+    parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
     for part in parts:
         kind = part.get("type") if isinstance(part, Mapping) else None
         if not isinstance(part, Mapping) or kind not in TEXT_PARTS or not isinstance(part.get("text"), str):
@@ -61,7 +63,7 @@ def calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         MessageError: they are no list of calls with a name and an object of arguments.
     """
-    calls = plain_value(message.get("tool_calls"))
+    calls: Any = plain_value(message.get("tool_calls"))
     if isinstance(calls, str):
         try:
             calls = written_value(calls) if calls.strip() else []
@@ -83,8 +85,8 @@ def _call(call: Mapping[str, Any], part: str) -> dict[str, Any]:
         raise MessageError(part, f"must have a name and arguments, got {shown(function)}")
     arguments = function.get("arguments") or function.get("parameters") or {}
     try:
-        found = json.loads(arguments, parse_constant=refuse_constant) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError) as error:
+        found = parsed_json(arguments) if isinstance(arguments, str) else arguments
+    except ValueError as error:
         raise MessageError(f"{part}.arguments", f"must be a JSON object in a text ({error})") from error
     if not isinstance(found, Mapping):
         raise MessageError(f"{part}.arguments", f"must be a JSON object in a text, got {shown(found)}")
@@ -249,6 +251,31 @@ def shown(value: object) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def refuse_constant(name: str) -> NoReturn:
+def parsed_json(text: str | bytes) -> Any:
+    """Read JSON whose numbers are finite and whose values are not nested deeply; raises ValueError."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except RecursionError as error:
+        raise ValueError(f"it is nested deeper than {MOST_DEPTH}") from error
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        level = [inner for one in level for inner in _inside(one)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested deeper than {MOST_DEPTH}")
+
+
+def _inside(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is beyond all numbers")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
     """Refuse NaN and infinities, which Python reads in JSON and nobody else does."""
     raise ValueError(f"{name} is no JSON")

@@ -2,7 +2,9 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -18,6 +20,10 @@ TEXT_FILES = (".txt", ".md", ".jinja")
 MARK = "paceline-cuts-here-6b1f"
 """Text that no dataset has: it marks where a message's content lies in a template's output."""
 
+RENDER_SECONDS = 20.0
+"""Seconds for the first conversation that a chat template renders."""
+_ENDED = set[str]()
+"""Chat templates that have rendered one."""
 _NO_PARAMETERS = {"type": "object", "properties": {}, "required": []}
 
 NOON = datetime(2024, 7, 26, 12)
@@ -185,8 +191,11 @@ def chat_text(
     if pinned_date(tokenizer) is not None:
         given["chat_template"] = _with_stopped_clock(_template(tokenizer, "tools" in given))
     try:
-        return tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True, **given)
-    except (TemplateError, TypeError) as error:
+        return _rendered(
+            tokenizer,
+            lambda: tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True, **given),
+        )
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, MemoryError) as error:
         roles = ", ".join(str(message["role"]) for message in messages)
         raise ModelError(f"the model's chat template refuses messages of the roles {roles} ({error})") from error
 
@@ -239,6 +248,34 @@ def shape_of(messages: Sequence[Message]) -> tuple[object, ...]:
         )
         for message in messages
     )
+
+
+def _rendered(tokenizer: Tokenizer, render: Callable[[], str]) -> str:
+    """Render, the first time with a template within `RENDER_SECONDS`: a stranger's may have no end.
+
+    Raises:
+        ModelError: it has not ended by then.
+    """
+    template = str(tokenizer.chat_template)
+    if template in _ENDED:
+        return render()
+    outcome: Future[str] = Future()
+
+    def attempt() -> None:
+        try:
+            outcome.set_result(render())
+        except BaseException as error:  # noqa: BLE001 - the border: it is raised where the text is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=attempt, name="chat template", daemon=True).start()
+    try:
+        text = outcome.result(RENDER_SECONDS)
+    except TimeoutError:
+        raise ModelError(
+            f"the model's chat template has not rendered one conversation after {RENDER_SECONDS:g} s; use another model"
+        ) from None
+    _ENDED.add(template)
+    return text
 
 
 def pinned_date(tokenizer: Tokenizer) -> str | None:

@@ -83,7 +83,7 @@ class Sampled:
     """Index among the completions of its request."""
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Log-probability of each of the tokens, in nats."""
+    """Log-probability of each of the tokens, in nats; one that is not finite says that the model's logits were not."""
     finish_reason: FinishReason | None
     """Why the completion ends with them; None: it goes on."""
 

@@ -6,10 +6,10 @@ Tools are put together into one environment, called `tools` if there are several
 import copy
 import functools
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
+from paceline.config.environments import NAMED_ENVIRONMENT
 from paceline.environments import Environment, EnvironmentSpec
 from paceline.environments.parts import FLAG, AddressPart, Schemas, part_of
 from paceline.environments.tools import ToolEnvironment
@@ -67,10 +67,10 @@ def _groups(addresses: Sequence[str], sandbox: str) -> Iterable[tuple[str, list[
     named: dict[str, list[AddressPart]] = {}
     unnamed = list[AddressPart]()
     for given in addresses:
-        match = re.match(r"([A-Za-z_][\w-]*)=(.*)", given, re.DOTALL)
-        part = part_of(match[2] if match else given, sandbox)
+        match = NAMED_ENVIRONMENT.fullmatch(given)
+        part = part_of(match["address"] if match else given, sandbox)
         if match:
-            named.setdefault(match[1], []).append(part)
+            named.setdefault(match["name"], []).append(part)
         elif part.toolset is None:
             yield part.name, [part]
         else:

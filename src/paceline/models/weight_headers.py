@@ -18,6 +18,8 @@ from paceline.models.places import GET_AGAIN
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """What transformers calls a model's only file, and the list of several."""
+LONGEST_HEADER = 100_000_000
+"""Bytes of a header, at most, as the format says."""
 PLAIN = frozenset(
     {"gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
 )
@@ -47,13 +49,27 @@ def read_header(file: Path, label: str) -> Header:
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
-            if length > file.stat().st_size - 8:
-                raise ValueError("it ends within its header")
+            if length > min(file.stat().st_size - 8, LONGEST_HEADER):
+                raise ValueError("it ends within its header, or the header is longer than any")
             listed = json.loads(stream.read(length))
         tensors = {name: tensor for name, tensor in listed.items() if name != "__metadata__"}
         shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
-        ends = [int(tensor["data_offsets"][1]) for tensor in tensors.values()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        places = sorted((int(tensor["data_offsets"][0]), int(tensor["data_offsets"][1])) for tensor in tensors.values())
+        ends = [end for _, end in places]
+        if [start for start, _ in places] != [0, *ends[:-1]][: len(places)] or any(one > two for one, two in places):
+            raise ValueError("its tensors do not lie end to end")
+        if any(size < 0 for shape in shapes.values() for size in shape):
+            raise ValueError("a shape is negative")
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ModelError(f"{label} cannot be loaded: {file.name} has no whole header; {GET_AGAIN}") from error
     return Header(shapes=shapes, nbytes=8 + length + max(ends, default=0))
 

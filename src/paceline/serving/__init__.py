@@ -1,6 +1,7 @@
 """A model for whoever asks: `paceline serve` by OpenAI's interface, `paceline chat` in the terminal.
 
 loading.py        from options to a model with its engine
+prompts.py        from a request to the tokens of its prompt
 generations.py    requests under way: they share the engine's batch, and hear of each token
 answering.py      from a request to tokens, and from tokens to pieces of text and a turn
 server.py         the HTTP server: routes, numbers, an orderly end

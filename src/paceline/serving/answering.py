@@ -26,20 +26,21 @@ from paceline.data.extraction.thinking import (
     ThoughtReader,
     opening_thought,
 )
-from paceline.data.harmless import ChatTokenizer
 from paceline.engines import Request, Sampled, Sampling, TrainedEngine, sample_key
 from paceline.engines.requests import texts_of
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.endpoint.serving import LOOK_SECONDS
-from paceline.environments.tokens import TurnTokens, plain_prompt
-from paceline.errors import ConfigError, ModelError
+from paceline.environments.tokens import TurnTokens
 from paceline.serving.generations import Generation, Generations
-from paceline.training.rollouts.contexts import parsed_answer, requested_context
+from paceline.serving.prompts import PromptReader
+from paceline.training.rollouts.contexts import parsed_answer
 from paceline.types import FinishReason
 
 DRAWN_BY = ("temperature", "top_p", "top_k", "min_p")
 """Settings of a request that say how its tokens are drawn."""
+LEAST_TEMPERATURE = 1e-4
+"""Below it the most probable token is taken: another one would need a logit that is less than 0.01 lower."""
 TAGS = (OPEN_THINK, CLOSE_THINK, OPEN_REASONING, CLOSE_REASONING)
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """End of a text whose last character is spread over tokens of which some have not come."""
@@ -74,10 +75,9 @@ class ServedModel:
     vocabulary: int
     """Tokens that the model has weights for."""
     generations: Generations
+    prompts: PromptReader
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(int(time.time() * 1000)))
     """Numbers of answers, which go on where those of an earlier process ended."""
-    encoding: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a prompt is made: what renders it keeps what it has rendered."""
 
     def run(self) -> None:
         """Let the engine sample until `generations` is closed.
@@ -99,8 +99,7 @@ class ServedModel:
         `hear` is told of each token where the request is for a stream.
         """
         asked, settings = request.asked, request.asked.settings
-        with self.encoding:
-            ids, tokens = self._read(asked)
+        ids, tokens = self.prompts.read(asked)
         if max(ids, default=0) >= self.vocabulary:
             said = f"the tokenizer has token {max(ids)}, and the model weights for {self.vocabulary}"
             raise Refusal(f"{said}; put the model's own tokenizer beside it", status=HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -124,23 +123,17 @@ class ServedModel:
                 limits=(limit,) * request.choices,
             ),
             # one limit and no stop strings, so that requests that are drawn alike are equal to the engine
-            replace(self.sampling, max_completion_length=self.length, stop=(), **drawn),
+            _as_drawn(replace(self.sampling, max_completion_length=self.length, stop=(), **drawn)),
             at_once=request.stream or bool(stop),
             hear=answer.take,
         )
         self.generations.add(answer.generation)
         return answer
 
-    def _read(self, asked: ModelRequest) -> tuple[tuple[int, ...], TurnTokens | None]:
-        if asked.text is not None:
-            return plain_prompt(cast(ChatTokenizer, self.tokenizer), asked.text), None
-        if self.tokens is None:
-            raise Refusal(f"{self.chat_problem}; ask /v1/completions", "messages")
-        try:
-            tokens = self.tokens.with_tools(asked.tools)
-            return requested_context(asked, tokens).ids, tokens
-        except (ConfigError, ModelError) as error:
-            raise Refusal(str(error), "messages") from error
+
+def _as_drawn(sampling: Sampling) -> Sampling:
+    """Return a sampling that can be computed: a temperature close to 0, by which logits would overflow, is 0."""
+    return replace(sampling, temperature=0.0) if sampling.temperature < LEAST_TEMPERATURE else sampling
 
 
 @dataclass(frozen=True)

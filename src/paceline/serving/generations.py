@@ -4,6 +4,7 @@ Handing on what the engine samples has a thread of its own: one for all requests
 each takes more than a small model does. Neither it nor the engine waits for a client.
 """
 
+import math
 import queue
 import threading
 import traceback
@@ -15,10 +16,20 @@ from typing_extensions import override
 
 from paceline.engines import Request, RequestStream, Sampled, Sampling, TrainedEngine
 from paceline.environments.endpoint.requests import Refusal
-from paceline.errors import PacelineError
+from paceline.errors import DataError, EngineError, PacelineError, first_line
 
 MOST_WAITING = 1024
 """Requests that wait for a place in the batch, at most."""
+MOST_FAILURES = 3
+"""Faults of the engine in a row, without a token in between, after which it is not begun anew."""
+FAILED = Refusal(
+    "the engine has failed on the requests at hand; see the server's terminal, and ask again",
+    status=HTTPStatus.INTERNAL_SERVER_ERROR,
+)
+NOT_FINITE = Refusal(
+    "the model's logits are not finite numbers for this request; ask otherwise, or serve another model",
+    status=HTTPStatus.INTERNAL_SERVER_ERROR,
+)
 FAULTY = Refusal("the answer could not be written; see the server's terminal", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
@@ -58,10 +69,13 @@ class Generation:
 
     def tell(self, one: Sampled) -> bool:
         """Note what was sampled; returns True for a completion that is to end at once. Called by the engine."""
+        if not all(map(math.isfinite, one.logprobs)):
+            self.fail(NOT_FINITE)
         is_unwanted = self.is_given_up or one.sample in self._unwanted
         if is_unwanted or one.finish_reason is not None:
             self._sampled.discard(one.sample)
-        self._untold.append(one)
+        if self._refusal is None:
+            self._untold.append(one)
         return is_unwanted
 
     def hand_on(self) -> None:
@@ -128,7 +142,7 @@ class Generations(RequestStream):
         handing_on = threading.Thread(target=self._hand_on, name="answers", daemon=True)
         handing_on.start()
         try:
-            engine.stream(self, length=length)
+            self._stream(engine, length)
         except PacelineError as error:
             self.failure = error
         finally:
@@ -139,6 +153,37 @@ class Generations(RequestStream):
                 handing_on.join()
             finally:  # also at an interrupt
                 self.ended.set()
+
+    def _stream(self, engine: TrainedEngine, length: int) -> None:
+        """Let the engine sample; a fault that it did not foresee ends the requests at hand, and it begins anew.
+
+        Raises:
+            PacelineError: it cannot go on, or has failed several times without a token in between.
+        """
+        failures, sampled = 0, 0
+        while True:
+            try:
+                engine.stream(self, length=length)
+            except PacelineError as error:
+                if not isinstance(error, DataError):
+                    raise
+                fault: Exception = error
+            except Exception as error:  # noqa: BLE001 - the border: what one batch of requests meets is not the end
+                fault = error
+            else:
+                return
+            traceback.print_exception(fault)
+            failures = 1 if self.tokens_sampled > sampled else failures + 1
+            if failures == MOST_FAILURES:
+                raise EngineError(f"the engine failed {failures} times in a row ({first_line(fault)})") from fault
+            sampled = self.tokens_sampled
+            with self._arrived:
+                broken = [*self._running.values()]
+                self._running.clear()
+                self._rows = self._count = 0
+            for generation in broken:
+                generation.fail(FAILED)
+            self._news.put(broken)
 
     def _hand_on(self) -> None:
         while (told := self._news.get()) is not None:

@@ -1,21 +1,18 @@
 """From options to a model that answers. Nothing that takes seconds to load is imported at the top."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from paceline.base_directory import hold_base
 from paceline.config.environments import EnvironmentConfig
 from paceline.config.reading import option_name
 from paceline.config.sections import Config
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ModelError
-from paceline.training.setup.configuration import (
-    Configuration,
-    given_options,
-    read_configuration,
-    refuse_foreign_code,
-)
+from paceline.training.setup.configuration import Configuration, given_options, read_configuration
+from paceline.training.setup.named_code import allow_named_code
 
 if TYPE_CHECKING:
     from paceline.serving.answering import ServedModel
@@ -26,16 +23,19 @@ NO_ROWS: Mapping[str, object] = {"dataset": "arithmetic"}
 """A dataset for the configuration, which has one; no row is read."""
 
 
-def read_options(flags: Mapping[str, object], *, file: str | None) -> Configuration:
+def read_options(flags: Mapping[str, object], *, file: str | None, runs: Collection[str]) -> Configuration:
     """Options of a model that answers, given as for training; environments only where the command names them itself.
 
+    `runs`: options whose code the command runs.
+
     Raises:
-        ConfigError: as `read_configuration`; or the model's own code is not to be run without a word.
+        ConfigError: as `read_configuration`; or code of a run directory is not to be run without a word.
     """
     given = {option_name(name) for name in given_options(flags, file=file)}
     found = read_configuration(flags if "dataset" in given else {**NO_ROWS, **flags}, file=file)
     config = found.config
-    refuse_foreign_code(config, found.ground, flags)
+    hold_base(found.base)
+    allow_named_code(config, found.ground, found.given, runs=runs)
     if config.engine.engine == "vllm":
         check_vllm(None)
     if "environment" not in given:
@@ -66,6 +66,7 @@ def load(
         from paceline.models.pretrained import end_token_ids, load_tokenizer
         from paceline.serving.answering import ServedModel
         from paceline.serving.generations import Generations
+        from paceline.serving.prompts import PromptReader
         from paceline.training.assembly import longest_sequence, make_engine
         from paceline.training.records import engine_sentences, of_machine
         from paceline.training.setup.samplers import sampling_of
@@ -81,6 +82,7 @@ def load(
         problem = str(error)
     for note in (*of_machine(policy), *engine_sentences(engine), *([problem] if problem else [])):
         say(note)
+    length = longest_sequence(config, policy)
     return ServedModel(
         name=config.model.model,
         engine=engine,
@@ -89,7 +91,8 @@ def load(
         tokens=tokens,
         chat_problem=problem,
         sampling=sampling_of(config.sampling),
-        length=longest_sequence(config, policy),
+        length=length,
         vocabulary=cast(Tensor, policy.model.get_input_embeddings().weight).shape[0],
         generations=Generations(config.engine.concurrent_sequences),
+        prompts=PromptReader(tokenizer, tokens, problem=problem, length=length),
     )

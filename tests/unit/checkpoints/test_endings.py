@@ -1,7 +1,9 @@
 """What an attempt writes of its end, and how a reader tells a killed run from one that goes on."""
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -61,7 +63,8 @@ def test_the_end_is_read_as_it_was_written_and_a_damaged_one_not_at_all(tmp_path
     ending = ended(TrainingError("the loss is nan"))
     write_ending(tmp_path, ending)
     assert read_ending(tmp_path) == ending
-    for damage in ('{"time": 1', "[]", '{"time": 1.0, "status": "1", "step": 0, "sentence": ""}'):
+    late = json.dumps({**asdict(ending), "time": 1e30})
+    for damage in (late, '{"time": 1', "[]", '{"time": 1.0, "status": "1", "step": 0, "sentence": ""}'):
         (tmp_path / ENDED).write_text(damage)
         assert read_ending(tmp_path) is None
 

@@ -244,7 +244,7 @@ def test_a_body_is_read_within_a_limit():
 
     statuses = list[int]()
     played(program)
-    assert statuses == [413, 413, 413, 200]
+    assert statuses == [413, 400, 413, 200]
 
 
 def test_garbage_on_the_line_harms_nobody():

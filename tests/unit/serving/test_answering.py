@@ -127,7 +127,7 @@ def test_a_model_without_a_chat_template_continues_text_alone():
         ({"top_k": 2.5}, "top_k must be a whole number from 1 on, or 0 or -1 for none, got 2.5"),
         ({"min_p": 1}, "min_p must lie in [0, 1), got 1"),
         ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
-        ({"stop": [""]}, "stop must hold at most 16 texts, none of them empty"),
+        ({"stop": [""]}, "stop must hold at most 16 texts of 1 to 1000 characters"),
         ({"frequency_penalty": 0.5}, "frequency_penalty must be 0, as there is none, got 0.5"),
         ({"reasoning_effort": "low"}, "reasoning_effort is not known here; leave it out"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls must be true"),

@@ -43,6 +43,7 @@ from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.run import Requests, Run, notify, save, save_last
 from paceline.training.session import RunSession
 from paceline.training.setup.evaluators import EvalResult, RewardResult
+from paceline.training.setup.named_code import allow_named_code
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest, Voice
 from paceline.training.trainer import updates_per_step
@@ -72,6 +73,7 @@ def run_training(
     request = RunRequest(
         config=job.config, output_dir=job.output_dir, named=named, base=job.base, resume=resume, override=MAY_CHANGE
     )
+    allow_named_code(job.config, None, {}, output_dir=job.output_dir)
     with RunSession(request, job.inputs, VOICE) as session:
         drop_stale_names(job.output_dir)
         observer.restore(session.checkpoint)

@@ -169,7 +169,6 @@ class LocalEngine(TrainedEngine):
 
         Raises:
             DataError: a prompt without tokens, or limits that do not fit keys or sampling.
-            TrainingError: the logits are not finite.
         """
         places, taken, numbered = dict[int, tuple[int, int]](), 0, 0
 
@@ -190,7 +189,6 @@ class LocalEngine(TrainedEngine):
             return jobs
 
         def tell(sequences: np.ndarray, tokens: np.ndarray, logprobs: np.ndarray, ended: np.ndarray) -> np.ndarray:
-            refuse_not_finite(logprobs, self.policy_version)
             is_end = stopping.ended(tokens)
             columns = (column.tolist() for column in (sequences, tokens, logprobs, ended, is_end))
             sampled = [

@@ -145,7 +145,6 @@ class VllmEngine:
 
         Raises:
             DataError: a prompt without tokens, or limits that do not fit keys or sampling.
-            TrainingError: the logits are not finite.
             EngineError: vLLM failed.
         """
         orders, taken, queued = dict[int, Order](), 0, 0
@@ -166,7 +165,6 @@ class VllmEngine:
                     continue
                 with self._dying("it sampled"):
                     told = self._asker.step()
-                refuse_not_finite(np.array([value for news in told for value in news.logprobs]), self.policy_version)
                 sampled = [
                     Sampled(
                         request=orders[news.index].request,

@@ -227,7 +227,10 @@ def _raised(base: Number, exponent: Number) -> Number:
     if isinstance(base, float) or not isinstance(exponent, int):
         if base < 0 and not float(exponent).is_integer():
             raise ExpressionError("a power of a negative number has no real value")
-        return math.pow(base, exponent)
+        try:
+            return math.pow(base, exponent)
+        except ValueError as error:  # 0 to a negative power, which a float has rounded to 0
+            raise ExpressionError("the power has no value") from error
     exact = Fraction(base)
     bits = max(abs(exact.numerator), exact.denominator).bit_length()
     if bits > 1 and bits * abs(exponent) > 2 * MOST_BITS:  # the exact bound is `_bounded`'s

@@ -127,7 +127,9 @@ def documents(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise ConfigError(f"--environment search:{folder}: there is no such folder", remedies=["check the path"])
-    found = sorted(file for file in folder.rglob("*") if file.suffix in KINDS and file.is_file())
+    here = folder.resolve()
+    there = sorted(file for file in folder.rglob("*") if file.suffix in KINDS and file.is_file())
+    found = [file for file in there if file.resolve().is_relative_to(here)]  # a link may lead out of the folder
     if not found:
         raise ConfigError(
             f"--environment search:{folder}: there is no document in the folder",

@@ -7,5 +7,6 @@ harness.py    the environment: runs the program, finds the turn that a request g
 program.py    loads the program's file where the endpoint is in the environment
 serving.py    the HTTP server
 requests.py   what a request may hold, and what is refused
+bounds.py     how deep, how many and how long, before anything is rendered
 answers.py    turns as bodies and events of answers
 """

@@ -28,11 +28,11 @@ from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Literal
 
-from paceline.data.messages import ROLES, MessageError, calls_in, content_text
-from paceline.data.messages import refuse_constant as _refuse_constant
+from paceline.data.messages import ROLES, MessageError, calls_in, content_text, parsed_json
 from paceline.data.messages import shown as _shown
 from paceline.data.tools import call_id
 from paceline.environments import ModelRequest
+from paceline.environments.endpoint.bounds import MOST_TOOLS, RANGES
 
 MOST_CHOICES = 64
 """Largest `n`."""
@@ -67,22 +67,6 @@ REFUSED = {
     "background": _NOTHING_STORED,
 }
 """Fields that no answer could keep to, and why."""
-
-RANGES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "temperature": ("lie in [0, 100]", lambda value: 0 <= value <= 100),
-    "top_p": ("lie in (0, 1]", lambda value: 0 < value <= 1),
-    "top_k": (
-        "be a whole number from 1 on, or 0 or -1 for none",
-        lambda value: isinstance(value, int) and -1 <= value < 1 << 31,
-    ),
-    "min_p": ("lie in [0, 1)", lambda value: 0 <= value < 1),
-    "seed": ("be a whole number", lambda value: isinstance(value, int)),
-    "stop": ("hold at most 16 texts, none of them empty", lambda value: all(value) and len(value) <= 16),
-    "presence_penalty": ("be 0, as there is none", lambda value: value == 0),
-    "frequency_penalty": ("be 0, as there is none", lambda value: value == 0),
-    "parallel_tool_calls": ("be true, as a turn may call several tools", lambda value: value is True),
-}
-"""Settings that a server takes: what each must do, and a test of that."""
 
 Interface = Literal["chat", "text", "responses"]
 
@@ -125,9 +109,9 @@ def read_request(kind: Interface, data: bytes, *, is_served: bool = False) -> Pr
     `is_served`: it is sampled as it asks, so a setting that cannot be is refused. Else a run's own settings hold.
     """
     try:
-        body = json.loads(data, parse_constant=_refuse_constant)
+        body = parsed_json(data)
         text = json.dumps(body, sort_keys=True, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Refusal(f"the body must be JSON, and is not ({error}); send one object in UTF-8") from error
     if not isinstance(body, dict):
         raise Refusal(f"the body must be a JSON object, got {_shown(body)}; send the fields of the request in one")
@@ -260,6 +244,8 @@ def _content_and_calls(message: Mapping[str, Any], where: str, *, is_turn: bool)
 def _tools(given: Any) -> tuple[dict[str, Any], ...]:
     if not isinstance(given, list):
         raise Refusal(f"tools must be a list, got {_shown(given)}", "tools")
+    if len(given) > MOST_TOOLS:
+        raise Refusal(f"tools must be at most {MOST_TOOLS}, got {len(given)}; send those that are needed", "tools")
     tools, names = list[dict[str, Any]](), set[str]()
     for index, tool in enumerate(given):
         where = f"tools[{index}]"

@@ -14,16 +14,23 @@ import select
 import socket
 import socketserver
 import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from typing_extensions import override
 
 from paceline.environments.endpoint.answers import error_of, models
 from paceline.environments.endpoint.requests import Interface, ProgramRequest, Refusal, read_request
+from paceline.runtime.connections import (
+    BODY_SECONDS,
+    IDLE_SECONDS,
+    STRANGER_SECONDS,
+    BoundedServer,
+    StrictRequests,
+)
 
 ADDRESS = "127.0.0.1"
 HOSTS = (ADDRESS, "localhost")
@@ -31,10 +38,12 @@ PATHS: dict[str, Interface] = {"/v1/chat/completions": "chat", "/v1/completions"
 MODELS = "/v1/models"
 MOST_BODY = 1 << 20
 """Bytes of a request, at most: what an environment may say in one answer."""
+LONGEST_LENGTH = 20
+"""Digits of a length that are read, as `int` refuses thousands."""
 MOST_DRAINED = 1 << 26
 """Bytes of a longer one that are read, so that its client sees the refusal."""
-IDLE_SECONDS = 600.0  # Seconds that a connection may be silent
 LOOK_SECONDS = 0.5  # Seconds after which whoever waits for news looks whether the client is still there
+FAULTY = Refusal("the answer could not be made; see the server's terminal", status=HTTPStatus.INTERNAL_SERVER_ERROR)
 POLL_SECONDS = 0.02  # Seconds in which the server sees that it is to end
 
 Page = Callable[[], tuple[HTTPStatus, str, str]]
@@ -136,12 +145,8 @@ class Pending:
         return self._reply
 
 
-class Endpoint(ThreadingHTTPServer):
+class Endpoint(BoundedServer):
     """Answers requests until it is closed: those of one episode, or of whoever `paceline serve` is for."""
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
 
     def __init__(self, take: Callable[[Pending], None], *, address: tuple[str, int] = (ADDRESS, 0)) -> None:
         """Listen, by default on a free port of this machine; OSError if that cannot be.
@@ -179,10 +184,6 @@ class Endpoint(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)  # that of HTTPServer asks for the host's name, which may take seconds
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
-    @override
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that went away; the connection is closed."""
-
     def refuse(self, pending: Pending) -> None:
         """Answer a request with what `ended` says."""
         assert self.ended is not None
@@ -197,11 +198,7 @@ class Endpoint(ThreadingHTTPServer):
         self.server_close()
 
 
-class _Requests(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "paceline", ""
-    timeout = IDLE_SECONDS
-    disable_nagle_algorithm = True  # the body is a second packet, which would wait for the first one's receipt
+class _Requests(StrictRequests):
     server: Endpoint
 
     def do_POST(self) -> None:
@@ -213,29 +210,48 @@ class _Requests(BaseHTTPRequestHandler):
     do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_GET
 
     def _respond(self, respond: Callable[[bytes | None], None]) -> None:
-        body = self._body()
         try:
-            self._check_host()
-            page = self.server.pages.get(self.path.partition("?")[0])
-            if page is not None and self.command == "GET":
+            try:
+                self._check_host()
+                page = self.server.pages.get(self.path.partition("?")[0])
+                is_page = page is not None and self.command == "GET"
+                if not is_page:
+                    self._check_key()
+                    self.at.is_known = True
+            except Refusal:
+                self._body()  # read and thrown away, so that its client sees the refusal
+                raise
+            self.at.give(BODY_SECONDS if self.at.is_known else None)
+            body = self._body()
+            self.at.give(None)
+            if page is not None and is_page:
                 status, kind, text = page()
                 self._write(status, kind, text.encode())
-                return
-            self._check_key()
-            respond(body)
+            else:
+                respond(body)
         except Refusal as refusal:
             self.server.on_refusal(refusal)
             self._send(refusal)
+        except OSError:  # the client is gone
+            raise
+        except Exception as error:  # noqa: BLE001 - the border: a fault in one answer ends that answer alone
+            traceback.print_exception(error)
+            self.server.on_refusal(FAULTY)
+            self.close_connection = True
+            self._send(FAULTY)
+        self.at.give(IDLE_SECONDS if self.at.is_known else STRANGER_SECONDS)
 
     def _body(self) -> bytes | None:
-        """Read the body; None: it is too long, or its length is not told."""
-        length = self.headers.get("Content-Length", "0" if "Transfer-Encoding" not in self.headers else "")
-        # beyond so many digits int() itself refuses
-        size = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else -1
-        if 0 <= size <= MOST_BODY:
-            return self.rfile.read(size)
+        """Read the body; None: it is too long."""
+        length = self.headers.get("Content-Length", "0")
+        size = int(length[:LONGEST_LENGTH])
+        if size <= MOST_BODY:
+            body = self.rfile.read(size)
+            if len(body) < size:
+                raise ConnectionAbortedError
+            return body
         self.close_connection = True
-        left = min(max(size, 0), MOST_DRAINED)
+        left = size if size <= MOST_DRAINED else 0
         while left > 0 and (read := self.rfile.read(min(left, MOST_BODY))):
             left -= len(read)
         return None
@@ -332,8 +348,8 @@ class _Requests(BaseHTTPRequestHandler):
             raise
 
     @override
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the run's terminal is not this server's."""
+    def error_page(self, status: HTTPStatus, sentence: str) -> tuple[str, bytes]:
+        return "application/json", _encoded(error_of(Refusal(sentence, status=status)))
 
 
 def _encoded(body: dict[str, Any]) -> bytes:

@@ -9,15 +9,16 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from textwrap import wrap
-from typing import Any, Self, TextIO, cast
+from typing import IO, Any, Self, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.control import Control
 from rich.live import Live
 from rich.live_render import LiveRender
+from rich.segment import Segment
 from rich.text import Text
 from typing_extensions import override
 
@@ -27,6 +28,7 @@ from paceline.reports.console.screen import measurement, screen, stage_words
 from paceline.reports.console.watching import Watched
 from paceline.runtime.activity import ACTIVITY, Phase
 from paceline.runtime.streams import encodable
+from paceline.runtime.terminal import STEERING, OwnOutput
 
 QUIET_SECONDS = 10.0
 """Without a terminal, progress is printed at most this often."""
@@ -46,33 +48,32 @@ def open_console(*, log_format: str | None = None, quiet: bool = False) -> Conso
         quiet: print nothing.
     """
     if quiet:
-        return Console(quiet=True, force_terminal=False)  # nothing is drawn, and nobody else's output goes through it
-    output = cast("TextIO", StandardOutput())
+        return PlainConsole(quiet=True, force_terminal=False)  # nothing is drawn, and nobody else's output goes through
     if log_format is not None:
-        return Console(file=JsonLog() if log_format == "json" else output, force_terminal=False)
-    console = Console(file=output)
-    return Console(file=output, force_jupyter=False, force_terminal=False) if console.is_jupyter else console
+        return PlainConsole(file=JsonLog() if log_format == "json" else None, force_terminal=False)
+    return PlainConsole(force_jupyter=False, force_terminal=False) if Console().is_jupyter else PlainConsole()
+
+
+class PlainConsole(Console):
+    """A console whose text steers no terminal: only what it draws itself does."""
+
+    def __init__(self, *, file: IO[str] | None = None, stderr: bool = False, **settings: Any) -> None:
+        """`settings` are those of `rich.console.Console`."""
+        output = cast(IO[str], OwnOutput("stderr" if stderr else "stdout"))
+        super().__init__(file=output if file is None else file, stderr=stderr, **settings)
+
+    @override
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or not STEERING.search(segment.text):
+                yield segment
+            else:  # left out: lines are laid out as if they had no width
+                yield Segment(STEERING.sub("", segment.text), segment.style)
 
 
 def now() -> str:
     """The time of day with its zone, as ISO 8601 has it."""
     return datetime.now().astimezone().isoformat(timespec="seconds")
-
-
-class StandardOutput:
-    """`sys.stdout` as it is at each write; characters that it cannot encode become similar ones."""
-
-    def write(self, text: str) -> int:
-        """Write below a live display too, which puts a stream of its own in the place of `sys.stdout`."""
-        stream = self._stream()
-        return stream.write(encodable(text, stream))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream(), name)
-
-    @staticmethod
-    def _stream() -> TextIO:
-        return cast("TextIO", getattr(sys.stdout, "rich_proxied_file", sys.stdout))
 
 
 class JsonLog(io.StringIO):

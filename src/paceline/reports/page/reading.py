@@ -122,7 +122,7 @@ def read_lines(file: Path, required: Iterable[str] = ()) -> tuple[tuple[Record, 
     for line in filter(str.strip, _text(file).split("\n")):
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = None
         whole = isinstance(record, dict) and all(key in record for key in required)
         if whole and isinstance(record.get("step", 0), int):

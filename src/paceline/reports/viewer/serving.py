@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
@@ -22,6 +21,7 @@ from typing import Literal
 from paceline.checkpoints.run_files import holds_something
 from paceline.errors import ConfigError
 from paceline.reports.viewer.documents import Documents
+from paceline.runtime.connections import BoundedServer, StrictRequests
 
 SCRIPTS = (
     *("source.js", "columns.js", "filters.js", "search.js", "words.js", "values.js"),
@@ -126,10 +126,8 @@ def answer(documents: Documents, path: str, host: str | None, *, secret: str, po
     return Answer(status=HTTPStatus.OK, content_type="application/json", body=body)
 
 
-class PageServer(ThreadingHTTPServer):
+class PageServer(BoundedServer):
     """Answers until it is shut down."""
-
-    daemon_threads = True
 
     def __init__(self, documents: Documents, port: int) -> None:
         """Listen; `port` 0: on any that is free.
@@ -152,11 +150,12 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/{self.secret}/"
 
 
-class _Requests(BaseHTTPRequestHandler):
+class _Requests(StrictRequests):
     server: PageServer
-    timeout = 60  # seconds for which a connection may say nothing
+    protocol_version = "HTTP/1.0"  # a connection for each request
 
     def do_GET(self) -> None:
+        self.at.deadline = None
         found = answer(
             self.server.documents,
             self.path,
@@ -170,9 +169,6 @@ class _Requests(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(found.body)))
         self.end_headers()
         self.wfile.write(found.body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: the terminal is for the address, which holds the secret."""
 
 
 def _refusal(status: HTTPStatus, sentence: str) -> Answer:

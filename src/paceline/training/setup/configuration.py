@@ -1,6 +1,6 @@
 """Recipe, configuration file and given options, merged in this order into one `Config`; no torch."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -36,6 +36,8 @@ class Configuration:
     """File below the flags: that of `--config`, a recipe, or none."""
     base: Path
     """Directory that relative names in `config` stand in."""
+    given: Mapping[str, object]
+    """The options that were given, with names of files as they stand in `base`."""
 
 
 def read_configuration(flags: Mapping[str, object], *, file: str | Path | None = None) -> Configuration:
@@ -58,12 +60,16 @@ def read_configuration(flags: Mapping[str, object], *, file: str | Path | None =
         told = {name: value for name, value in ground.items() if value != find_option(name).default}
         _refuse_both(told, f"{path}: ")
         return Configuration(
-            config=build_config(_merged(ground, flags)), origin=f"Options: {path}{behind}.", ground=path, base=base
+            config=build_config(_merged(ground, flags)),
+            origin=f"Options: {path}{behind}.",
+            ground=path,
+            base=base,
+            given=flags,
         )
     model = str(flags.get("model", DEFAULT))
     if model not in EMBEDDED:
         origin = "Options: the flags given, else the defaults."
-        return Configuration(config=build_config(flags), origin=origin, ground=None, base=base_directory())
+        return Configuration(config=build_config(flags), origin=origin, ground=None, base=base_directory(), given=flags)
     why = "" if "model" in flags else ", as neither --config nor --model is given"
     path = EMBEDDED[model] / RECIPE
     recipe = parse_yaml(path.read_text(encoding="utf-8"), RECIPE)
@@ -73,7 +79,9 @@ def read_configuration(flags: Mapping[str, object], *, file: str | Path | None =
         if isinstance(max_steps, int) and isinstance(warmup_steps, int):
             recipe["warmup_steps"] = min(warmup_steps, max(0, max_steps))
     origin = f"Options: the {model} recipe{behind}{why}."
-    return Configuration(config=build_config(_merged(recipe, flags)), origin=origin, ground=path, base=base_directory())
+    return Configuration(
+        config=build_config(_merged(recipe, flags)), origin=origin, ground=path, base=base_directory(), given=flags
+    )
 
 
 def of_trained_run(flags: dict[str, object], file: str | Path | None) -> tuple[dict[str, object], str | Path | None]:
@@ -173,26 +181,6 @@ def _refuse_both(given: Mapping[str, object], place: str) -> None:
 def is_config_of_run(file: Path) -> bool:
     """Return True for the config.yaml of a run directory."""
     return file.name == "config.yaml" and is_run(file.parent)
-
-
-def refuse_foreign_code(config: Config, file: Path | None, given: Collection[str]) -> None:
-    """Refuse to run a model's Python code because a run directory asks for it: the directory may be someone else's.
-
-    `file` is where the configuration came from, `given` the options that the command names itself.
-
-    Raises:
-        ConfigError: the command does not say --trust-remote-code.
-    """
-    if (
-        file is not None
-        and is_config_of_run(file)
-        and config.model.trust_remote_code
-        and "trust_remote_code" not in given
-    ):
-        raise ConfigError(
-            f"{file} asks to run the Python code that comes with --model {config.model.model}, and a run directory may "
-            "be another's; read that code, and say --trust-remote-code with this command too"
-        )
 
 
 def given_options(flags: Mapping[str, object], *, file: str | Path | None = None) -> dict[str, object]:

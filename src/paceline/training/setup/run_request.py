@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from paceline.base_directory import base_directory, local_path, named_path
+from paceline.base_directory import base_directory, held_base, local_path, named_path
 from paceline.checkpoints.existing_runs import refuse_existing_run, refuse_no_run
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
@@ -20,10 +20,10 @@ from paceline.training.setup.configuration import (
     given_options,
     read_configuration,
     read_run_configuration,
-    refuse_foreign_code,
     replaced_by,
 )
 from paceline.training.setup.file_names import run_base, seen_from
+from paceline.training.setup.named_code import allow_named_code, run_around
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,9 +71,10 @@ def new_run(flags: Mapping[str, object], *, file: str | Path | None) -> RunReque
     """
     configuration = read_configuration(flags, file=file)
     config = configuration.config
-    refuse_foreign_code(config, configuration.ground, flags)
     given, base = config.loop.output_dir, configuration.base
     output_dir = default_output_dir(config) if given is None else named_path(given)
+    with held_base(base):
+        allow_named_code(config, configuration.ground, configuration.given, output_dir=base / output_dir)
     # no rank makes it before all have looked
     named = output_dir if base == base_directory() else base / output_dir
     refuse_existing_run(named)
@@ -108,7 +109,10 @@ def resumed_run(
     base, here = run_base(path), base_directory()
     written = seen_from(base, written, plain_options(read_run_configuration(path)))
     config = read_run_configuration(path, given=written)
-    refuse_foreign_code(config, path / "config.yaml", written)
+    is_own_file = file is not None and run_around(Path(file).expanduser()) is None
+    said = written if is_own_file else seen_from(base, flags, plain_options(read_run_configuration(path)))
+    with held_base(base):
+        allow_named_code(config, here / path / "config.yaml", said, override=overridden, output_dir=here / path)
     identity = RunDir(path).identity()
     before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
     options, followed = plain_options(config), set(replaced_by(written))

@@ -1,0 +1,96 @@
+"""What somebody has written by hand into a run's records is a sentence, never a traceback or a wait."""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from paceline.checkpoints.journal import seal
+from paceline.checkpoints.run_directory import RunDir
+from paceline.cli.main import main
+from paceline.errors import CheckpointError, ModelError
+from paceline.models.weight_headers import read_whole
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def run_at(path: Path) -> RunDir:
+    with RunDir.create(path, "# paceline 0\nmodel: m\ndataset: d\n") as run_dir:
+        run_dir.append_metrics({"step": 1, "reward_mean": 0.5})
+        run_dir.append_eval({"step": 0, "set": "s", "n": 1, "accuracy": 0.5})
+    return RunDir(path)
+
+
+@pytest.mark.parametrize(
+    "line", ["{}", '{"step": "1"}', '{"step": null}', "[1]", "1", DEEP, '{"a": ' + DEEP + "}", "{"]
+)
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evals.jsonl"])
+def test_a_line_without_what_every_line_has_is_named(tmp_path, name, line, capsys):
+    run_dir = run_at(tmp_path / "run")
+    with (run_dir.path / name).open("a") as file:
+        file.write(f"{line}\n")
+
+    with pytest.raises(CheckpointError, match=f"{name}, line 2"):
+        run_dir.metrics() + run_dir.evals()
+    assert main(["report", str(run_dir.path)]) in (0, 2)  # the page shows what can be read
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", DEEP, "1"])
+def test_a_summary_of_another_kind_is_named(tmp_path, text):
+    run_dir = run_at(tmp_path / "run")
+    (run_dir.path / "summary.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"summary\.json is not the JSON object"):
+        run_dir.summary()
+
+
+@pytest.mark.parametrize("record", [{}, {"step": "1"}, {"step": 1}, {"step": 1, "bytes": 2}, {"step": [1]}])
+def test_a_journal_line_that_says_too_little_is_damaged(tmp_path, record):
+    run_dir = run_at(tmp_path / "run")
+    (run_dir.path / "journal.jsonl").write_bytes(seal(record))
+    assert run_dir.journal() == {}
+    assert run_dir.truncate_after(0).entries == ()
+
+
+@pytest.mark.parametrize("name", ["identity.json", "metrics.jsonl", "evals.jsonl", "journal.jsonl", "summary.json"])
+def test_a_pipe_in_the_place_of_a_record_is_no_record(tmp_path, name, capsys):
+    run_dir = run_at(tmp_path / "run")
+    (run_dir.path / name).unlink(missing_ok=True)
+    os.mkfifo(run_dir.path / name)
+    assert run_dir.identity() is None
+    assert run_dir.journal() == run_dir.summary() == {}
+    assert main(["report", str(run_dir.path)]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        DEEP,
+        '{"a": ' + DEEP + "}",
+        "[]",
+        "{",
+        json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}),
+        json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [8, 12]}}),
+        json.dumps({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}),
+        json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}}),
+        json.dumps({"a": {"dtype": "F32", "shape": 1, "data_offsets": [0, 4]}}),
+        '{"a": {"shape": [1e999], "data_offsets": [0, 4]}}',
+        '{"a": {"shape": [1], "data_offsets": [0, ' + "9" * 5000 + "]}}",
+    ],
+)
+def test_a_header_that_is_none_is_refused(tmp_path, header):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(header)) + header.encode() + b"\0" * 4)
+    with pytest.raises(ModelError, match=r"--model x cannot be loaded: model\.safetensors has"):
+        read_whole(file, "--model x")
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**9, 5])
+def test_a_header_longer_than_its_file_is_refused(tmp_path, length):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", length) + b"{}")
+    with pytest.raises(ModelError, match="has no whole header"):
+        read_whole(file, "--model x")

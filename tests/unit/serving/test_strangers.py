@@ -1,0 +1,187 @@
+"""What one client asks for is answered or refused, and the others are answered meanwhile."""
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from paceline.engines import Sampled
+from paceline.environments.endpoint.bounds import MOST_DEPTH
+from tests.endpoint_client import Client, user
+from tests.served import KEY, ScriptedEngine, server, tiny_engine
+
+HELLO = {"messages": [user("Hello.")], "max_tokens": 3}
+
+
+def client_of(one) -> Client:
+    return Client(one.endpoint.base_url, KEY)
+
+
+def test_a_temperature_near_zero_takes_the_most_probable_token():
+    with server(tiny_engine(), length=256) as one:
+
+        def said(temperature):
+            status, body = client_of(one).ask("/chat/completions", {**HELLO, "temperature": temperature, "seed": 1})
+            return status, body["choices"][0]["message"]["content"]
+
+        greedy = said(0)
+        assert [said(value) for value in (1e-5, 1e-9, 1e-12, 1e-300, 5e-324)] == [greedy] * 5
+        assert said(100)[0] == 200
+
+
+NUMBERS = (-1, -1e-9, 0, 1e-12, 1e300, 10**400, -(10**400), 2**63, "1", True, [1], {"a": 1}, None, 1e-320)
+FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "max_completion_tokens", "n", "stop", "stream"),
+    *("presence_penalty", "frequency_penalty", "logprobs", "top_logprobs", "tools", "messages", "tool_choice", "model"),
+    *("response_format", "stream_options", "unknown", "user", "return_token_ids", "logit_bias"),
+)
+
+
+def test_any_value_of_any_field_is_answered_or_refused():
+    with server(tiny_engine(), length=64) as one:
+        for field in FIELDS:
+            for value in NUMBERS:
+                connection = client_of(one).send("/chat/completions", {**HELLO, field: value})
+                answer = connection.getresponse()
+                assert answer.status in (200, 400, 404), (field, value)
+                answer.read()
+                connection.close()
+        assert client_of(one).ask("/chat/completions", HELLO)[0] == 200
+
+
+@pytest.mark.parametrize("text", ['{"temperature": 1e999}', '{"temperature": NaN}', '{"seed": ' + "9" * 5000 + "}"])
+def test_numbers_that_json_has_not_are_refused(text):
+    body = (json.dumps(HELLO)[:-1] + ", " + text[1:]).encode()
+    with server(ScriptedEngine("x")) as one:
+        assert client_of(one).ask("/chat/completions", body)[0] == 400
+
+
+def nested(depth: int, opening: str = '{"a": ', closing: str = "}") -> str:
+    return opening * depth + "1" + closing * depth
+
+
+@pytest.mark.parametrize("depth", [MOST_DEPTH, 900, 100_000])
+@pytest.mark.parametrize(
+    "form",
+    [
+        '{{"messages": [{{"role": "user", "content": "x"}}], "metadata": {}}}',
+        '{{"messages": [{{"role": "user", "content": "x"}}], "unknown": {}}}',
+        '{{"messages": [{{"role": "user", "content": {}}}]}}',
+        '{{"messages": [{{"role": "user", "content": "x"}}], "tools": [{{"type": "function", "function": '
+        '{{"name": "f", "parameters": {}}}}}]}}',
+        "{}",
+    ],
+)
+def test_what_is_nested_deeply_is_refused_in_a_sentence(form, depth):
+    with server(ScriptedEngine("x")) as one:
+        for opening, closing in (('{"a":', "}"), ("[", "]")):
+            body = form.format(nested(depth, opening, closing)).encode()
+            status, said = client_of(one).ask("/chat/completions", body)
+            assert status == 400
+            assert "nested deeper than 64" in said["error"]["message"]
+
+
+def test_arguments_that_are_nested_deeply_are_refused():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": nested(100_000)}}
+    messages = [user("x"), {"role": "assistant", "tool_calls": [call]}, user("x")]
+    with server(ScriptedEngine("x")) as one:
+        status, said = client_of(one).ask("/chat/completions", {"messages": messages})
+    assert (status, said["error"]["param"]) == (400, "messages[1].tool_calls[0].function.arguments")
+
+
+def tools(count: int, *, length: int = 10) -> list[dict]:
+    named = ({"name": f"f{number}", "description": "x" * length} for number in range(count))
+    return [{"type": "function", "function": one} for one in named]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (tools(5000), "tools must be at most 512, got 5000"),
+        (tools(300, length=1000), "the prompt is longer than the 256 tokens"),
+        (tools(1, length=1000), "the tools have 11"),
+    ],
+)
+def test_tools_beyond_the_prompts_room_are_refused_unseen(given, sentence):
+    with server(ScriptedEngine("x"), length=256) as one:
+        status, said = client_of(one).ask("/chat/completions", {**HELLO, "tools": given})
+    assert status == 400
+    assert said["error"]["message"].startswith(sentence)
+
+
+def test_others_are_answered_while_tools_are_tried():
+    with server(ScriptedEngine("x")) as one, ThreadPoolExecutor(1) as pool:
+        one.model.prompts._proving.acquire()  # as if the template took long
+        try:
+            waiting = pool.submit(client_of(one).ask, "/chat/completions", {**HELLO, "tools": tools(1)})
+            assert client_of(one).ask("/chat/completions", HELLO)[0] == 200
+            assert not waiting.done()
+        finally:
+            one.model.prompts._proving.release()
+        waiting.result(30)
+
+
+class OneRowFails(ScriptedEngine):
+    """Says numbers that are none for the first request."""
+
+    def _step(self, stream, left):
+        class Broken:
+            def tell(self, sampled):
+                return stream.tell([self.of(one) for one in sampled])
+
+            def of(self, one: Sampled) -> Sampled:
+                bad = (float("nan"),) if one.request == 0 else one.logprobs
+                return Sampled(
+                    request=one.request,
+                    sample=one.sample,
+                    token_ids=one.token_ids,
+                    logprobs=bad,
+                    finish_reason=one.finish_reason,
+                )
+
+        super()._step(Broken(), left)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_row_whose_logits_are_no_numbers_ends_its_own_request(stream):
+    engine = OneRowFails("Hello.", least=2)
+    with server(engine) as one, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client_of(one).ask, "/chat/completions", {**HELLO, "n": 2, "stream": stream})
+        while not engine.taken:
+            time.sleep(0.01)  # the engine takes requests in its own thread
+        assert client_of(one).ask("/chat/completions", HELLO)[0] == 200
+        status, said = first.result(30)
+        assert (status, said["error"]["message"][:35]) == (500, "the model's logits are not finite n")
+        assert client_of(one).ask("/chat/completions", HELLO)[0] == 200
+
+
+def test_a_fault_of_the_engine_ends_the_requests_at_hand_and_no_others(capsys):
+    engine = ScriptedEngine("Hello.")
+    faults = iter([ZeroDivisionError("a row")])
+
+    def fail():
+        for fault in faults:
+            raise fault
+
+    engine.fails = fail
+    with server(engine) as one:
+        assert client_of(one).ask("/chat/completions", HELLO)[0] == 500
+        assert client_of(one).ask("/chat/completions", HELLO)[0] == 200
+    assert "ZeroDivisionError: a row" in capsys.readouterr().err
+
+
+def test_an_engine_that_only_fails_ends_the_server():
+    engine, fault = ScriptedEngine("Hello."), threading.Event()
+
+    def fail():
+        fault.set()
+        raise ZeroDivisionError("each time")
+
+    engine.fails = fail
+    with server(engine) as one:
+        statuses = [client_of(one).ask("/chat/completions", HELLO)[0] for _ in range(3)]
+        assert statuses == [500] * 3
+        assert one.wait(30)
+        assert "failed 3 times in a row (each time)" in str(one.failure)
