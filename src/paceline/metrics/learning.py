@@ -164,8 +164,8 @@ class Learning:
         if stands:
             return Verdict(word="no", because=remarks[0], but=tuple(remarks[1:]))
         if reward is None:
-            have = f"{len(self._rewards)} {'step' if len(self._rewards) == 1 else 'steps'} with a reward so far"
-            return Verdict(word="too early", because=f"{have} of {3 * SHORTEST} that can show it", but=tuple(remarks))
+            have = f"{len(self._rewards)} of the {3 * SHORTEST} steps needed have a reward so far"
+            return Verdict(word="too early", because=have, but=tuple(remarks))
         shown = ", and ".join([_unmoved("the reward", reward, 1, ""), *unmoved])
         return Verdict(word="no" if self._steps >= ENOUGH else "too early", because=shown, but=tuple(remarks))
 

@@ -108,9 +108,8 @@ def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, l
     if looks["best_accuracy"] > outcome["after"]["accuracy"]:
         tell(
             console,
-            f"looks       step {looks['best_step']} was the highest of {looks['evaluations']} evaluations, "
-            f"{100 * looks['best_accuracy']:.1f} %: chosen for that, it counts as better from "
-            f"p < {level_of_best(looks['evaluations']):.2g} on",
+            f"looks       the best of {looks['evaluations']} evaluations was step {looks['best_step']}, "
+            f"{100 * looks['best_accuracy']:.1f} %; picking it needs p < {level_of_best(looks['evaluations']):.2g}",
             indent=INDENT,
         )
 

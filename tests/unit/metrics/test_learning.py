@@ -118,9 +118,9 @@ def test_too_early_until_18_rewards_and_no_only_from_30_steps_on():
     words = [judge(steps(*flat[:count]), []).describe() for count in (0, 1, 17, 18, 30)]
     unmoved = "the reward went from 0.510 to 0.510, where less than"
     assert words == [
-        "learning: too early, because 0 steps with a reward so far of 18 that can show it",
-        "learning: too early, because 1 step with a reward so far of 18 that can show it",
-        "learning: too early, because 17 steps with a reward so far of 18 that can show it",
+        "learning: too early, because 0 of the 18 steps needed have a reward so far",
+        "learning: too early, because 1 of the 18 steps needed have a reward so far",
+        "learning: too early, because 17 of the 18 steps needed have a reward so far",
         f"learning: too early, because {unmoved} 0.032 may be chance",
         f"learning: no, because {unmoved} 0.024 may be chance",
     ]

@@ -122,7 +122,7 @@ def test_before_the_first_step_it_shows_the_evaluation_and_what_is_still_to_come
 
         reward    -
         held-out  -
-        learning  too early, because 0 steps with a reward so far of 18 that can show it
+        learning  too early, because 0 of the 18 steps needed have a reward so far
 
 
 

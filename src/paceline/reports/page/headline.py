@@ -180,8 +180,8 @@ def _before_and_after(found: AccuracyGain) -> str:
         test = f"{sides}; exact McNemar test: {probability(changed.p_value)}."
         if found.best_step != found.last_step:
             test += (
-                f" Step {found.best_step} was the highest of {found.looks} evaluations; chosen for that, it counts as "
-                f"better from p < {level_of_best(found.looks):.2g} on."
+                f" The best of {found.looks} evaluations was step {found.best_step}; picking it needs p < "
+                f"{level_of_best(found.looks):.2g}."
             )
         test = f'<p class="note">{escape(test)}</p>'
     # both intervals on one axis from 0 to 100 %

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.metrics.definitions import Record
+from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import RunRecord, value_at
 
 TRAINING = "training"
@@ -166,3 +167,19 @@ def preview(text: str) -> str:
     if len(text) <= 4 * PREVIEW and len(line) <= PREVIEW:
         return line
     return f"{line[: PREVIEW - 41]} … {' '.join(end.split())[-38:]}"
+
+
+def talks_of(parts: Sequence[CompletionColumns]) -> dict[str, object] | None:
+    """How conversations went, in columns over all completions; None without any, outcome -1 of other completions."""
+    ends = [end for part in parts for end in part.ends]
+    words = dict.fromkeys(end for end in ends if end is not None)
+    if not words:
+        return None
+    numbers = {word: at for at, word in enumerate(words)}
+    return {
+        "outcome": [-1 if end is None else numbers[end] for end in ends],
+        "outcome_words": [ENDS.get(word, word) for word in words],
+        "turns": [count for part in parts for count in part.turns],
+        "failed_calls": [count for part in parts for count in part.failed_calls],
+        "seconds": [round(value, 3) for part in parts for value in part.seconds],
+    }

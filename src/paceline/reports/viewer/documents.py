@@ -36,6 +36,7 @@ from paceline.reports.viewer.columns import (
     columns_of,
     grouped,
     parts_of,
+    talks_of,
 )
 from paceline.reports.viewer.suspicion import RULES, marks
 
@@ -172,7 +173,7 @@ def index_of(
         "finish": [finish_words[word] for word in finish],
         "dropped": [-1 if word is None else dropped_words[word] for word in dropped],
         "marks": list(marks),
-        "talks": _talks(parts),
+        "talks": talks_of(parts),
         "functions": {
             name: _rounded(
                 value for part in parts for value in part.of_functions.get(name, (None,) * len(part.rewards))
@@ -184,22 +185,6 @@ def index_of(
         "dropped_reasons": [REASONS.get(word, "") for word in dropped_words],
         "rules": [list(rule) for rule in RULES.items()],
         "unreadable": sum(part.unreadable for part in parts),
-    }
-
-
-def _talks(parts: Sequence[CompletionColumns]) -> dict[str, object] | None:
-    """How conversations went, in columns over all completions; None without any, outcome -1 of other completions."""
-    ends = [end for part in parts for end in part.ends]
-    words = dict.fromkeys(end for end in ends if end is not None)
-    if not words:
-        return None
-    numbers = {word: at for at, word in enumerate(words)}
-    return {
-        "outcome": [-1 if end is None else numbers[end] for end in ends],
-        "outcome_words": [ENDS.get(word, word) for word in words],
-        "turns": [count for part in parts for count in part.turns],
-        "failed_calls": [count for part in parts for count in part.failed_calls],
-        "seconds": [round(value, 3) for part in parts for value in part.seconds],
     }
 
 
