@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.outside.desk import Desk
 
 SMALL = "max_steps=2, eval_size=4, prompts_per_step=2, num_generations=2, dataset_size=4"
@@ -12,6 +14,7 @@ def ending(desk: Desk, run: str) -> dict[str, object]:
     return ended
 
 
+@pytest.mark.long
 def test_every_python_door_leaves_how_its_run_ended_and_a_resumed_run_forgets_it(desk: Desk):
     desk.write(
         "doors.py",
