@@ -65,9 +65,9 @@ def test_every_python_door_leaves_how_its_run_ended_and_a_resumed_run_forgets_it
     assert "doors.py" in failed["traceback"]
     assert ending(desk, "runs/train")["sentence"] == "finished after step 2"
     session = ending(desk, "runs/session")
-    assert (session["status"], session["sentence"]) == (1, "KeyError: no such key")
+    assert (session["status"], session["sentence"]) == (1, "KeyError: 'no such key'")
     assert "doors.py" in str(session["traceback"])
-    assert "KeyError: no such key" in (desk.path / "runs/session/report.html").read_text(encoding="utf-8")
+    assert "KeyError: &#x27;no such key&#x27;" in (desk.path / "runs/session/report.html").read_text(encoding="utf-8")
     assert ending(desk, "runs/stopped")["sentence"] == "SIGTERM after step 1, with a checkpoint"
     assert not (desk.path / "runs/killed/ended.json").exists()
     assert desk.paceline("report", "runs/killed").returncode == 0
