@@ -400,8 +400,9 @@ def test_a_run_that_failed_says_how_at_the_head_of_its_page(tmp_path):
     trace = "Traceback (most recent call last):\n  File <reward>"
     error = RewardError(f"'flaky' raised <b>RuntimeError</b>\n{trace}")
     write_ending(run.path, replace(ending_of(error, step=7, resume="`paceline train --resume run`"), time=0.0))
+    page = write_report(run.path).read_text()  # the attempt draws it, with its lock
     run.close()
-    page = write_report(run.path).read_text()
+    assert page == write_report(run.path).read_text()
     assert '<span class="state broken">failed, step 7 of 100</span>' in page
     assert "<p>&#x27;flaky&#x27; raised &lt;b&gt;RuntimeError&lt;/b&gt;</p>" in page
     facts = "1970-01-01 00:00:00 UTC, after step 7, exit status 2; to go on: paceline train --resume run"

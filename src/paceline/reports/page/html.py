@@ -155,7 +155,7 @@ def render(run: RunRecord) -> str:
     name = escape(run.path.resolve().name)
     version = f" {escape(str(run.config['paceline_version']))}" if "paceline_version" in run.config else ""
     # the script says when it was drawn, by the file's own time: the records have none
-    when = "" if not run.is_running else '<span id="written"></span>'
+    when = "" if run.has_finished or run.broken_off is not None else '<span id="written"></span>'
     footer = f"Drawn from the files of {name} by Paceline{version}.{when}"
     return document(f"{name} &middot; Paceline", f"{headline(run)}{TOOLS}<main>{main}</main>", footer)
 

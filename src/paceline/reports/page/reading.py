@@ -53,10 +53,13 @@ class RunRecord:
     @property
     def broken_off(self) -> str | None:
         """Return how a run ended that did not finish, in a sentence; None of one that goes on or has finished."""
-        if self.is_running or self.has_finished:
+        if self.has_finished:
             return None
+        # before the lock: an attempt draws its last page while it still holds it
         if self.ending is not None and not self.ending.is_finished:
             return self.ending.sentence
+        if self.is_running:
+            return None
         if self.writer is None:
             return "this is a copy, and holds no word on how the run ended: it was killed, or it went on elsewhere"
         return (
