@@ -1,6 +1,6 @@
 """Draw the curves of the documents: held-out accuracy over steps, tokens or seconds, of runs and of a benchmark.
 
-pip install 'paceline[docs]'
+pip install matplotlib
 make demo demo-agent real studies real-studies
 python scripts/draw_curves.py
 """

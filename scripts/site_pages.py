@@ -33,9 +33,9 @@ TASK = Task(task_id="train.jsonl:1", prompt="6 * 7 = ", prompt_ids=(), answer="4
 MADE = "*Made from the code of this version when the site was built.*"
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "tutorial.ipynb"
 CHANGE = {
-    "freely": "may be another when a run is gone on with",
-    "by name": "may be another when a run is gone on with, by `--override`",
-    "never": "cannot be another when a run is gone on with",
+    "freely": "can change on resume",
+    "by name": "can change on resume with `--override`",
+    "never": "cannot change on resume",
 }
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from paceline.cli import explain, plan, train
 from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS, main
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
+from paceline.config.packages import requirements
 from paceline.config.sections import DataConfig
 from paceline.data.formats import problem
 from paceline.data.rows import Row
@@ -149,18 +151,23 @@ def check_command(words: list[str], workplace: Path) -> None:
         targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
         assert {word for word in rest if "=" not in word} <= targets
     elif program == "pip":
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        assert rest[0] == "install"
-        asked = [
-            name for word in rest for found in re.findall(r"^paceline\[(.+)\]$", word) for name in found.split(",")
-        ]
-        assert set(asked) <= set(extras)
+        assert rest[0] in {"install", "wheel", "uninstall"}
+        known = requirements(declared())
+        asked = [Requirement(word) for word in rest[1:] if re.match(r"[a-z][\w-]*([<>=]|$)", word) and word != "dist"]
+        bounded = [one for one in asked if one.specifier and one.name in known]
+        assert [str(one) for one in bounded if one.specifier != known[one.name].specifier] == []
     elif program == "python":
         assert rest[0] == "-m" or (ROOT / rest[0]).exists()
     else:
         assert program in OTHERS, f"say in OTHERS why {program} is not run"
         files = [word for word in rest if word.startswith("examples/") or word == "Containerfile"]
         assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def declared() -> list[str]:
+    """Every requirement of pyproject.toml, extras included."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
 
 
 def explained(command: str, rest: list[str], workplace: Path) -> None:

@@ -71,7 +71,13 @@ def _said_in_keywords() -> Iterator[None]:
     try:
         yield
     except PacelineError as error:
-        raise error.reworded(in_keywords) from error
+        raise error.reworded(in_keywords, advise=_advice) from error
+
+
+def _advice(text: str) -> str:
+    """Name options as a program does, and write the run to continue as an argument."""
+    before, found, run = text.partition("continue it with --resume ")
+    return f"{before}continue it with {VOICE.resume(Path(run))}" if found and run else in_keywords(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""`GRPOTrainer` needs nothing that `pip install paceline` does not bring."""
+"""`GRPOTrainer` needs nothing that an installation without extras does not bring."""
 
 import subprocess
 import sys

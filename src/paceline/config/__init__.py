@@ -11,5 +11,6 @@ rules.py     refusal of an option's value
 reading.py   the table of options; one text or value to the option's type
 building.py  a flat mapping of names to a `Config`; the rules between options
 changing.py  options that a resumed run may change
+packages.py  optional packages, and the commands that install them
 flat_yaml.py YAML text to a flat mapping; a `Config` to its resolved YAML
 """

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.base_directory import local_path
+from paceline.config.packages import install_command
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
 from paceline.data import arithmetic, guess, programs, tasksets
@@ -275,7 +276,7 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         import reasoning_gym
     except ImportError as error:
         raise DataError(
-            "--dataset reasoning_gym:NAME needs the optional package; run: pip install 'paceline[reasoning-gym]'"
+            f"--dataset reasoning_gym:NAME needs the package reasoning-gym; `{install_command('reasoning-gym')}`"
         ) from error
     gym: Any = reasoning_gym
     name = base_name(dataset).removeprefix(GYM_PREFIX)

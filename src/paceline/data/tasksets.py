@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from paceline.config.packages import install_command
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
 from paceline.data.rows import check_split, split_of
@@ -87,9 +88,7 @@ def taskset_rows(dataset: str, split: str, size: int) -> list[dict[str, object]]
     try:
         import verifiers.v1  # noqa: F401 (whether it is there)
     except ImportError as error:
-        raise DataError(
-            f"--dataset {dataset} needs the optional package; run: pip install 'paceline[verifiers]'"
-        ) from error
+        raise DataError(f"--dataset {dataset} needs the package verifiers; `{install_command('verifiers')}`") from error
     check_split(dataset, split)
     texts = parameter_texts(dataset, label=f"--dataset {dataset}", error=DataError)
     name = base_name(dataset).removeprefix(PREFIX)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.base_directory import local_path
+from paceline.config.packages import install_command
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.kernels.cache import cache_directory
 
@@ -116,7 +117,7 @@ def unpacked(file: Path, label: str) -> Path:
     if PART.search(file.name):
         raise ModelError(f"{label} is one part of a model; join the parts with llama-gguf-split --merge")
     if any(importlib.util.find_spec(name) is None for name in EXTRA):
-        raise ModelError(f"{label} needs the optional packages for GGUF; run: pip install 'paceline[gguf]'")
+        raise ModelError(f"{label} needs the packages {' and '.join(EXTRA)}; `{install_command(*EXTRA)}`")
     found = file.stat()
     return _unpacked(file.resolve(), found.st_size, found.st_mtime_ns, label)
 
@@ -184,7 +185,7 @@ def check_written(folder: Path, kind: str) -> None:
     `kind` is the type of the matrices.
     """
     if importlib.util.find_spec("gguf") is None:
-        raise ConfigError("--format gguf needs the optional package; run: pip install 'paceline[gguf]'")
+        raise ConfigError(f"--format gguf needs the package gguf; `{install_command('gguf')}`")
     if kind not in TYPES:
         raise ConfigError(f"--format gguf:TYPE must have one of the types {', '.join(TYPES)}, got {kind}")
     described = _read(folder / "config.json")

@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import override
 
+from paceline.config.packages import install_command
 from paceline.errors import ModelError
 from paceline.models.parallel.gathering import full_parameters, full_tensors
 from paceline.models.parallel.pieces import NOTHING, Part, Writer, part_of, piece_of, saved_tensors
@@ -35,7 +36,7 @@ PIECES = "pieces"
 """What files of pieces are called: transformers must not take one of them for the whole."""
 ADAPTER_NAME = "default"
 """What peft calls a model's only adapter; its tensors carry the name."""
-NEEDS_PEFT = "an adapter needs the library peft; pip install 'paceline[peft]'"
+NEEDS_PEFT = f"an adapter needs the library peft; `{install_command('peft')}`"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from paceline.config.packages import install_command
 from paceline.errors import ModelError
 from paceline.models.places import GET_AGAIN
 
@@ -129,7 +130,7 @@ def check_quantised(described: Mapping[str, Any], label: str, *, has_adapter: bo
             "or train an adapter (--lora-rank) on weights that bitsandbytes has quantised to 4 bits"
         )
     if importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError(f"{label} has quantised weights and needs bitsandbytes; `pip install 'paceline[8bit]'`")
+        raise ModelError(f"{label} has quantised weights and needs bitsandbytes; `{install_command('bitsandbytes')}`")
 
 
 def _missing(described: Mapping[str, Any], shapes: Shapes) -> list[str]:

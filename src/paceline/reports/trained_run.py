@@ -60,6 +60,12 @@ class TrainedRun:
         """Return the completions of a step as they were sampled: prompt, rewards and advantage."""
         return [RunLine(one) for one in self._files.rollouts(step)]
 
+    def _repr_html_(self) -> str:
+        """Show the reward's curve and the held-out accuracies in a notebook."""
+        from paceline.reports.notebook import run_html
+
+        return run_html(self.path)
+
     def report(self) -> Path:
         """Draw the run's page and return its path."""
         from paceline.reports.page.html import write_report

@@ -9,7 +9,7 @@ from paceline.data.extraction.answers import final_answer
 from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.engines import Engine, Sampling
 from paceline.errors import DataError, PacelineError, TrainingError
-from paceline.metrics.comparisons import CHANGING, detectable_difference
+from paceline.metrics.comparisons import detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
 from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import count, percent_interval, sample_size
@@ -54,11 +54,7 @@ class AccuracyEvaluator:
         found, n = detectable_difference(len(self.tasks)), len(self.tasks)
         if found is None:
             return f"{self.name}: {n} tasks are too few to tell any difference between two models; take more"
-        changing = "all to one side" if found > CHANGING else f"in {100 * CHANGING:.0f} % of the tasks"
-        return (
-            f"{self.name}: {n} tasks can tell a difference from {100 * found:.1f} points on "
-            f"(paired, 80 % power at p < 0.05, if answers change {changing})"
-        )
+        return f"{self.name}: with {n} held-out tasks, differences below about {100 * found:.0f} points are noise"
 
     def evaluate(self, engine: Engine, *, step: int) -> "AccuracyResult":
         """Complete every task `generations` times and grade.

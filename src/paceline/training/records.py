@@ -196,7 +196,7 @@ def of_machine(policy: Loaded) -> list[str]:
         return []
     lines = []
     if policy.compute_dtype == torch.bfloat16:
-        lines.append("computing in bfloat16; --dtype float32 is exact")
+        lines.append("computing in bfloat16 (--dtype); float32 is more exact")
     if library().functions is None:
         lines.append(f"computing without compiled kernels, slower ({library().reason})")
     return lines

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from paceline.checkpoints.existing_runs import holds_work
 from paceline.config.layout import ClusterConfig
+from paceline.config.packages import install_command
 from paceline.config.sections import Config
 from paceline.errors import DONE, INTERRUPTED, ConfigError
 from paceline.training.setup.checks import Checked
@@ -37,7 +38,7 @@ def check_processes(config: Config, place: Launched | None) -> None:
         return
     if config.cluster.cluster:
         if importlib.util.find_spec("ray") is None:
-            raise ConfigError("--cluster needs the package ray; `pip install 'paceline[ray]'`")
+            raise ConfigError(f"--cluster needs the package ray; `{install_command('ray')}`")
         return
     options, needed, apart = config.parallel, config.parallel.fewest, config.parallel.sampling_ranks
     if apart:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli import doctor
-from paceline.cli.doctor import asked, commands, conclusion, embedded_model, extras, libraries, symbolic_maths
+from paceline.cli.doctor import cached, commands, conclusion, embedded_model, extras, libraries, symbolic_maths
 from paceline.cli.machine import (
     Card,
     Check,
@@ -21,6 +21,7 @@ from paceline.cli.machine import (
     writing_speed,
 )
 from paceline.cli.main import main
+from paceline.config.packages import requirements
 from paceline.errors import RewardError
 
 
@@ -40,18 +41,23 @@ def test_an_argument_is_refused(capsys):
 
 def test_a_missing_extra_comes_with_the_line_that_installs_it():
     uses = {"peft": "adapters", "wandb": "curves"}
-    there, missing = extras({"peft": "1.2", "wandb": None}.get, uses, asked(["peft>=0.17; extra == 'peft'"]))
+    there, missing = extras({"peft": "1.2", "wandb": None}.get, uses, requirements(["peft>=0.17; extra == 'peft'"]))
     assert (there.state, there.says, there.command) == ("fine", "1.2, for adapters", "")
     assert (missing.state, missing.says) == ("missing", "not installed, for curves")
-    assert missing.command == "pip install 'paceline[wandb]'"
+    assert missing.command == "pip install 'wandb>=0.22'"
 
 
 def test_a_package_of_a_version_that_does_not_fit_is_told_with_the_versions_that_do():
-    needed = asked(["ray<2.61,>=2.60; extra == 'ray'", "transformers>=5.16"])
+    needed = requirements(["ray<2.61,>=2.60; extra == 'ray'", "transformers>=5.16"])
     (ray,) = extras({"ray": "2.50.0"}.get, {"ray": "--cluster"}, needed)
     assert (ray.state, ray.says) == ("missing", "2.50.0, and <2.61,>=2.60 is needed for --cluster")
     old = libraries({"transformers": "4.57.1", "safetensors": "0.8", "datasets": "5.2"}.get, needed)[0]
     assert (old.state, old.says) == ("broken", "4.57.1, and >=5.16 is needed")
+    assert old.remedy == "run: pip install 'transformers>=5.16'"
+
+
+def test_of_several_requirements_of_a_package_the_first_has_the_bound():
+    assert str(requirements()["transformers"].specifier) == ">=5.16"  # the extra `bench` names it without a bound
 
 
 def test_of_vllms_two_builds_the_machines_own_is_named_and_another_only_if_it_is_there():
@@ -128,6 +134,16 @@ def test_a_disk_is_tried_and_left_as_it_was(tmp_path):
     full = disk(tmp_path, "disk", "go elsewhere", least=1 << 60)
     assert (full.state, full.remedy) == ("missing", "checkpoints or models may not fit: go elsewhere")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_cache_has_its_size_and_the_command_that_removes_it(tmp_path):
+    directory = tmp_path / "a cache"
+    (directory / "model").mkdir(parents=True)
+    (directory / "model" / "weights").write_bytes(bytes(3 << 20))
+    (directory / "link").symlink_to(directory / "model")
+    check = cached(directory)
+    assert (check.state, check.says) == ("fine", f"3 MiB of kernels and unpacked models in {directory}")
+    assert check.remedy == f"to free it: rm -r '{directory}'"
 
 
 def test_a_directory_that_takes_no_file_is_told_from_a_full_one():

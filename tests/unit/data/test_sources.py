@@ -295,7 +295,7 @@ def test_a_generator_that_cannot_be_used_is_refused(dataset, split, message):
 
 def test_without_the_optional_package_the_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    assert "pip install 'paceline[reasoning-gym]'" in refusal("reasoning_gym:chain_sum")
+    assert "pip install 'reasoning-gym>=0.1.25'" in refusal("reasoning_gym:chain_sum")
 
 
 def numbered(path, *numbers):

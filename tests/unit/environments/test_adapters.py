@@ -105,7 +105,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     with pytest.raises(
-        ConfigError, match=r"gcd needs the optional package; run: pip install 'paceline\[reasoning-gym\]'"
+        ConfigError, match=r"gcd needs the package reasoning-gym; `pip install 'reasoning-gym>=0.1.25'`"
     ):
         specs(["reasoning_gym:gcd"])
 

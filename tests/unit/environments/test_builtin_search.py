@@ -108,6 +108,18 @@ def test_a_folder_that_cannot_be_read_says_where(tmp_path, name, content, messag
         index_of(tmp_path)
 
 
+def test_a_document_that_is_a_link_out_of_the_folder_is_refused_by_name_and_never_left_out(folder, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "rivers.txt"
+    elsewhere.write_text("a river\n")
+    (folder / "inside.txt").symlink_to(folder / "animals.txt")
+    inside = digest_of(folder)
+    (folder / "outside.txt").symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=r"outside\.txt is a link to a file outside the folder; copy the file"):
+        digest_of(folder)
+    (folder / "outside.txt").unlink()
+    assert digest_of(folder) == inside
+
+
 def test_a_folder_that_there_is_not_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"--environment search:.*nowhere: there is no such folder; check the path"):
         digest_of(tmp_path / "nowhere")

@@ -445,7 +445,7 @@ def test_trained_biases_are_no_reference(base):
 
 def test_without_peft_the_remedy_is_named_before_weights_are_read(monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ModelError, match=r"an adapter needs the library peft; pip install 'paceline\[peft\]'"):
+    with pytest.raises(ModelError, match=r"an adapter needs the library peft; `pip install 'peft>=0.18'`"):
         load_model(ModelConfig(model="no/such-model"), RANK)
 
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from paceline.data.messages import MOST_DEPTH
 from paceline.engines import Sampled
-from paceline.environments.endpoint.bounds import MOST_DEPTH
 from tests.endpoint_client import Client, user
 from tests.served import KEY, ScriptedEngine, server, tiny_engine
 

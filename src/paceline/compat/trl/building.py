@@ -340,8 +340,8 @@ def notes_of_threads(config: Config) -> tuple[str, ...]:
     if threads == 1 or choose_device(config.model).type != "cpu" or not set(SPIN_VARIABLES).isdisjoint(os.environ):
         return ()
     return (
-        "torch was imported before paceline, so threads that wait for each other do not sleep, which is many times "
-        f"slower beside other processes: import paceline first, or set {SPIN_VARIABLES[0]}={OPENMP_SPINS}",
+        f"import paceline before torch, or set {SPIN_VARIABLES[0]}={OPENMP_SPINS}: otherwise waiting threads spin, "
+        "which is many times slower beside other processes",
     )
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
+from paceline.config.packages import install_command
 from paceline.errors import ConfigError
 
 WINDOW = "0.32"
 """Its way of taking weights, and where it draws tokens, change with every minor version."""
-_INSTALL = "install it with `pip install 'paceline[vllm]'` for CUDA, with `make vllm` for a CPU"
+_INSTALL = f"install it with `{install_command('vllm')}` for CUDA, with `make vllm` for a CPU"
 
 VersionOf = Callable[[str], str | None]
 """From a distribution's name to its version, None where it is not installed."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from paceline.config.packages import install_command
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
 from paceline.environments import Environment
@@ -73,7 +74,7 @@ class Adapted:
             number = importlib.metadata.version(adapter.package)
         except importlib.metadata.PackageNotFoundError as error:
             raise ConfigError(
-                f"{self.label} needs the optional package; run: pip install 'paceline[{adapter.package}]'"
+                f"{self.label} needs the package {adapter.package}; `{install_command(adapter.package)}`"
             ) from error
         texts = parameter_texts(text or "", label=self.label, error=ConfigError)
         parameters = {key: json_or_text(value) for key, value in texts.items()}

@@ -30,6 +30,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TextIO
 
 from paceline.base_directory import base_directory
+from paceline.config.packages import install_command
 from paceline.environments.tools import CallError, Tool
 from paceline.errors import ConfigError, EnvironmentFailure, first_line
 
@@ -139,7 +140,7 @@ def check_command(command: str) -> None:
     words_of(command, address=f"mcp:{command}")
     if find_spec("mcp") is None:
         raise ConfigError(
-            f"--environment mcp:{command}: the package mcp is not installed", remedies=["pip install 'paceline[mcp]'"]
+            f"--environment mcp:{command}: the package mcp is not installed", remedies=[install_command("mcp")]
         )
 
 

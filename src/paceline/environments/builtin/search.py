@@ -123,13 +123,17 @@ def documents(folder: Path) -> list[Path]:
     """Return the documents of a folder, by name.
 
     Raises:
-        ConfigError: there is no such folder, or none in it.
+        ConfigError: there is no such folder, or none in it, or one is a link to a file outside.
     """
     if not folder.is_dir():
         raise ConfigError(f"--environment search:{folder}: there is no such folder", remedies=["check the path"])
     here = folder.resolve()
-    there = sorted(file for file in folder.rglob("*") if file.suffix in KINDS and file.is_file())
-    found = [file for file in there if file.resolve().is_relative_to(here)]  # a link may lead out of the folder
+    found = sorted(file for file in folder.rglob("*") if file.suffix in KINDS and file.is_file())
+    if outside := next((file for file in found if not file.resolve().is_relative_to(here)), None):
+        raise ConfigError(
+            f"--environment search:{folder}: {outside.relative_to(folder)} is a link to a file outside the folder",
+            remedies=["copy the file into the folder", "name the folder that holds the files"],
+        )
     if not found:
         raise ConfigError(
             f"--environment search:{folder}: there is no document in the folder",

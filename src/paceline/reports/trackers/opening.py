@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
+from paceline.config.packages import install_command
 from paceline.errors import ConfigError, first_line
 from paceline.reports.trackers.libraries import (
     MlflowTracker,
@@ -153,7 +154,7 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
     missing = [name for name in wanted if not _is_installed(name)]
     if missing:
         raise ConfigError(
-            f"--report-to {' '.join(missing)}: not installed; run `pip install {' '.join(missing)}`, or leave it out"
+            f"--report-to {' '.join(missing)}: not installed; run `{install_command(*missing)}`, or leave it out"
         )
     return wanted
 

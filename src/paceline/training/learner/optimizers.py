@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from paceline.config.objective import OptimConfig
+from paceline.config.packages import install_command
 from paceline.errors import ConfigError
 from paceline.models.loaded import Loaded
 
@@ -37,7 +38,7 @@ def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
         from bitsandbytes.optim import AdamW8bit  # type: ignore[attr-defined]  # its __init__ has no __all__
     except ImportError as error:
         raise ConfigError(
-            f"--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'` ({error})"
+            f"--optimizer adamw_8bit needs the package bitsandbytes; `{install_command('bitsandbytes')}` ({error})"
         ) from None
     eight_bit: type[torch.optim.Optimizer] = AdamW8bit
     return eight_bit(groups, **common)

@@ -12,6 +12,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from paceline.config.objective import PROGRAM
+from paceline.config.packages import install_command
 from paceline.config.reading import is_code
 from paceline.config.rules import require
 from paceline.config.sections import OTHER_ADAPTER, Config
@@ -287,4 +288,4 @@ def check_memory_options(config: Config, device: torch.device | None) -> None:
         right = name not in moved or device is None or device.type == "cuda"
         require(right, "offload", moved, f"not name {name} on a CPU", "everything lies in main memory already")
     if config.optim.optimizer == "adamw_8bit" and importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError("--optimizer adamw_8bit needs the package bitsandbytes; `pip install 'paceline[8bit]'`")
+        raise ConfigError(f"--optimizer adamw_8bit needs the package bitsandbytes; `{install_command('bitsandbytes')}`")

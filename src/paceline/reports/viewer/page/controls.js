@@ -52,7 +52,7 @@ function fillHelp(columns) {
     element("header", {}, element("h2", {}, "Keys"), close),
     terms(KEYS),
     element("h2", {}, "Suspicious first"),
-    element("p", {}, "Rules that point at completions to look at. More rules come first, of as many the one that stands higher here. " +
+    element("p", {}, "Rules that point at completions to look at. Sorted by the number of rules that hold; ties by this order. " +
       `A completion is well paid if its reward lies in the upper tenth of the range that rewards have in the run; evaluations are graded by ${columns.grader}. ` +
       "A rule finds what is worth a look, and proves nothing."),
     terms(columns.rules),
