@@ -108,11 +108,7 @@ def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, l
     if looks["best_accuracy"] > outcome["after"]["accuracy"]:
         tell(
             console,
-<<<<<<< HEAD
-            f"looks       the best of {looks['evaluations']} evaluations was step {looks['best_step']}, "
-=======
             f"looks       best of {looks['evaluations']} evaluations was step {looks['best_step']}, "
->>>>>>> main
             f"{100 * looks['best_accuracy']:.1f} %; picking it needs p < {level_of_best(looks['evaluations']):.2g}",
             indent=INDENT,
         )

@@ -205,11 +205,7 @@ def test_the_headline_has_the_test_of_the_difference_and_says_what_was_the_best_
     page = headline(read_run(tmp_path / "run"))
     # 2 / 2^5: all five to one side
     assert "5 tasks gained, 0 lost; exact McNemar test: p = 0.062." in page
-<<<<<<< HEAD
-    assert "The best of 2 evaluations was step 1; picking it needs p &lt; 0.025." in page
-=======
     assert "Best of 2 evaluations was step 1; picking it needs p &lt; 0.025." in page
->>>>>>> main
 
 
 def test_every_held_out_task_has_one_of_four_fates(finished):

@@ -44,11 +44,7 @@ def test_a_difference_comes_with_its_test(tmp_path):
 def test_an_evaluation_that_was_higher_than_the_last_is_called_the_best_of_so_many(tmp_path):
     summary, printed = summary_of(tmp_path, [False] * 10, [True] * 8 + [False] * 2, [True] * 4 + [False] * 6)
     assert summary["looks"] == {"evaluations": 2, "best_step": 1, "best_accuracy": 0.8}
-<<<<<<< HEAD
-    assert "looks       the best of 2 evaluations was step 1, 80.0 %; picking it needs p < 0.025" in printed
-=======
     assert "looks       best of 2 evaluations was step 1, 80.0 %; picking it needs p < 0.025" in printed
->>>>>>> main
     assert "difference  +40.0 points" in printed
 
 

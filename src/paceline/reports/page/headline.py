@@ -180,13 +180,8 @@ def _before_and_after(found: AccuracyGain) -> str:
         test = f"{sides}; exact McNemar test: {probability(changed.p_value)}."
         if found.best_step != found.last_step:
             test += (
-<<<<<<< HEAD
-                f" The best of {found.looks} evaluations was step {found.best_step}; picking it needs p < "
-                f"{level_of_best(found.looks):.2g}."
-=======
                 f" Best of {found.looks} evaluations was step {found.best_step}; picking it needs "
                 f"p < {level_of_best(found.looks):.2g}."
->>>>>>> main
             )
         test = f'<p class="note">{escape(test)}</p>'
     # both intervals on one axis from 0 to 100 %
