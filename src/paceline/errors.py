@@ -17,6 +17,7 @@ The first four are wrong input, and therefore ValueErrors too, as callers of a P
 Every message is one sentence: the option or row, the value, the rule, the remedy.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -142,6 +143,8 @@ class SandboxError(PacelineError):
 
 
 PRINTED = "what it printed at last:"
+APPENDED = re.compile(rf"\n(?= *(?:Traceback \(most recent call last\):|{PRINTED}))")
+"""Start of a traceback in user code, or of what an environment has printed: parts of an error that keep their lines."""
 """Line that stands before the lines of an environment in an error."""
 
 

@@ -299,9 +299,9 @@ class Session:
             from paceline.training.setup.preparation import prepare
 
             inputs, console = prepare(self.config, order.overrides, order.checked), self._console or open_console()
-            session = RunSession(order.request, inputs)
+            session = RunSession(order.request, inputs, VOICE)
             around.enter_context(session)
-            observer = session.command_line(console, VOICE)
+            observer = session.command_line(console)
             make_backend = choose_backend(self.config, launch, order.overrides)
             run = session.start(make_backend, observer, opening=opening_sentences(inputs))
             self._session = session

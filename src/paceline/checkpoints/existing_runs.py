@@ -22,7 +22,7 @@ _HELD: set[tuple[int, int, int]] = set()
 """Process, device and inode of every lock held here; a forked child holds none of its parent's."""
 _TAKING = threading.Lock()
 WRITTEN = (
-    *("config.yaml", "identity.json", *APPENDED, "summary.json", "timeline.json", "report.html", LOCK),
+    *("config.yaml", "identity.json", *APPENDED, "summary.json", "ended.json", "timeline.json", "report.html", LOCK),
     *("rollouts", "evals", "kept", "tokens", "checkpoints", "final", "stuck", "aside"),
 )
 """Files and directories that a run overwrites or removes."""
@@ -185,6 +185,35 @@ def has_mark(directory: Path) -> bool:
         if _is_held_here(file):
             return True
         return file.is_file() and _MARK.fullmatch(file.read_text(encoding="utf-8", errors="replace")) is not None
+
+
+def is_being_written(directory: Path) -> bool:
+    """Return True while the writer of a run directory lives, in this process or another; the lock is not taken."""
+    file = directory / LOCK
+    with _TAKING:
+        if _is_held_here(file):  # opening it would release the lock
+            return True
+        try:
+            descriptor = os.open(file, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            os.lockf(descriptor, os.F_TEST, 0)
+        except OSError:  # EACCES or EAGAIN: another process has it
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+
+def last_writer(directory: Path) -> str | None:
+    """Return the text of `.lock`, `process N on host H`; None in a copy without it."""
+    file = directory / LOCK
+    with _TAKING:
+        if _is_held_here(file):
+            return f"process {os.getpid()} on host {socket.gethostname()}"
+        text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+        return text.strip() if _MARK.fullmatch(text) else None
 
 
 def _is_held_here(file: Path) -> bool:

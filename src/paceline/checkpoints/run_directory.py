@@ -13,6 +13,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from paceline.checkpoints.digests import content_digest
+from paceline.checkpoints.endings import ENDED
 from paceline.checkpoints.existing_runs import WriteLock, refuse_existing_run, refuse_no_run
 from paceline.checkpoints.journal import Committed, committed_after, is_whole, lines_of, read_journal, seal
 from paceline.checkpoints.run_files import (
@@ -67,7 +68,7 @@ class RunDir:
                 refuse_existing_run(path)
                 replaced = (path / "config.yaml").exists()
                 # what a run without a finished step wrote: a first evaluation, and unfinished lines
-                forgotten = [path / name for name in (*APPENDED, "identity.json", TRACKERS)]
+                forgotten = [path / name for name in (*APPENDED, "identity.json", ENDED, TRACKERS)]
                 for file in (*forgotten, *step_files(path / "evals")):
                     file.unlink(missing_ok=True)
                 write_whole(path / "config.yaml", config_text.encode())
@@ -269,7 +270,8 @@ class RunDir:
         Each file changes in one rename, so a crash in between leaves a directory that this can be called on again.
         Returns the steps right after it whose rollouts are there; what was damaged, and all after it, is gone.
         """
-        (self.path / "summary.json").unlink(missing_ok=True)
+        for name in ("summary.json", ENDED):
+            (self.path / name).unlink(missing_ok=True)
         for name, records in (("metrics.jsonl", self.metrics()), ("evals.jsonl", self.evals())):
             if any(record["step"] > step for record in records):
                 write_or_explain(self.path / name, _lines(record for record in records if record["step"] <= step))
@@ -340,7 +342,7 @@ def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True)
-        for name in ("config.yaml", "identity.json", "summary.json"):
+        for name in ("config.yaml", "identity.json", "summary.json", ENDED):
             if (run_dir.path / name).exists():
                 shutil.copyfile(run_dir.path / name, folder / name)
         for name in ("rollouts", "evals", "kept", "tokens"):

@@ -6,7 +6,6 @@
 import atexit
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -14,7 +13,7 @@ from typing import Any, TextIO
 from paceline import __version__
 from paceline.base_directory import held_base, working_directory
 from paceline.config.reading import suggest
-from paceline.errors import DONE, INTERRUPTED, PRINTED, ConfigError, PacelineError
+from paceline.errors import APPENDED, DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.runtime.secrets import hidden
 from paceline.runtime.streams import encodable
 from paceline.runtime.terminal import visible
@@ -52,9 +51,6 @@ To use what was trained:
 `paceline COMMAND --help` lists every option of a command; `paceline --version`.
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (see --resume).
 """
-
-APPENDED = re.compile(rf"\n(?= *(?:Traceback \(most recent call last\):|{PRINTED}))")
-"""Start of a traceback in user code, or of what an environment has printed: parts of an error that keep their lines."""
 
 QUIET = {
     "TOKENIZERS_PARALLELISM": "false",

@@ -1,23 +1,20 @@
-"""`paceline report`: the page of one run, or the table of several."""
+"""`paceline report`: the page of one run, or the table of several and a page of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.base_directory import named_path
 from paceline.cli.arguments import directories
-from paceline.errors import DONE, CheckpointError, PacelineError
-from paceline.reports.format import percent, points
-from paceline.reports.page.accounting import total_seconds
-from paceline.reports.page.outcome import outcome
+from paceline.errors import DONE, CheckpointError, ConfigError, PacelineError
 from paceline.reports.page.reading import read_run
 
-USAGE = """usage: paceline report RUN [RUN ...]
+USAGE = """usage: paceline report RUN
+       paceline report RUN RUN ... [--page FILE]
 
 One run directory, finished or not: writes RUN/report.html, which opens without a server.
-Several: prints a table that compares them.
+Several: prints a table that compares them, with the options that differ and the paired
+difference to the first run. --page FILE writes a page with it and their curves.
 """
-
-
-HEADINGS = ("run", "before", "after", "difference, points (95 % interval)", "seconds")
 
 
 def run(argv: list[str]) -> int:
@@ -25,11 +22,21 @@ def run(argv: list[str]) -> int:
     if "-h" in argv or "--help" in argv:
         print(USAGE, end="")
         return DONE
-    paths = directories(argv, command="report", form="RUN [RUN ...]")
+    words, page = _page_apart(argv)
+    paths = directories(words, command="report", form="RUN [RUN ...]")
+    if page is not None and len(paths) == 1:
+        raise ConfigError("--page is of several runs; leave it out, and the page of one run is its report.html")
     from paceline.reports.page.html import write_report
 
     try:
-        print(write_report(paths[0]) if len(paths) == 1 else compare(paths))
+        if len(paths) == 1:
+            print(write_report(paths[0]))
+            return DONE
+        print(compare(paths))
+        if page is not None:
+            from paceline.reports.page.comparison import write_comparison
+
+            print(write_comparison([read_run(path) for path in paths], page))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, PacelineError):
             raise
@@ -39,22 +46,32 @@ def run(argv: list[str]) -> int:
     return DONE
 
 
+def _page_apart(argv: Sequence[str]) -> tuple[list[str], Path | None]:
+    """Take `--page FILE` or `--page=FILE` out of the words."""
+    words, pages = list[str](), list[str]()
+    left = iter(argv)
+    for word in left:
+        if word == "--page":
+            pages.append(next(left, ""))
+        elif word.startswith("--page="):
+            pages.append(word.removeprefix("--page="))
+        else:
+            words.append(word)
+    if len(pages) > 1 or any(not page or page.startswith("-") for page in pages):
+        raise ConfigError("--page needs one FILE; write `paceline report RUN RUN ... --page FILE`")
+    return words, named_path(pages[0]) if pages else None
+
+
 def compare(runs: Sequence[Path]) -> str:
-    """One line per run: name, accuracy before and after, the difference with its interval, wall seconds.
+    """The table of runs as aligned lines: names to the left, numbers to the right.
 
     Raises:
         CheckpointError: one of `runs` holds no run.
     """
-    rows = [HEADINGS]
-    for path in runs:
-        run = read_run(path)
-        found = outcome(run)
-        before, after, gain = (found.before, found.after, found.difference) if found is not None else (None, None, None)
-        shares = ["-" if accuracy is None else percent(accuracy.value) for accuracy in (before, after)]
-        points_gained = "-" if gain is None else f"{points(gain.value)} ({points(gain.low)} to {points(gain.high)})"
-        rows.append((path.resolve().name, shares[0], shares[1], points_gained, f"{total_seconds(run):.1f}"))
-    first, *others = ([row[column] for row in rows] for column in range(len(HEADINGS)))
-    # names to the left, numbers to the right
+    from paceline.reports.page.comparison import table
+
+    rows = table([read_run(path) for path in runs])
+    first, *others = ([row[column] for row in rows] for column in range(len(rows[0])))
     columns = [[text.ljust(max(map(len, first))) for text in first]]
     columns += [[text.rjust(max(map(len, column))) for text in column] for column in others]
     return "\n".join("  ".join(row) for row in zip(*columns, strict=True))

@@ -43,7 +43,7 @@ class Watchdog:
     ) -> None:
         """`folder`: place of the report. `force`: ends the process; None: prints the reason and exits."""
         self._folder, self._limit, self._activity, self._grace = folder, limit, activity, grace
-        self._force = force or _end
+        self._force = force or end_process
         self._interrupt = Interrupt()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -115,6 +115,7 @@ def write_stacks(file: Path) -> None:
         faulthandler.dump_traceback(file=stream.fileno())
 
 
-def _end(verdict: BaseException) -> None:
+def end_process(verdict: BaseException) -> None:
+    """Print why the process ends, and end it without unwinding."""
     print(f"paceline: {verdict}", file=sys.stderr, flush=True)
     os._exit(PacelineError.exit_status)

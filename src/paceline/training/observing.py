@@ -1,11 +1,10 @@
 """The command line's observer: screen, page, trackers, and the timetable of the options.
 
-The page is written anew as often as is nearly free, and when an error or a signal ends the run.
+The page is written anew as often as is nearly free.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.console import Console
 
 from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
-from paceline.errors import CheckpointError, ProcessLost, first_line
+from paceline.errors import CheckpointError, first_line
 from paceline.metrics.definitions import Record
 from paceline.reports.console import RunDisplay
 from paceline.reports.page.html import write_report
@@ -67,10 +66,7 @@ def draw_page(directory: Path, write: Callable[[Path], Path] = write_report) -> 
 
 
 class RunningReport:
-    """Writes `report.html` at the first call, then whenever it is due; within `with`, also where an error ends the run.
-
-    An interrupt or the loss of a process leaves no time for a page: the process may be ended at once.
-    """
+    """Writes `report.html` at the first call, then whenever it is due."""
 
     def __init__(
         self,
@@ -84,13 +80,6 @@ class RunningReport:
         self._directory, self._notify, self._write, self._clock = directory, notify, write, clock
         self._due: float | None = None
         self._fault = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, ProcessLost):
-            self.write()
 
     def refresh(self) -> None:
         """Something was written down: a page, if it is due."""
@@ -122,7 +111,7 @@ class CommandLine:
         name: str = "",
         reword: Callable[[str], str] = str,
     ) -> None:
-        """`done` of `total_steps` steps are behind. Within `with` the screen stands, and an error draws the page.
+        """`done` of `total_steps` steps are behind. Within `with` the screen stands.
 
         `name` is how the run's user names `directory`; empty: by its path.
 
@@ -138,17 +127,15 @@ class CommandLine:
             eval_steps=config.evaluation.eval_steps, save_steps=config.loop.save_steps, total_steps=total_steps
         )
         self._trackers = Trackers(opened=())
-        self._shown = ExitStack()
 
     def __enter__(self) -> Self:
-        self._shown.enter_context(self.report)
-        self._shown.enter_context(self.display)
+        self.display.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shown.__exit__(kind, error, trace)
+        self.display.__exit__(kind, error, trace)
 
     def start(self, run: Run, trackers: Trackers) -> None:
         """Show what the run has come to."""

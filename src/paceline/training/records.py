@@ -14,6 +14,7 @@ from paceline.models.loaded import Loaded
 from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
 from paceline.models.rope import rope_by_length
+from paceline.reports.format import percent_interval
 from paceline.training.evaluation import AccuracyEvaluator, AccuracyResult
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import service_calls
@@ -129,8 +130,9 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], check
 def first_look(config: Config, results: Sequence[EvalResult]) -> list[str]:
     """Say what the first evaluation found, and whether so much is right that completions of a prompt will differ.
 
-    Where every prompt is right with probability p, all G completions of one are right or all are wrong with p^G +
-    (1 - p)^G; where prompts differ, which that function of p is convex in, it is more.
+    The share p is the one within the accuracy's 95 % interval at which most groups differ. Where every prompt is right
+    with probability p, all G completions of one are right or all are wrong with p^G + (1 - p)^G; where prompts differ,
+    which that function of p is convex in, it is more.
     """
     sentences = []
     for one in results:
@@ -140,7 +142,9 @@ def first_look(config: Config, results: Sequence[EvalResult]) -> list[str]:
         if config.rewards.names != (config.evaluation.eval_reward_func,):
             continue  # another reward may differ where the verdict does not
         right, size, found = one.accuracy.value, config.sampling.num_generations, one.verdicts()
-        equal = right**size + (1 - right) ** size
+        # the end of the interval at which most groups differ: few tasks do not say that none will
+        likely = min(max(1 / 2, one.accuracy.low), one.accuracy.high)
+        equal = likely**size + (1 - likely) ** size
         if equal < MANY_EQUAL:
             continue
         helps = (
@@ -150,9 +154,11 @@ def first_look(config: Config, results: Sequence[EvalResult]) -> list[str]:
             helps.insert(0, "a greater --max-completion-length")
         if right < 1 / 2 and found["no_answer"] > found["completions"] / 2:
             helps.insert(0, "a reward or system message for the format that the model writes")
+        how = "greedy ones" if config.evaluation.eval_temperature == 0 else "those"
         sentences.append(
-            f"at {100 * right:.1f} % right, at least {100 * equal:.0f} % of the groups of {size} completions will have "
-            f"equal rewards and teach nothing; what helps: {', '.join(helps)}, more --num-generations"
+            f"with {percent_interval(one.accuracy)} right, at least {int(100 * equal)} % of the groups of {size} "
+            "completions will have equal rewards and teach nothing, if sampled answers are right as often as "
+            f"{how}; what helps: {', '.join(helps)}, more --num-generations"
         )
     return sentences
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +11,8 @@ from typing import Self
 
 from rich.console import Console
 
+from paceline.checkpoints.endings import ending_of, write_ending
+from paceline.checkpoints.existing_runs import holds_work
 from paceline.checkpoints.finding import (
     Checkpoint,
     free_name,
@@ -26,7 +28,7 @@ from paceline.config.building import build_config
 from paceline.config.changing import plain_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
 from paceline.data.lengths import length_histogram
-from paceline.errors import ProcessLost, StorageError
+from paceline.errors import PacelineError, ProcessLost, StorageError
 from paceline.metrics.definitions import Record
 from paceline.models.places import FINAL
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
@@ -34,7 +36,7 @@ from paceline.reports.trackers.opening import open_trackers
 from paceline.rewards.judges.own_service import end_services
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import GraceOver, StopRequest
-from paceline.runtime.watchdog import Watchdog
+from paceline.runtime.watchdog import Watchdog, end_process
 from paceline.training.backend import BackendFactory, in_this_process, make_task_sampler
 from paceline.training.card import card_facts, write_card
 from paceline.training.guards import Guards
@@ -61,7 +63,9 @@ class RunSession:
 
     run: Run
 
-    def __init__(self, request: RunRequest, inputs: RunInputs) -> None:
+    def __init__(self, request: RunRequest, inputs: RunInputs, voice: Voice = COMMAND_LINE_VOICE) -> None:
+        """`voice`: how the door speaks, on the console and of the end in the run directory."""
+        self._voice = voice
         self.config, self.inputs, self.output_dir = request.config, inputs, request.output_dir
         self._shown = request.shown
         self.checkpoint: Checkpoint | None = None
@@ -117,11 +121,35 @@ class RunSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._closing.__exit__(kind, error, trace)
+        """Write down how the attempt ended, in the directory and on its page; then close everything."""
+        try:
+            if self._run_dir is not None:
+                self._record_end(error)
+                if error is not None or self.interrupt is not None:
+                    draw_page(self.output_dir)
+        finally:
+            self._closing.__exit__(kind, error, trace)
 
-    def command_line(self, console: Console, voice: Voice) -> CommandLine:
+    def _record_end(self, error: BaseException | None) -> None:
+        said = error.reworded(self._voice.reword) if isinstance(error, PacelineError) else error
+        ending = ending_of(
+            said,
+            step=self.run.state.step if hasattr(self, "run") else self.done,
+            resume=self._voice.resume(self._shown) if holds_work(self.output_dir) else "start it again",
+            interrupt=self.interrupt,
+            signal=self.signal,
+        )
+        with suppress(StorageError):  # a full disk: what ended the run is what is raised
+            write_ending(self.output_dir, ending)
+
+    def _end_at_once(self, error: BaseException) -> None:
+        """End a process whose main thread is stuck; what it hangs in keeps no file of the run from being written."""
+        self._record_end(error)
+        end_process(error)
+
+    def command_line(self, console: Console) -> CommandLine:
         """Return the observer that shows this run on a console."""
-        total, done = self.inputs.total_steps, self.done
+        total, done, reword = self.inputs.total_steps, self.done, self._voice.reword
         return CommandLine(
             console,
             self.config,
@@ -129,7 +157,7 @@ class RunSession:
             name=str(self._shown),
             total_steps=total,
             done=done,
-            reword=voice.reword,
+            reword=reword,
         )
 
     def start(
@@ -158,9 +186,10 @@ class RunSession:
         refuse_small_disk(self.output_dir, needed=needed)
         # a new run directory is made last: weights that cannot be loaded leave nothing behind
         run_dir = self._run_dir or closing.enter_context(RunDir.create(self.output_dir, to_yaml(config)))
+        self._run_dir = run_dir
         if _gets_signals():
             stuck = self.output_dir / "stuck" / f"{datetime.now():%Y%m%d-%H%M%S}"
-            closing.enter_context(Watchdog(stuck, limit=config.loop.step_timeout))
+            closing.enter_context(Watchdog(stuck, limit=config.loop.step_timeout, force=self._end_at_once))
         write_identity(run_dir, self._identity, self._change, config, inputs, step=self.done)
         trackers = open_trackers(
             config.loop.report_to,
@@ -336,15 +365,14 @@ def train(
     restarts, most = 0, cluster.max_restarts if cluster.cluster else 0
     while True:
         try:
-            with RunSession(request, inputs) as session:
-                observer = session.command_line(console, voice)
+            with RunSession(request, inputs, voice) as session:
+                observer = session.command_line(console)
                 run = session.start(make_backend, observer, opening=opening_sentences(inputs))
                 with observer:
                     interrupt = session.run_steps()
                 if interrupt is None:
                     session.finish(console)
                 else:
-                    observer.report.write()
                     observer.notify(f"{interrupt} after step {run.state.step}; to go on: {remedy}")
                 return interrupt is None
         except ProcessLost as lost:

@@ -48,7 +48,7 @@ def write_synthetic_run(
             evaluated[step] = _evaluate(run, step, 100, tasks)
     if finished:
         run.write_summary(_summary(run, evaluated))
-    run.close()
+        run.close()  # of another the writer lives on
     return run
 
 

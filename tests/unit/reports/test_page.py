@@ -3,15 +3,18 @@
 import doctest
 import importlib
 import json
+import os
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
 
+from paceline.checkpoints.endings import ending_of, write_ending
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.report import compare
-from paceline.errors import CheckpointError
+from paceline.errors import CheckpointError, RewardError
 from paceline.reports.page.accounting import dropped_counts, time_split, total_seconds
 from paceline.reports.page.figures import (
     Band,
@@ -31,7 +34,7 @@ from paceline.reports.page.outcome import fates, outcome, pairs
 from paceline.reports.page.reading import read_run
 from paceline.reports.page.samples import distinctive, is_right, training_pairs
 from paceline.reports.page.series import MAX_POINTS, Series, metric, smoothed
-from tests.unit.reports.synthetic_run import SET, write_synthetic_run
+from tests.unit.reports.synthetic_run import CONFIG, SET, write_synthetic_run
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 
@@ -153,7 +156,7 @@ def test_a_run_that_still_runs_has_a_page_at_every_step(tmp_path, steps):
     write_synthetic_run(tmp_path / "run", steps=steps, finished=False, eval_every=5, tasks=20, prompts=2)
     page = write_report(tmp_path / "run").read_text()
     outline(page)
-    assert f"not finished, step {steps} of 100" in page
+    assert f"running, step {steps} of 100" in page
     assert ("No step has finished yet" in page) == (steps == 0)
 
 
@@ -252,13 +255,13 @@ def test_what_was_dropped_is_counted_over_all_steps(tmp_path):
 
 
 def test_comparing_runs_gives_one_aligned_line_each(finished, tmp_path):
-    RunDir.create(tmp_path / "a-new-run", "")
+    RunDir.create(tmp_path / "a-new-run", CONFIG)
     header, first, second = compare([finished, tmp_path / "a-new-run"]).splitlines()
     assert header.split()[:3] == ["run", "before", "after"]
     assert len({len(header), len(first), len(second)}) == 1
     found = outcome(read_run(finished))
     assert first.startswith(f"plums      {100 * found.before.value:.1f} %  {100 * found.after.value:.1f} %  ")
-    assert second.split() == ["a-new-run", "-", "-", "-", "0.0"]
+    assert second.split() == ["a-new-run", "-", "-", "-", "-", "0.0"]
 
 
 def test_a_scale_maps_the_ends_to_the_ends_and_the_geometric_mean_of_a_log_axis_to_its_middle():
@@ -390,3 +393,30 @@ def test_the_set_name_of_held_out_completions_survives_its_file_name(tmp_path):
     run.write_eval_completions("data/my set-step-1.jsonl:test", 0, [])
     run.write_eval_completions(SET, 12, [])
     assert set(read_run(run.path).completion_files) == {("data/my set-step-1.jsonl:test", 0), (SET, 12)}
+
+
+def test_a_run_that_failed_says_how_at_the_head_of_its_page(tmp_path):
+    run = write_synthetic_run(tmp_path / "run", steps=7, finished=False, eval_every=5, tasks=20, prompts=2)
+    trace = "Traceback (most recent call last):\n  File <reward>"
+    error = RewardError(f"'flaky' raised <b>RuntimeError</b>\n{trace}")
+    write_ending(run.path, replace(ending_of(error, step=7, resume="`paceline train --resume run`"), time=0.0))
+    page = write_report(run.path).read_text()  # the attempt draws it, with its lock
+    run.close()
+    assert page == write_report(run.path).read_text()
+    assert '<span class="state broken">failed, step 7 of 100</span>' in page
+    assert "<p>&#x27;flaky&#x27; raised &lt;b&gt;RuntimeError&lt;/b&gt;</p>" in page
+    facts = "1970-01-01 00:00:00 UTC, after step 7, exit status 2; to go on: paceline train --resume run"
+    assert f'<p class="note">{facts}</p>' in page
+    assert "File &lt;reward&gt;" in page
+    assert 'id="written"' not in page
+
+
+def test_a_run_that_was_killed_does_not_look_as_if_it_went_on(tmp_path):
+    run = write_synthetic_run(tmp_path / "run", steps=2, finished=False, eval_every=5, tasks=20, prompts=2)
+    assert "broken off" not in write_report(run.path).read_text()
+    run.close()
+    page = write_report(run.path).read_text()
+    assert "broken off, step 2 of 100" in page
+    assert f"process {os.getpid()} on host" in page
+    (run.path / ".lock").unlink()
+    assert "this is a copy" in write_report(run.path).read_text()

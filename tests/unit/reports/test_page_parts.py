@@ -171,3 +171,25 @@ def test_the_time_of_each_step_is_stacked_by_what_it_went_to(tmp_path):
         ("update", 3, (1.0, 2.0)),
         ("other", 4, (0.5, 0.5)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "2 tokens trained on"),
+        ({"is_updated": False}, "2 tokens sampled"),  # the run failed in this step
+        ({"dropped": "zero_deviation"}, "2 tokens sampled"),
+        ({"advantage": 0.0}, "2 tokens sampled"),
+        ({"advantage": None, "is_updated": None}, "2 tokens sampled"),  # held-out
+    ],
+)
+def test_tokens_are_trained_on_only_where_they_have_a_gradient(changes, words):
+    answer = [{"role": "user", "content": "lower"}]
+    turn = {"message": {"role": "assistant", "content": "5"}, "sampled": 2, "observed": 1, "answer": answer}
+    turn |= {"malformed": None, "prompt_ids": None, "seconds": 0.0, "reward": None}
+    episode = {"environment": "guess", "turns": [turn], "end": "done", "failure": None, "notes": []}
+    record = {"completion": "5", "prompt": "", "advantage": 1.0, "is_updated": True, "episode": episode, **changes}
+    shown = card(record, "sample 0", "accuracy")
+    assert f"turn 1, {words}" in shown
+    assert '<b class="who">model</b>' in shown
+    assert '<b class="who">user</b>' in shown

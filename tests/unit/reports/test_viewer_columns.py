@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.reports.viewer import columns, serving, suspicion
-from paceline.reports.viewer.columns import PREVIEW, RunPart, columns_of, grouped, preview
+from paceline.reports.viewer.columns import PREVIEW, RunPart, columns_of, grouped, preview, talks_of
 from paceline.reports.viewer.documents import REASONS, index_of
 from paceline.reports.viewer.suspicion import NAMES, length_outliers, marks, steps_unearned, well_paid
 from tests.unit.reports.viewed_runs import paid, rollout
@@ -130,3 +130,26 @@ def test_a_length_is_an_outlier_only_far_from_the_median_of_many():
 def test_held_out_completions_are_not_asked():
     found = columns_of(replace(part(), set_name="held"), [rollout(1, 0, "again " * 40)], 0)
     assert rules(found) == [set()]
+
+
+def test_conversations_have_outcome_turns_failed_calls_and_seconds_and_other_completions_none():
+    turns = [{"failed_calls": 2, "seconds": 0.5}, {"failed_calls": 0, "seconds": 1.0}]
+    records = [
+        rollout(1, 0, "a", episode={"turns": turns, "end": "done"}),
+        rollout(1, 1, "b", episode={"turns": turns[:1], "end": "timed_out"}),
+        rollout(1, 2, "c"),
+    ]
+    assert talks_of([made(*records)]) == {
+        "outcome": [0, 1, -1],
+        "outcome_words": ["ended by its environment", "its environment took too long"],
+        "turns": [2, 1, 0],
+        "failed_calls": [2, 2, 0],
+        "seconds": [1.5, 0.5, 0.0],
+    }
+    assert talks_of([made(rollout(1, 0, "c"))]) is None
+
+
+def test_a_step_is_trained_on_once_its_update_is_made():
+    parts = [made(rollout(1, 0, "a"), step=step) for step in (1, 2)]
+    found = index_of(parts, [0, 0], updated={1})
+    assert [one["updated"] for one in found["parts"]] == [True, False]

@@ -12,8 +12,10 @@ from urllib.request import urlopen
 
 import pytest
 
+from paceline.checkpoints.endings import ending_of, write_ending
+from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.errors import CheckpointError, ConfigError
+from paceline.errors import CheckpointError, ConfigError, TrainingError
 from paceline.reports.viewer.documents import Documents
 from paceline.reports.viewer.serving import ASSETS, SCRIPTS, PageServer, answer, asset, export, page
 from tests.unit.reports.viewed_runs import HOSTILE, hostile_run, loaded, paid, rollout, write_run
@@ -225,3 +227,15 @@ def test_wrong_words_are_refused_in_one_sentence(run, capsys, words, sentence):
     said = capsys.readouterr().err
     assert sentence in said
     assert len(said.splitlines()) == 1
+
+
+def test_the_index_says_how_a_run_ended_that_did_not_finish(tmp_path):
+    path = write_run(tmp_path / "run", {1: [rollout(0, 0, "5")]}).path
+    with RunDir.open(path):
+        documents = Documents(path)
+        before = documents.get("state")
+        assert documents.get("index")["ending"] is None
+    write_ending(path, ending_of(TrainingError("the loss is nan"), step=1, resume="`paceline train --resume run`"))
+    assert documents.get("state")["version"] != before["version"]
+    ending = documents.get("index")["ending"]
+    assert [ending[name] for name in ("sentence", "status", "step", "traceback")] == ["the loss is nan", 1, 1, None]

@@ -261,31 +261,28 @@ def test_two_models_that_were_graded_on_no_common_task_are_not_compared():
 
 
 @pytest.mark.parametrize(
-    ("right", "options", "said"),
+    ("right", "tasks", "options", "said"),
     [
-        # 0.1^4 + 0.9^4 = 0.656
-        (
-            1,
-            {},
-            "at 10.0 % right, at least 66 % of the groups of 4 completions will have equal rewards and teach nothing",
-        ),
-        (1, {"num_generations": 8}, None),  # 0.9^8 = 0.430
-        (
-            9,
-            {},
-            "at 90.0 % right, at least 66 % of the groups of 4 completions will have equal rewards and teach nothing",
-        ),
-        (1, {"reward_funcs": "accuracy format"}, None),  # another function may tell completions apart
+        # Wilson's interval of 5 in 100 ends at 11.2 %: 0.888^4 = 0.622
+        (5, 100, {}, "with 5.0 % [2.2, 11.2] right, at least 62 % of the groups of 4 completions"),
+        (95, 100, {}, "with 95.0 % [88.8, 97.8] right, at least 62 % of the groups of 4 completions"),
+        # 0 of 100 ends at 3.7 %: never all groups
+        (0, 100, {}, "with 0.0 % [0.0, 3.7] right, at least 86 % of the groups of 4 completions"),
+        (0, 42, {"num_generations": 8}, None),  # 0.916^8 = 0.496
+        (0, 3, {}, None),
+        (5, 100, {"num_generations": 8}, None),  # 0.888^8 = 0.387
+        (5, 100, {"reward_funcs": "accuracy format"}, None),  # another function may tell completions apart
     ],
 )
-def test_the_first_evaluation_says_how_many_groups_will_teach_nothing_and_what_would_help(right, options, said):
+def test_the_first_evaluation_says_how_many_groups_will_teach_nothing_and_what_would_help(right, tasks, options, said):
     given = {"model": "m", "dataset": "d", "num_generations": 4, **options}
     if "reward_funcs" in given:
         given["reward_funcs"] = given["reward_funcs"].split()
-    found = measure(*[("right",)] * right, *[("wrong",)] * (10 - right))
+    found = measure(*[("right",)] * right, *[("wrong",)] * (tasks - right))
     first, *others = first_look(build_config(given), [found])
-    assert first.startswith(f"a:test: of 10 completions: {right} right, ")
+    assert first.startswith(f"a:test: of {tasks} completions: {right} right, ")
     assert first.endswith("0 cut at --max-completion-length")
-    assert [one.partition(";")[0] for one in others] == ([] if said is None else [said])
+    rest = "will have equal rewards and teach nothing, if sampled answers are right as often as greedy ones"
+    assert [one.partition(";")[0] for one in others] == ([] if said is None else [f"{said} {rest}"])
     if said is not None:
-        assert ("harder tasks" in others[0], "easier tasks" in others[0]) == (right == 9, right == 1)
+        assert ("harder tasks" in others[0], "easier tasks" in others[0]) == (right > tasks / 2, right < tasks / 2)

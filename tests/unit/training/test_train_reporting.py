@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import CheckpointError, ProcessLost
+from paceline.errors import CheckpointError
 from paceline.training.observing import RunningReport
 
 
@@ -36,18 +36,6 @@ def test_a_page_is_there_after_the_first_step_and_then_every_half_minute():
 def test_a_page_that_takes_long_is_written_so_seldom_that_it_takes_a_hundredth_of_the_run():
     # 2 s each: the next is due 200 s after the end of the one before
     assert Scene(cost=2.0).refreshed_at(100, 140, 301.9, 302, 400, 504) == [100, 302, 504]
-
-
-def test_an_error_leaves_a_page_and_an_interrupt_a_lost_process_or_an_end_does_not():
-    for ending, pages in ((ValueError, 1), (KeyboardInterrupt, 0), (ProcessLost, 0)):
-        scene = Scene()
-        with pytest.raises(ending), scene.report:
-            raise ending
-        assert len(scene.pages) == pages
-    scene = Scene()
-    with scene.report:
-        pass
-    assert scene.pages == []
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ from paceline.training.session import RunSession
 from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.training.setup.named_code import allow_named_code
 from paceline.training.setup.run_inputs import RunInputs
-from paceline.training.setup.run_request import RunRequest
+from paceline.training.setup.run_request import RunRequest, Voice
 from paceline.training.trainer import updates_per_step
 from paceline.workers.backend import WorkerBackend
 
@@ -56,6 +56,8 @@ LOGGER = logging.getLogger(__name__)
 
 MAY_CHANGE = frozenset(option.name for option in options()) - {"model"}
 """A resumed run takes other arguments and other rows, which it says and notes, but trains no other model."""
+
+VOICE = Voice(resume=lambda _: "train(resume_from_checkpoint=True)", reword=in_field_names)
 
 
 def run_training(
@@ -72,7 +74,7 @@ def run_training(
         config=job.config, output_dir=job.output_dir, named=named, base=job.base, resume=resume, override=MAY_CHANGE
     )
     allow_named_code(job.config, None, {}, output_dir=job.output_dir)
-    with RunSession(request, job.inputs) as session:
+    with RunSession(request, job.inputs, VOICE) as session:
         drop_stale_names(job.output_dir)
         observer.restore(session.checkpoint)
         try:
@@ -89,10 +91,10 @@ def run_training(
                 interrupt, how = session.signal, "; ".join(over.args)
             if interrupt is None:
                 return observer.finish(session, seconds=time.perf_counter() - started)
-            notify(run, [f"{how}; train(resume_from_checkpoint=True) goes on"])
+            notify(run, [f"{how}; {VOICE.resume(job.output_dir)} goes on"])
             if interrupt == signal.SIGTERM.name:
                 raise SystemExit(128 + signal.SIGTERM)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(how)
         finally:
             observer.stop()
 

@@ -21,8 +21,11 @@ ENDS: Mapping[str, str] = {
 """Why an episode ended, in the words of a page."""
 
 
-def conversation(episode: Record) -> str:
-    """Draw the turns of an episode, as `rollout_record` has it, in order."""
+def conversation(episode: Record, *, is_trained: bool) -> str:
+    """Draw the turns of an episode, as `rollout_record` has it, in order.
+
+    `is_trained`: the tokens that were sampled have a gradient.
+    """
     bubbles = ""
     for number, turn in enumerate(episode["turns"], 1):
         message: Record = turn["message"]
@@ -31,20 +34,28 @@ def conversation(episode: Record) -> str:
         body += "".join(_call(one) for one in calls)
         if turn["malformed"] is not None:
             body += f'<p class="fault">a call that could not be read: {escape(str(turn["malformed"]))}</p>'
-        facts = [f"turn {number}", f"{count(turn['sampled'], 'token')} trained on"]
+        facts = [f"turn {number}", f"{count(turn['sampled'], 'token')} {'trained on' if is_trained else 'sampled'}"]
         if turn["prompt_ids"] is not None:
             facts.append("in a context of its own")
-        bubbles += f'<div class="bubble model">{body}<small>{escape(", ".join(facts))}</small></div>'
+        bubbles += (
+            f'<div class="bubble model"><b class="who">model</b>{body}<small>{escape(", ".join(facts))}</small></div>'
+        )
         said = [f"{count(turn['observed'], 'token')} read"] if turn["observed"] else []
         said += [f"{turn['seconds']:.2g} s"] if turn["seconds"] else []
         said += [f"reward {short(turn['reward'])}"] if turn["reward"] is not None else []
         answers = "".join(_answer(one) for one in turn["answer"])
         if answers or turn["reward"] is not None:
             about = f"<small>{escape(', '.join(said))}</small>" if said else ""
-            bubbles += f'<div class="bubble environment">{answers}{about}</div>'
+            bubbles += f'<div class="bubble environment"><b class="who">{who(turn)}</b>{answers}{about}</div>'
     if episode["failure"] is not None:
         bubbles += f'<p class="fault">{escape(str(episode["failure"]))}</p>'
     return f'<div class="conversation">{bubbles}</div>'
+
+
+def who(turn: Record) -> str:
+    """Return who answers the model in a turn: tools, a user whom the environment plays, or the environment itself."""
+    roles = {str(message["role"]) for message in turn["answer"]}
+    return {"tool": "tools", "user": "user"}.get("".join(roles), "environment")
 
 
 def conversation_facts(episode: Record) -> list[str]:

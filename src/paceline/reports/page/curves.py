@@ -11,7 +11,7 @@ from paceline.reports.page.outcome import evaluations, set_names
 from paceline.reports.page.reading import RunRecord, value_at
 from paceline.reports.page.series import Series, bin_size, metric, scaled, smoothed
 
-_HERO_SIZES = ((1040, 300), (340, 210))
+HERO_SIZES = ((1040, 300), (340, 210))
 _HALF_SIZES = ((508, 230), (340, 190))
 
 
@@ -42,10 +42,10 @@ def learning(run: RunRecord) -> str:
     shown = ""
     # One measurement is in the headline already; a chart begins with two.
     if len({one["step"] for one in run.evals}) > 1:
-        shown += figure(_accuracy_chart(run), _HERO_SIZES)
+        shown += figure(_accuracy_chart(run), HERO_SIZES)
     unit = "mean per completion"
     if run.metrics:
-        shown += figure(metric_chart(run, "reward_mean", title="Training reward", unit=unit), _HERO_SIZES)
+        shown += figure(metric_chart(run, "reward_mean", title="Training reward", unit=unit), HERO_SIZES)
     else:
         shown += '<p class="note">No step has finished yet.</p>'
     names = run.reward_functions
@@ -203,7 +203,7 @@ def time(run: RunRecord) -> str:
     if run.metrics:
         line = ChartLine(label="each step", series=metric(run.metrics, "clock", "tokens_per_second"))
         chart = Chart(title="Generation speed", unit="tokens per second", lines=(line,), from_zero=True)
-        speed, each = figure(chart, _HALF_SIZES), figure(time_chart(run), _HERO_SIZES)
+        speed, each = figure(chart, _HALF_SIZES), figure(time_chart(run), HERO_SIZES)
     return f'{drawing}<div class="two"><div>{table}</div>{speed}</div>{each}'
 
 

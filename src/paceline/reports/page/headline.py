@@ -3,11 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from fractions import Fraction
 from html import escape
 
 from paceline.data.extraction.answers import final_answer
 from paceline.data.extraction.thinking import prefills_think, visible_text
+from paceline.errors import INTERRUPTED
 from paceline.metrics.comparisons import level_of_best, probability
 from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
@@ -100,9 +102,11 @@ def headline(run: RunRecord) -> str:
     """Name and state of the run, its verdict, before and after, and its size."""
     name, last = escape(run.path.resolve().name), run.metrics[-1]["step"] if run.metrics else 0
     planned = f" of {run.config['max_steps']}" if run.config.get("max_steps") else ""
-    state = f'<span class="state">not finished, step {escape(f"{last}{planned}")}</span>'
-    if run.summary is not None and run.summary.get("finished") is True:
+    if run.has_finished:
         state = '<span class="state done">finished</span>'
+    else:
+        word, style = ("running", "") if run.broken_off is None else (_end_word(run), " broken")
+        state = f'<span class="state{style}">{word}, step {escape(f"{last}{planned}")}</span>'
     identity = " &middot; ".join(
         f"{escape(key)} <b>{escape(str(run.config[key]))}</b>" for key in ("model", "dataset") if key in run.config
     )
@@ -127,8 +131,31 @@ def headline(run: RunRecord) -> str:
     )
     return (
         f'<header class="top"><div class="name"><h1>{name}</h1>{state}</div>'
-        f'<p class="identity">{identity}</p>{verdict}{shown}<dl class="facts">{facts}</dl></header>'
+        f'<p class="identity">{identity}</p>{ending_band(run)}{verdict}{shown}<dl class="facts">{facts}</dl></header>'
     )
+
+
+def _end_word(run: RunRecord) -> str:
+    if run.ending is None or run.ending.is_finished:
+        return "broken off"
+    return "interrupted" if run.ending.status == INTERRUPTED else "failed"
+
+
+def ending_band(run: RunRecord) -> str:
+    """How a run that did not finish ended, when, with which exit status, and how it goes on; else nothing."""
+    sentence, ending = run.broken_off, run.ending
+    if sentence is None:
+        return ""
+    if ending is None or ending.is_finished:
+        return f'<div class="ended"><p>{escape(sentence)}.</p></div>'
+    when = f"{datetime.fromtimestamp(ending.time, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    facts = f"{when}, after step {ending.step:,}, exit status {ending.status}"
+    if ending.resume is not None:
+        facts += f"; to go on: {ending.resume.strip('`')}"
+    trace = ""
+    if ending.traceback is not None:
+        trace = f'<details><summary>where</summary><pre tabindex="0">\n{escape(ending.traceback)}</pre></details>'
+    return f'<div class="ended"><p>{escape(sentence)}</p><p class="note">{escape(facts)}</p>{trace}</div>'
 
 
 def _before_and_after(found: AccuracyGain) -> str:

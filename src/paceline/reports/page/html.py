@@ -110,7 +110,7 @@ def as_list(lines: Iterable[Line]) -> str:
 
 
 # Shown by the script, without which they would do nothing.
-_TOOLS = (
+TOOLS = (
     '<div class="tools" role="group" aria-label="Charts" hidden><div id="zooming">'
     '<button type="button" id="reset" disabled>Show all steps</button><output id="range"></output>'
     '<span id="how">Drag over a chart to zoom into these steps in all of them; double click or Escape shows all. '
@@ -155,7 +155,13 @@ def render(run: RunRecord) -> str:
     name = escape(run.path.resolve().name)
     version = f" {escape(str(run.config['paceline_version']))}" if "paceline_version" in run.config else ""
     # the script says when it was drawn, by the file's own time: the records have none
-    when = "" if run.summary is not None else '<span id="written"></span>'
+    when = "" if run.has_finished or run.broken_off is not None else '<span id="written"></span>'
+    footer = f"Drawn from the files of {name} by Paceline{version}.{when}"
+    return document(f"{name} &middot; Paceline", f"{headline(run)}{TOOLS}<main>{main}</main>", footer)
+
+
+def document(title: str, body: str, footer: str) -> str:
+    """A page around its content, all of which is HTML already, with the style and the script of charts."""
     folder = files("paceline.reports.page")
     style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     # Only this very script may run and nothing may be fetched, whatever text a model managed to put on the page.
@@ -166,8 +172,7 @@ def render(run: RunRecord) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{name} &middot; Paceline</title>\n<style>{style}</style>\n</head>\n"
-        f"<body>\n{headline(run)}{_TOOLS}<main>{main}</main>\n"
-        f'<footer class="colophon">Drawn from the files of {name} by Paceline{version}.{when}</footer>\n'
+        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n"
+        f'<body>\n{body}\n<footer class="colophon">{footer}</footer>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )

@@ -204,4 +204,4 @@ tools.hidden = false;
 document.getElementById("zooming").hidden = !charts.length;
 if (charts.length) zoom(steps[0], steps[steps.length - 1]);
 const written = document.getElementById("written");
-if (written) written.textContent = ` Written ${document.lastModified}; while the run goes on it is written again, so load it anew.`;
+if (written) written.textContent = ` Written ${document.lastModified}; while the run goes on it is written again, so load it anew; paceline report says how it ended if it was killed.`;

@@ -10,7 +10,8 @@ from urllib.parse import unquote
 
 import yaml
 
-from paceline.checkpoints.existing_runs import is_run, refuse_links
+from paceline.checkpoints.endings import Ending, read_ending
+from paceline.checkpoints.existing_runs import is_being_written, is_run, last_writer, refuse_links
 from paceline.checkpoints.run_directory import file_of_set
 from paceline.errors import CheckpointError
 from paceline.metrics.definitions import Record
@@ -27,7 +28,13 @@ class RunRecord:
     metrics: tuple[Record, ...]
     evals: tuple[Record, ...]
     summary: Record | None
-    """None until the run has ended."""
+    """None until the run has finished."""
+    ending: Ending | None
+    """How the last attempt ended; None while it goes on, and where it could not write it."""
+    is_running: bool
+    """A process that writes here lives."""
+    writer: str | None
+    """The process that wrote here last; None in a copy."""
     config: Record
     config_text: str
     rollout_files: dict[int, Path]
@@ -36,6 +43,29 @@ class RunRecord:
     """Held-out completions by set and step."""
     unreadable_lines: int
     """Lines that are no record of their file: shown in the report, never guessed at."""
+
+    @property
+    def has_finished(self) -> bool:
+        """Return True if the run came to its regular end."""
+        is_summed_up = self.summary is not None and self.summary.get("finished") is True
+        return is_summed_up and (self.ending is None or self.ending.is_finished)
+
+    @property
+    def broken_off(self) -> str | None:
+        """Return how a run ended that did not finish, in a sentence; None of one that goes on or has finished."""
+        if self.has_finished:
+            return None
+        # before the lock: an attempt draws its last page while it still holds it
+        if self.ending is not None and not self.ending.is_finished:
+            return self.ending.sentence
+        if self.is_running:
+            return None
+        if self.writer is None:
+            return "this is a copy, and holds no word on how the run ended: it was killed, or it went on elsewhere"
+        return (
+            f"{self.writer} wrote here last and holds the lock no more, and it did not write how it ended: it was "
+            "killed, as by a lack of memory, or its machine went down"
+        )
 
     @property
     def grader(self) -> str:
@@ -76,6 +106,9 @@ def read_run(path: Path) -> RunRecord:
         metrics=metrics,
         evals=evals,
         summary=summaries[0] if summaries else None,
+        ending=read_ending(path),
+        is_running=is_being_written(path),
+        writer=last_writer(path),
         config=config if isinstance(config, dict) else {},
         config_text=config_text,
         rollout_files=dict(sorted((int(match[1]), file) for file, match in rollouts if match)),

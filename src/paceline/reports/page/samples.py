@@ -186,7 +186,12 @@ def _shared_start(texts: Sequence[str]) -> str:
 
 def _rollouts(run: RunRecord, *steps: int) -> list[Record]:
     needed = ("task_id", "prompt", "completion")
-    return [record for step in steps for record in read_lines(run.rollout_files[step], needed)[0]]
+    updated = {record["step"] for record in run.metrics if value_at(record, "updates")}
+    return [
+        {**record, "is_updated": step in updated}
+        for step in steps
+        for record in read_lines(run.rollout_files[step], needed)[0]
+    ]
 
 
 def by_task(records: Iterable[Record]) -> list[list[Record]]:
@@ -234,12 +239,23 @@ def card(record: Record, heading: str, grader: str, prompt: str = "") -> str:
     if left_out > 0:
         text = f"{text[:LONGEST_HALF]}\n[... {left_out:,} characters ...]\n{text[-LONGEST_HALF:]}"
     body = escape(text) if text.strip() else '<em class="blank">(empty)</em>'
-    shown = conversation(record["episode"]) if "episode" in record else f'<pre tabindex="0">\n{body}</pre>'
+    shown = (
+        conversation(record["episode"], is_trained=is_trained(record))
+        if "episode" in record
+        else f'<pre tabindex="0">\n{body}</pre>'
+    )
     facts = "".join(f"<span>{escape(fact)}</span>" for fact in _facts(record))
     return (
         f'<section class="card {style}"><header><h4>{escape(heading)}</h4><span class="pill">{words}</span></header>'
         f"{prompt}{shown}<footer>{facts}</footer></section>"
     )
+
+
+def is_trained(record: Record) -> bool:
+    """Return True if the tokens that were sampled have a gradient: not held-out ones, nor those of a group without
+    signal, of a completion that was dropped, or of a step whose update has not been made."""
+    is_dropped, is_updated = record.get("dropped") is not None, record.get("is_updated") is True
+    return is_updated and not is_dropped and bool(value_at(record, "advantage"))
 
 
 def _facts(record: Record) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.metrics.definitions import Record
+from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import RunRecord, value_at
 
 TRAINING = "training"
@@ -75,6 +76,14 @@ class CompletionColumns:
     previews: tuple[str, ...]
     texts: tuple[int, ...]
     """A checksum of each completion without the space around it: equal for equal texts."""
+    turns: tuple[int, ...]
+    """Turns of the model; 0 of what is no conversation."""
+    ends: tuple[str | None, ...]
+    """How a conversation ended, as `EpisodeEnd` has it."""
+    failed_calls: tuple[int, ...]
+    """Tool calls that were answered by an error."""
+    seconds: tuple[float, ...]
+    """Wall seconds that environments took to answer."""
     packed: tuple[float, ...]
     """How much shorter zlib makes a text, as the share that is left; 1.0 for those below `LOOP_CHARACTERS`."""
 
@@ -88,6 +97,7 @@ def columns_of(part: RunPart, records: Sequence[Record], unreadable: int) -> Com
     """The columns of records that have the `REQUIRED` keys."""
     groups = grouped(records)
     names = dict.fromkeys(name for record in records for name in rewards_of(record))
+    episodes = [episode_of(record) for record in records]
     texts = [str(record["completion"]).strip().encode("utf-8", "replace") for record in records]
     return CompletionColumns(
         part=part,
@@ -104,6 +114,10 @@ def columns_of(part: RunPart, records: Sequence[Record], unreadable: int) -> Com
         dropped=tuple(None if record.get("dropped") is None else str(record["dropped"]) for record in records),
         previews=tuple(preview(str(record["completion"])) for record in records),
         texts=tuple(zlib.crc32(text) << 32 | zlib.adler32(text) for text in texts),
+        turns=tuple(0 if episode is None else len(episode["turns"]) for episode in episodes),
+        ends=tuple(None if episode is None else str(episode["end"]) for episode in episodes),
+        failed_calls=tuple(int(_sum_of_turns(episode, "failed_calls")) for episode in episodes),
+        seconds=tuple(_sum_of_turns(episode, "seconds") for episode in episodes),
         # level 1: twice as fast as the default, and a loop is short at any level
         packed=tuple(
             len(zlib.compress(text, 1)) / len(text) if len(text) >= LOOP_CHARACTERS else 1.0 for text in texts
@@ -127,6 +141,16 @@ def rewards_of(record: Record) -> Record:
     return rewards if isinstance(rewards, dict) else {GRADE: record["reward"]}
 
 
+def episode_of(record: Record) -> Record | None:
+    """The conversation of a completion, where it is one."""
+    episode = record.get("episode")
+    return episode if isinstance(episode, dict) else None
+
+
+def _sum_of_turns(episode: Record | None, key: str) -> float:
+    return 0.0 if episode is None else sum(value_at(turn, key) or 0.0 for turn in episode["turns"])
+
+
 def answer_of(record: Record) -> str | None:
     """The gold answer, where the dataset has one."""
     return None if record.get("answer") is None else str(record["answer"])
@@ -143,3 +167,19 @@ def preview(text: str) -> str:
     if len(text) <= 4 * PREVIEW and len(line) <= PREVIEW:
         return line
     return f"{line[: PREVIEW - 41]} … {' '.join(end.split())[-38:]}"
+
+
+def talks_of(parts: Sequence[CompletionColumns]) -> dict[str, object] | None:
+    """How conversations went, in columns over all completions; None without any, outcome -1 of other completions."""
+    ends = [end for part in parts for end in part.ends]
+    words = dict.fromkeys(end for end in ends if end is not None)
+    if not words:
+        return None
+    numbers = {word: at for at, word in enumerate(words)}
+    return {
+        "outcome": [-1 if end is None else numbers[end] for end in ends],
+        "outcome_words": [ENDS.get(word, word) for word in words],
+        "turns": [count for part in parts for count in part.turns],
+        "failed_calls": [count for part in parts for count in part.failed_calls],
+        "seconds": [round(value, 3) for part in parts for value in part.seconds],
+    }

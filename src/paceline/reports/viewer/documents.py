@@ -12,9 +12,9 @@ import json
 import re
 import shlex
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from huggingface_hub import try_to_load_from_cache
@@ -26,7 +26,7 @@ from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
 from paceline.models.places import DIRECTORIES, FINAL
 from paceline.reports.page.conversations import ENDS
-from paceline.reports.page.reading import read_lines, read_run
+from paceline.reports.page.reading import read_lines, read_run, value_at
 from paceline.reports.page.samples import distinctive
 from paceline.reports.viewer.columns import (
     GRADE,
@@ -36,6 +36,7 @@ from paceline.reports.viewer.columns import (
     columns_of,
     grouped,
     parts_of,
+    talks_of,
 )
 from paceline.reports.viewer.suspicion import RULES, marks
 
@@ -133,8 +134,11 @@ REASONS: Mapping[str, str] = {
 """Why a completion was dropped, in the words of the page."""
 
 
-def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[str, object]:
-    """What the page lists and filters. `marks` has, of each completion in order, the rules of `RULES` that hold."""
+def index_of(
+    parts: Sequence[CompletionColumns], marks: Sequence[int], updated: Collection[int] = ()
+) -> dict[str, object]:
+    """What the page lists and filters. `marks` has, of each completion in order, the rules of `RULES` that hold;
+    `updated` are the steps whose updates were made."""
     of_groups = [pair for part in parts for pair in zip(part.tasks, part.prompts, strict=True)]
     tasks = {pair: at for at, pair in enumerate(dict.fromkeys(of_groups))}
     # words get numbers from 0 in the order in which they come
@@ -152,6 +156,7 @@ def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[s
                 "step": part.part.step,
                 "groups": len(part.sizes),
                 "rows": len(part.rewards),
+                "updated": part.is_training and part.part.step in updated,
             }
             for part in parts
         ],
@@ -168,6 +173,7 @@ def index_of(parts: Sequence[CompletionColumns], marks: Sequence[int]) -> dict[s
         "finish": [finish_words[word] for word in finish],
         "dropped": [-1 if word is None else dropped_words[word] for word in dropped],
         "marks": list(marks),
+        "talks": talks_of(parts),
         "functions": {
             name: _rounded(
                 value for part in parts for value in part.of_functions.get(name, (None,) * len(part.rewards))
@@ -327,8 +333,9 @@ class Documents:
 
     def _state(self) -> dict[str, object]:
         signatures = [(part.part.key, part.part.signature) for part in self._columns.values()]
-        finished = self._run.summary is not None
-        version = hashlib.sha256(json.dumps([signatures, len(self._run.evals), finished]).encode()).hexdigest()[:16]
+        finished, broken_off = self._run.has_finished, self._run.broken_off
+        files = [signatures, len(self._run.metrics), len(self._run.evals), finished, broken_off]
+        version = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
         return {"version": version, "finished": finished}
 
     def _whole_index(self) -> dict[str, object]:
@@ -336,11 +343,22 @@ class Documents:
         version = str(state["version"])
         if self._index is None or self._index[0] != version:
             columns, judge = list(self._columns.values()), self._run.grader
-            found = index_of(columns, marks(columns, self._run.evals, judge))
+            updated = {record["step"] for record in self._run.metrics if value_at(record, "updates")}
+            found = index_of(columns, marks(columns, self._run.evals, judge), updated)
             found |= {"block": BLOCK, "grader": judge, "run": self._path.resolve().name}
+            found |= {"ending": self._ending()}
             found |= {"run_path": shlex.quote(str(self._path)), **state}
             self._index = version, found, _encoded(found)
         return self._index[1]
+
+    def _ending(self) -> dict[str, object] | None:
+        """How a run that did not finish ended; None of another."""
+        run = self._run
+        if run.broken_off is None:
+            return None
+        ending = None if run.ending is None or run.ending.is_finished else run.ending
+        known = {} if ending is None else asdict(ending)
+        return {"status": None, "step": None, "traceback": None, "resume": None} | known | {"sentence": run.broken_off}
 
     def _tokens(self, columns: CompletionColumns, records: tuple[Record, ...]) -> dict[str, object]:
         if not columns.is_training:

@@ -19,6 +19,12 @@ function fillControls(columns) {
   choices("finish", [["", "any"], ...columns.finish_words.map(plain)]);
   choices("dropped", [["", "any"], ["yes", "trained on"], ["no", "dropped"],
     ...columns.dropped_words.map((word) => [`because ${word}`, word.replaceAll("_", " ")])]);
+  const { talks } = columns;
+  byId("talks").hidden = talks === null;
+  document.body.classList.toggle("talks", talks !== null);
+  choices("outcome", [["", "any"], ...(talks === null ? [] : talks.outcome_words.map(plain))]);
+  const orders = [...byId("order").options].filter(({ value }) => !TALK_ORDERS[value]).map(({ value, textContent }) => [value, textContent]);
+  choices("order", [...orders, ...(talks === null ? [] : Object.entries(TALK_ORDERS).map(([name, { title }]) => [name, title]))]);
   choices("rule", [["", "any"], ["marked", "suspicious by a rule"], ...columns.rules.map(([name]) => plain(name))]);
 }
 
@@ -32,6 +38,9 @@ function wantedRows() {
     finish: byId("finish").value,
     dropped: byId("dropped").value,
     rule: byId("rule").value,
+    outcome: byId("outcome").value,
+    turns: [number("turns-from"), number("turns-to")],
+    failedCalls: number("failed-calls"),
   };
 }
 

@@ -45,7 +45,9 @@ function drawGroup(columns, row, rows, texts, tokens) {
       ? element("pre", { tabindex: 0 }, texts.completions[one - base])
       : tokenText(entries[at], tokens.texts, values[at], { quantity: detail.quantity, most }, point);
     const episode = texts.episodes[one - base];
-    const content = episode === null ? [body] : [conversation(episode), element("details", {}, element("summary", {}, "tokens"), body)];
+    const look = { quantity: detail.quantity, most }, isTrained = isTrainedOn(columns, one);
+    const content = episode === null ? [body] : [
+      conversation(episode, { isTrained, entry: entries[at], values: values[at], texts: tokens.texts, look, onPoint: point }), element("details", {}, element("summary", {}, "tokens"), body)];
     return card(columns, one, one === row, texts.notes[one - base], texts.versions[one - base], content, entries[at]);
   });
   byId("detail").replaceChildren(
@@ -73,12 +75,19 @@ function bar(columns, row, rows) {
     button("Close", "back to the list (Esc)", () => detail.close()));
 }
 
+// a conversation ends as its environment has it, whatever its last turn ended by
+function endOf(columns, row) {
+  const talk = columns.talks;
+  if (talk !== null && talk.outcome[row] >= 0) return talk.outcome_words[talk.outcome[row]];
+  return columns.finish_words[columns.finish[row]] === "length" ? "cut at the greatest length" : "ended by itself";
+}
+
 function card(columns, row, isOwn, notes, version, content, entry) {
   const sample = row - columns.groupStart[columns.group[row]];
   const dropped = columns.dropped[row], rules = rulesOf(columns, row);
   const functions = [...columns.functions].filter(([, values]) => !Number.isNaN(values[row]));
   const facts = [
-    counted(columns.tokens[row], "token"), columns.finish_words[columns.finish[row]] === "length" ? "cut at the greatest length" : "ended by itself",
+    counted(columns.tokens[row], "token"), endOf(columns, row),
     Number.isNaN(columns.advantage[row]) ? "held-out: never trained on" : `advantage ${shown(columns.advantage[row])}`,
     version === null || version === undefined ? null : `weights of update ${version}`,
   ].filter((fact) => fact !== null);

@@ -1,7 +1,7 @@
 "use strict";
 // Which completions are shown, in which order. Pure: columns and wishes in, row numbers out.
 
-// wanted: set, steps [from, to], judge ("" or a function), rewards [from, to], finish, dropped, rule; "" or NaN: any
+// wanted: set, steps [from, to], judge ("" or a function), rewards [from, to], finish, dropped, rule, outcome, turns [from, to], failedCalls (at least); "" or NaN: any
 function matching(columns, wanted) {
   const rows = new Int32Array(columns.count);
   const values = wanted.judge === "" ? columns.reward : columns.functions.get(wanted.judge);
@@ -18,6 +18,7 @@ function matching(columns, wanted) {
     if (finish >= 0 && columns.finish[row] !== finish) continue;
     if (!fitsDropped(columns, row, wanted.dropped)) continue;
     if (wanted.rule !== "" && !fitsRule(columns, row, wanted.rule)) continue;
+    if (!fitsTalk(columns.talks, row, wanted)) continue;
     rows[count++] = row;
   }
   return rows.subarray(0, count);
@@ -28,6 +29,14 @@ function partsThatFit(columns, wanted) {
   return columns.parts.map(
     (part) => (wanted.set === "" || part.set === wanted.set) && !(part.step < from) && !(part.step > to)
   );
+}
+
+// how a conversation went; what is none fits only where nothing is wanted
+function fitsTalk(talks, row, { outcome, turns: [from, to], failedCalls }) {
+  if (outcome === "" && Number.isNaN(from) && Number.isNaN(to) && Number.isNaN(failedCalls)) return true;
+  if (talks === null || talks.outcome[row] < 0) return false;
+  if (outcome !== "" && talks.outcome_words[talks.outcome[row]] !== outcome) return false;
+  return !(talks.turns[row] < from) && !(talks.turns[row] > to) && !(talks.failed_calls[row] < failedCalls);
 }
 
 function fitsDropped(columns, row, dropped) {
@@ -41,6 +50,13 @@ function fitsRule(columns, row, rule) {
   if (rule === "marked") return columns.marks[row] !== 0;
   return (columns.marks[row] & (1 << columns.rules.findIndex(([name]) => name === rule))) !== 0;
 }
+
+// orders by the columns of conversations, the largest first
+const TALK_ORDERS = {
+  failures: { key: "failed_calls", title: "most failed calls first" },
+  turns: { key: "turns", title: "most turns first" },
+  slow: { key: "seconds", title: "slowest environment first" },
+};
 
 // equal ones stay as they are recorded
 function ordered(columns, rows, order) {
@@ -58,6 +74,7 @@ function stepOf(columns, row) {
 function sortKey(columns, row, order) {
   const least = -1e300; // without a number: last
   if (order === "suspicious") return suspicion(columns.marks[row]);
+  if (TALK_ORDERS[order]) return columns.talks === null ? 0 : columns.talks[TALK_ORDERS[order].key][row];
   if (order === "long") return columns.tokens[row];
   if (order === "short") return -columns.tokens[row];
   const value = order === "advantage" ? Math.abs(columns.advantage[row]) : columns.reward[row];

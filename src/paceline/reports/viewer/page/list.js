@@ -64,6 +64,7 @@ function rowElement(at) {
     element("span", { class: "facts" },
       element("b", { class: `pill ${rewardClass(columns, row)}` }, shown(columns.reward[row])),
       element("small", {}, counted(columns.tokens[row], "token"))),
+    talkElement(columns.talks, row),
     element("span", { class: "flags" },
       ...rulesOf(columns, row).slice(0, 2).map(([name]) => element("i", { class: "rule" }, name)),
       dropped ? element("i", { class: "dropped" }, dropped.replaceAll("_", " ")) : null,
@@ -71,6 +72,17 @@ function rowElement(at) {
   );
   made.style.transform = `translateY(${at * ROW_HEIGHT}px)`;
   return made;
+}
+
+// how a conversation went: outcome, turns, failed calls, seconds of its environment
+function talkElement(talks, row) {
+  if (talks === null) return null;
+  if (talks.outcome[row] < 0) return element("span", { class: "talk" });
+  const outcome = talks.outcome_words[talks.outcome[row]], failed = talks.failed_calls[row];
+  const facts = [counted(talks.turns[row], "turn"), failed ? counted(failed, "failed call") : null,
+    talks.seconds[row] ? `${shown(talks.seconds[row], 1)} s` : null].filter((fact) => fact !== null);
+  return element("span", { class: `talk ${/failed|too long/.test(outcome) ? "bad" : ""}` },
+    element("b", {}, outcome), element("small", {}, facts.join(", ")));
 }
 
 // a block of previews arrives later than the rows that want it: it is put into those that are there then

@@ -10,10 +10,24 @@ async function loadIndex() {
   page.version = index.version;
   byId("run").textContent = index.run;
   document.title = `${index.run} \u00b7 rollouts`;
+  showEnding(index.ending);
   fillControls(page.columns);
   fillHelp(page.columns);
   apply({ keep: true });
   if (!index.finished && !fromFiles) setTimeout(lookForNewer, POLL);
+}
+
+// how a run ended that did not finish
+function showEnding(ending) {
+  const box = byId("ending");
+  box.hidden = ending === null;
+  if (ending === null) return;
+  const facts = [
+    ending.time ? new Date(1000 * ending.time).toLocaleString() : null, ending.step === null ? null : `after step ${ending.step}`,
+    ending.status === null ? null : `exit status ${ending.status}`, ending.resume === null ? null : `to go on: ${ending.resume.replaceAll("`", "")}`,
+  ].filter((fact) => fact !== null);
+  box.replaceChildren(element("p", {}, element("b", {}, ending.sentence)), element("p", { class: "note" }, facts.join(", ")),
+    ...(ending.traceback === null ? [] : [folded("where", ending.traceback)]));
 }
 
 function apply({ keep = false } = {}) {

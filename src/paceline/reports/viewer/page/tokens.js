@@ -61,10 +61,10 @@ function legend(quantity, most, isWhole) {
   const boxes = quantity.kind === "classes"
     ? quantity.classes.map((name, at) => element("span", {}, element("i", { class: `swatch class-${at}` }), name))
     : [
-        element("span", {}, quantity.kind === "two-sided" ? exact(-most) : "0"),
+        element("span", {}, quantity.kind === "two-sided" ? rounded(-most) : "0"),
         ...(quantity.kind === "two-sided" ? [5, 4, 3, 2, 1].map((level) => element("i", { class: `swatch down-${level}` })) : []),
         ...[0, 1, 2, 3, 4, 5].map((level) => element("i", { class: `swatch up-${level}` })),
-        element("span", {}, exact(most)),
+        element("span", {}, rounded(most)),
       ];
   const about = quantity.about + (isWhole || !quantity.without ? "" : ` ${quantity.without}`);
   return element("div", { class: "legend" }, element("span", { class: "scale" }, ...boxes), element("span", { class: "note" }, about));

@@ -69,6 +69,11 @@ function maskOf(columns, row) {
   return dropped === undefined && columns.advantage[row] !== 0 ? 0 : 1;
 }
 
+function isTrainedOn(columns, row) {
+  const part = partOf(columns, row);
+  return part.set === "training" && part.updated && maskOf(columns, row) === 0;
+}
+
 // little-endian floats in base64 under the name of their type, as the journal has them
 function unpacked(packed) {
   if (!packed) return null;

@@ -28,6 +28,11 @@ function exact(value) {
   return Number(value.toPrecision(7)).toString().replace("-", "\u2212");
 }
 
+// the end of a scale of colours: two figures say enough
+function rounded(value) {
+  return Number(value.toPrecision(2)).toString().replace("-", "\u2212");
+}
+
 function counted(count, word) {
   return `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 }
