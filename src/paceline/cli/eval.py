@@ -177,7 +177,9 @@ def _kept(found: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Iterato
         raise
 
 
-def _asked(places: list[str], flags: dict[str, object], file: str | None) -> tuple[dict[str, object], str | None]:
+def _asked(
+    places: list[str], flags: dict[str, object], file: str | None
+) -> tuple[dict[str, object], str | Path | None]:
     """The options and the file below them: those given, or of a run that is named, alone or as the model."""
     if places:
         (place,) = directories(places, command="eval", form="RUN", at_most=1)

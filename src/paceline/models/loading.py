@@ -133,7 +133,8 @@ def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
         if has_all(loaded.model, files):
             fill(loaded.model, files)
         else:  # transformers knows the names that some models have in files
-            saved, report = type(loaded.model).from_pretrained(
+            reader: Any = type(loaded.model)  # its signature leaves out the report
+            saved, report = reader.from_pretrained(
                 checkpoint, dtype=torch.float32, use_safetensors=True, output_loading_info=True
             )
             check_loaded(saved, report, str(checkpoint))
@@ -175,7 +176,8 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
         return model
     name = config.model if place == model_place(config.model).base else place
     try:
-        loaded, report = AutoModelForCausalLM.from_pretrained(
+        reader: Any = AutoModelForCausalLM  # its signature leaves out the report
+        loaded, report = reader.from_pretrained(
             place,
             dtype=torch.float32,
             trust_remote_code=config.trust_remote_code,
@@ -218,7 +220,7 @@ def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], label: str) 
             )
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     is_tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    if is_tied and head is not None and head.weight is not cast(nn.Module, embedding).weight:
+    if is_tied and head is not None and head.weight is not embedding.weight:
         raise ModelError(
             f"{label}: its config.json ties the output embedding to the input embedding, and its files have two "
             'that differ; write "tie_word_embeddings": false into config.json, or get the files again'

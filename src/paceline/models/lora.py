@@ -79,7 +79,8 @@ def lora_options(peft_config: "PeftConfig") -> dict[str, object]:
     options: dict[str, object] = {}
     if is_lora:
         targets = settings.pop("target_modules", None)
-        options = {"lora_rank": peft_config.r, "lora_alpha": float(peft_config.lora_alpha)}
+        lora = cast(Any, peft_config)
+        options = {"lora_rank": lora.r, "lora_alpha": float(lora.lora_alpha)}
         settings = {name: value for name, value in settings.items() if name not in ("r", "lora_alpha")}
         if targets == ALL_LINEAR or (isinstance(targets, list | tuple) and targets):
             options["lora_targets"] = (targets,) if isinstance(targets, str) else tuple(targets)

@@ -219,7 +219,7 @@ def write_identity(
     Rollouts sampled later are removed first. A run that is killed in between is not yet changed, and asks for the same
     `--override` again.
     """
-    now = identity_of(config, inputs) | {"base": recorded_base(run_dir.path)}
+    now = {**identity_of(config, inputs), "base": recorded_base(run_dir.path)}
     before = before or {}
     if change is None:
         if now.keys() - before.keys():  # a run of an older version is held to it from here on
@@ -269,6 +269,7 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
     ]
 
     def difference(recorded: Record, tasks: Sequence[Task], messages: IdentityPart) -> str | None:
+        compared: Literal["columns", "messages", "prompts"]
         compared = "columns" if messages in parts else "messages" if is_shown_otherwise else "prompts"
         return tasks_difference(TasksDigest.read(recorded), tasks, compared=compared)
 

@@ -202,9 +202,9 @@ class _Reader:
             self._append(f"{UNKNOWN}$({inside}){UNKNOWN}" if found is None else str(found))
         elif following == "{":
             self._add(self._value(self._inside("{", "}")), is_quoted=is_quoted)
-        elif found := (NAME.match(self._text, self._at) or re.compile(r"[\d@*#?$!]").match(self._text, self._at)):
-            self._at = found.end()
-            self._add(self._value(found[0]), is_quoted=is_quoted)
+        elif name := (NAME.match(self._text, self._at) or re.compile(r"[\d@*#?$!]").match(self._text, self._at)):
+            self._at = name.end()
+            self._add(self._value(name[0]), is_quoted=is_quoted)
         else:
             self._append("$")
 
@@ -298,8 +298,8 @@ class _Reader:
             before = self._variables
             self._variables = dict(before)
             self._assign(words[:count])
-            names = self._exported | {word.partition("=")[0] for word in words[:count]}
-            environment = {name: self._variables[name][0] for name in sorted(names) if self._variables.get(name)}
+            shown = self._exported | {word.partition("=")[0] for word in words[:count]}
+            environment = {name: self._variables[name][0] for name in sorted(shown) if self._variables.get(name)}
             self._variables = before
             self.commands.append(ShellCommand(words=tuple(words[count:]), environment=environment, line=line))
 
@@ -329,7 +329,7 @@ def _sum_of(text: str) -> int | None:
         if isinstance(node.op, ast.Div):
             return left // right
         kinds = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
-        return kinds.get(type(node.op))  # type: ignore[call-overload, no-any-return]
+        return kinds.get(type(node.op))
 
     try:
         return value(ast.parse(text.strip(), mode="eval").body)

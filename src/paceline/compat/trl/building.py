@@ -173,7 +173,10 @@ def _with_objects(config: Config, arguments: TrainerArguments) -> Config:
         words = None
     config = replace(config, optim=replace(config.optim, lr_scheduler=words))
     adapter = arguments.peft_config or getattr(arguments.model, "peft_config", {}).get(ADAPTER_NAME)
-    return config if adapter is None else replace(config, lora=replace(config.lora, **lora_options(adapter)))
+    if adapter is None:
+        return config
+    settings: dict[str, Any] = lora_options(adapter)
+    return replace(config, lora=replace(config.lora, **settings))
 
 
 def _objects(

@@ -64,7 +64,8 @@ def load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedMo
     ModelError: a library for it is missing, or a weight cannot be read.
     """
     try:
-        loaded, report = AutoModelForCausalLM.from_pretrained(
+        reader: Any = AutoModelForCausalLM  # its signature leaves out the report
+        loaded, report = reader.from_pretrained(
             model.model,
             quantization_config=quantization_config,
             dtype=torch.float32,

@@ -125,7 +125,7 @@ class ScriptMethods(Trainer):
 
     def get_total_train_batch_size(self, args: GRPOConfig) -> int:
         """Completions of an update, on all processes."""
-        return args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return int(args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
     @asked
     def metrics_format(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

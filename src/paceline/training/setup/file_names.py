@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from paceline.base_directory import base_directory
@@ -76,7 +77,7 @@ def seen_from(
     for spelling, value in given.items():
         option = option_name(spelling)
         known = {} if recorded is None or option not in recorded else _places(base, option, recorded[option])
-        found[spelling] = _renamed(option, value, lambda name, of=option, by=known: _from(base, here, of, name, by))
+        found[spelling] = _renamed(option, value, partial(_from, base, here, option, known))
     return found
 
 
@@ -85,11 +86,15 @@ def same_names(old: Mapping[str, object], old_base: Path, new: Mapping[str, obje
     found = dict(old)
     for option in old.keys() & new.keys():
         known = _places(base_directory(), option, new[option])
-        found[option] = _renamed(option, old[option], lambda name, by=known: by.get(_real(old_base / name), name))
+        found[option] = _renamed(option, old[option], partial(_respelled, old_base, known))
     return found
 
 
-def _from(base: Path, here: Path, option: str, name: str, known: Mapping[Path, str]) -> str:
+def _respelled(base: Path, known: Mapping[Path, str], name: str) -> str:
+    return known.get(_real(base / name), name)
+
+
+def _from(base: Path, here: Path, option: str, known: Mapping[Path, str], name: str) -> str:
     """Return the name by which a file that is called `name` in `here` is called in `base`."""
     path = Path(name).expanduser()
     is_shipped = (option == "model" and name in DIRECTORIES) or (option.endswith("dataset") and is_generator(name))

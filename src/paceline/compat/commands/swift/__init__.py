@@ -53,7 +53,8 @@ def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
     with refusals():
         start = _add_places(given, start, found, repair=repair)
     about_rewards, advantage, about_rows, of_fields = (Translation() for _ in range(4))
-    functions, models = ("accuracy",), given.get("reward_model", ())
+    functions: tuple[str, ...] = ("accuracy",)
+    models = given.get("reward_model", ())
     with refusals():
         functions = _functions(given, about_rewards)
     with refusals():

@@ -4,7 +4,7 @@ reading.py  every flag and its meaning, and the YAML file behind `--config`; the
             `paceline.compat.trl`
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from paceline.compat.commands.fields import PRODUCTS, Around, add_trackers, field_names, from_fields
@@ -75,10 +75,12 @@ def translate_flags(given: GivenFlags, start: Started, found: Translation, refus
     # each part is refused by itself, and all refusals are said at once
     idle, about_rewards, of_fields, *parts = (Translation() for _ in range(7))
     note_idle(given, SCRIPT_FLAGS, idle, refusals)
-    functions, models = ("accuracy",), FlagWords()
+    functions: FlagWords = ("accuracy",)
+    models: FlagWords = ()
     with refusals():
         functions, models = _rewards(given, about_rewards)
-    for add, part in zip((_task, _adapter, _precision, partial(_places, start=start)), parts, strict=True):
+    adds: tuple[Callable[..., None], ...] = (_task, _adapter, _precision, partial(_places, start=start))
+    for add, part in zip(adds, parts, strict=True):
         with refusals():
             add(given, found=part)
     fields = {name: words for name, words in given.items() if name in field_names()}
