@@ -222,7 +222,7 @@ def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: Ro
         return
     yield from repeated_prompts(tasks)
     data, files = config.data, checked.files
-    for name, address in data.held_out if data.eval_share is None else ():
+    for label, address in data.held_out if data.eval_share is None else ():
         if not is_on_disk(address, files):  # generators keep their splits apart; what the Hub has is not loaded twice
             continue
         if data.eval_dataset is None and not has_split(address, data.eval_split, files):
@@ -231,9 +231,9 @@ def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: Ro
         rows, _ = held_out_rows(data, address, size=size, seed=seed, files=files)
         held_out, _ = reader.read(rows, row_check(checked.measure), whole=True)
         if data.allow_overlap:
-            yield from (f"{name or address}: {one}" for one in also_trained_on(held_out, tasks))
+            yield from (f"{label or address}: {one}" for one in also_trained_on(held_out, tasks))
         else:
-            refuse_overlap(name or address, held_out, tasks)
+            refuse_overlap(label or address, held_out, tasks)
 
 
 def _device(config: Config, door: Mapping[str, str]) -> Device:
