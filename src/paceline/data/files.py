@@ -43,18 +43,19 @@ NumberedColumns = Iterator[tuple[int, Columns | DataError]]
 """Line or item numbers, each with its columns or with the reason why it has none."""
 
 
-def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
+def read_file(path: Path, *, size: int | None, named: str | None = None) -> Sequence[Row]:
     """Return the first `size` rows of a file (None: all); above `WHOLE` rows, lines and tables are read on demand.
 
     The ending tells the format. `.jsonl` and `.ndjson` hold one object per line, `.json` a list of objects or lines,
     `.csv` and `.parquet` a table; `.gz` may follow all but the last. Text is UTF-8, with or without a byte order mark;
     blank lines are no rows. A line that is not UTF-8, not JSON or no object is an unreadable row, as is one of a CSV
-    file that has not a cell for each column. Every cell of CSV is a text, numbers too.
+    file that has not a cell for each column. Every cell of CSV is a text, numbers too. `named` is the file's name in
+    errors.
 
     Raises:
         DataError: another ending, an unreadable or empty file, or a list of JSON or a table that cannot be read.
     """
-    kind = data_ending(path)
+    kind, label = data_ending(path), named or path
     if kind not in READABLE:
         how = (
             f"save it as CSV from the program that made it, or convert it: "
@@ -62,7 +63,7 @@ def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
             if kind in (".xlsx", ".xls", ".ods")
             else "convert it"
         )
-        raise DataError(f"--dataset {path}: a file must end in one of {', '.join(READABLE)} (or .jsonl.gz); {how}")
+        raise DataError(f"--dataset {label}: a file must end in one of {', '.join(READABLE)} (or .jsonl.gz); {how}")
     try:
         is_list = False
         if kind == ".json":
@@ -76,9 +77,9 @@ def read_file(path: Path, *, size: int | None) -> Sequence[Row]:
         if len(rows) > WHOLE and not is_list:
             rows = _on_demand(path, size, path.stat().st_mtime_ns)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"--dataset {path}: cannot be read ({error}); check the file and its permissions") from error
+        raise DataError(f"--dataset {label}: cannot be read ({error}); check the file and its permissions") from error
     if not rows:
-        raise DataError(f"--dataset {path}: holds no rows; give a file with at least one")
+        raise DataError(f"--dataset {label}: holds no rows; give a file with at least one")
     return rows
 
 

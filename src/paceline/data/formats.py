@@ -179,7 +179,7 @@ def _message(entry: object, row_id: str, place: str, *, may_be_empty: bool) -> M
         raise DataError(f"row {row_id}: {place}'s {error}") from error
     # An assistant message that calls a tool may say nothing.
     if not calls and not (may_be_empty and content == ""):
-        content = _text(content, row_id, f"{place}'s content")
+        content = _text(None if value is None else content, row_id, f"{place}'s content")
     return {**given, "content": content}
 
 

@@ -233,7 +233,7 @@ def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None
         if isinstance(whole, GivenRows) or 0 < len(whole) <= WHOLE:
             return whole if size is None and len(whole) > WHOLE else whole[:size]
         if (dataset, size) not in found:
-            found[dataset, size] = read_file(local_path(dataset), size=size)
+            found[dataset, size] = read_file(local_path(dataset), size=size, named=dataset)
         return found[dataset, size]
     if kind != "generator":
         return read_split(dataset, split=split, size=size)

@@ -28,7 +28,7 @@ def check_reward_model(name: str) -> None:
     if not name.strip() or not path.is_dir():
         others = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
         close = get_close_matches(path.name, others, n=1)
-        nearest = f"did you mean {str(path.parent / close[0])!r}? Else " if close else ""
+        nearest = f"did you mean {str(Path(name).parent / close[0])!r}? Else " if close else ""
         raise RewardError(
             f"--reward-funcs model:{name.strip() or repr(name)} is not a directory; {nearest}name a model "
             "directory or a Hub name such as Skywork/Skywork-Reward-V2-Qwen3-0.6B"

@@ -283,8 +283,8 @@ class AccuracyResult:
         if not self.mark or found["no_answer"] < found["completions"] - found["ungraded"]:
             return said
         return (
-            f"{said}; the model does not write {self.mark}: say so in --system-prompt, show it an example, or grade by "
-            "accuracy(plain=true)"
+            f"{said}; the model does not write {self.mark}: say so in the system message, show it an example, or grade "
+            "by accuracy(plain=true)"
         )
 
     def completion_records(self) -> list[dict[str, object]]:

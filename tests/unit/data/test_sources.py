@@ -12,7 +12,7 @@ from paceline.config.sections import DataConfig
 from paceline.data.files import read_file
 from paceline.data.formats import screen
 from paceline.data.sources import FIRST_SEEDS, has_split, load_rows, shares
-from paceline.errors import DataError
+from paceline.errors import ConfigError, DataError
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]
 
@@ -165,8 +165,9 @@ def test_a_bare_name_that_is_nothing_is_refused_with_what_there_is(tmp_path, mon
 
 
 def test_very_long_and_odd_names_are_refused_in_words():
-    assert "there is no" in refusal("x" * 5000)
-    assert "there is no" in refusal("a\0b")
+    for name, rule in (("x" * 5000, "has 5000 bytes between slashes"), ("a\0b", "has a zero byte")):
+        with pytest.raises(ConfigError, match=rule):
+            load_rows(name, split="train", size=None)
 
 
 def test_a_directory_has_the_splits_that_its_files_name(tmp_path, monkeypatch):

@@ -127,8 +127,8 @@ def test_one_sentence_says_why_an_accuracy_is_low():
 @pytest.mark.parametrize(
     ("grader", "advice"),
     [
-        ("boxed", r"the model does not write \boxed{}: say so in --system-prompt, show it an example, or grade by "),
-        ("accuracy", r"the model does not write <answer>...</answer>, \boxed{} or ####: say so in --system-prompt"),
+        ("boxed", r"the model does not write \boxed{}: say so in the system message, show it an example, or grade by "),
+        ("accuracy", r"the model does not write <answer>...</answer>, \boxed{} or ####: say so in the system message"),
         ("accuracy(plain=true)", None),  # nothing has to be marked
     ],
 )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.training_fields import TrainingFields
@@ -28,12 +28,18 @@ Options = dict[str, object]
 class Fields(GRPOFields, TrainingFields):  # type: ignore[misc] # TRL widens types of shared fields
     """All fields of `GRPOConfig` for translation alone: no transformers, no device."""
 
+    TABLE: "ClassVar[type[Fields]]"
+    """As that of `GRPOConfig`."""
+
     def __post_init__(self) -> None:
         """Set fields that follow from others, as TrainingArguments does."""
         if self.activation_checkpointing is None:
             self.activation_checkpointing = self.gradient_checkpointing
         if self.eval_strategy == "steps" and not self.eval_steps:
             self.eval_steps = self.logging_steps
+
+
+Fields.TABLE = Fields
 
 
 def check_fields(args: "GRPOConfig") -> None:

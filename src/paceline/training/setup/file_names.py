@@ -11,7 +11,6 @@ from paceline.base_directory import base_directory
 from paceline.checkpoints.existing_runs import refuse_links
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.reading import option_name
-from paceline.data.sources import is_generator
 from paceline.errors import PacelineError
 from paceline.models.places import DIRECTORIES
 
@@ -96,6 +95,8 @@ def _respelled(base: Path, known: Mapping[Path, str], name: str) -> str:
 
 def _from(base: Path, here: Path, option: str, known: Mapping[Path, str], name: str) -> str:
     """Return the name by which a file that is called `name` in `here` is called in `base`."""
+    from paceline.data.sources import is_generator  # loads numpy, which explaining does without
+
     path = Path(name).expanduser()
     is_shipped = (option == "model" and name in DIRECTORIES) or (option.endswith("dataset") and is_generator(name))
     if is_shipped or (option != "output_dir" and not (here / path).exists()):

@@ -28,7 +28,6 @@ from paceline.config.reading import (
     values_of,
 )
 from paceline.config.sections import JUDGE, MODEL, NAMED, SANDBOXES, Config
-from paceline.data.tasksets import PREFIX
 from paceline.errors import ConfigError
 
 RECORDED_BY_PACELINE = ("identity.json", "journal.jsonl", "evals.jsonl")
@@ -80,6 +79,8 @@ def _address(entry: str) -> str:
 
 
 def _dataset(entry: str) -> bool:
+    from paceline.data.tasksets import PREFIX  # loads numpy, which explaining does without
+
     match = NAMED.fullmatch(entry)
     return (entry if match is None else match["address"]).startswith(PREFIX)
 
