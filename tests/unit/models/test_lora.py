@@ -308,12 +308,14 @@ def test_dropout_of_a_given_adapter_is_off(base):
     assert config.task_type is None  # the caller's own object is left as it was
 
 
-def test_a_users_frozen_peft_model_goes_on_training_its_adapter(base, tmp_path):
+def test_a_users_peft_model_goes_on_training_its_adapter_unless_it_is_frozen(base, tmp_path):
     first = moved(load_model(base, RANK))
     export_model(first, tiny_tokenizer(), tmp_path / "final", merge=False)
     half = AutoModelForCausalLM.from_pretrained(base.model, dtype=torch.bfloat16)
-    theirs = peft.PeftModel.from_pretrained(half, tmp_path / "final")
-    assert not any(parameter.requires_grad for parameter in theirs.parameters())
+    with pytest.raises(ModelError, match="is_trainable=True"):
+        adopt_model(peft.PeftModel.from_pretrained(half, tmp_path / "final"), base)
+    half = AutoModelForCausalLM.from_pretrained(base.model, dtype=torch.bfloat16)
+    theirs = peft.PeftModel.from_pretrained(half, tmp_path / "final", is_trainable=True)
     loaded = adopt_model(theirs, base)
     assert loaded.adapter is theirs
     assert adapter_of(loaded).keys() == adapter_of(first).keys()
