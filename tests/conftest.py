@@ -19,6 +19,8 @@ os.environ.setdefault("RAY_AUTH_TOKEN", "0" * 64)
 import pytest
 import torch
 
+from paceline import base_directory
+
 # the record of code that was run is the user's own: tests have one each process, and leave that of the machine alone
 STATE = tempfile.TemporaryDirectory(prefix="paceline-tests-")
 os.environ["XDG_STATE_HOME"] = STATE.name
@@ -31,6 +33,13 @@ def pytest_collection_finish() -> None:
     """Exempt what is loaded from garbage collection: each full one would look through all of it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_base_is_held() -> Iterator[None]:
+    """Leave no base directory to the next test: below an entry point, code holds it for the rest of the process."""
+    yield
+    base_directory._calls.clear()
 
 
 @pytest.fixture

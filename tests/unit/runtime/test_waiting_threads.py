@@ -39,7 +39,7 @@ def test_a_script_that_imports_torch_first_is_told_how_waiting_threads_sleep(mon
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     (sentence,) = notes_of_threads(config)
-    assert sentence.endswith("import paceline first, or set GOMP_SPINCOUNT=1000")
+    assert "import paceline before torch, or set GOMP_SPINCOUNT=1000: otherwise waiting threads spin" in sentence
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
     assert notes_of_threads(config) == ()
 

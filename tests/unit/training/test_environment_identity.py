@@ -55,7 +55,7 @@ def test_a_date_that_is_held_is_part_of_the_identity_and_said():
 def test_tools_and_how_they_are_shown_are_said_at_the_start():
     (said,) = held_by("calculator", "python").describe()
     assert said.startswith("environment 'tools': tools: calculator, python; python: Python 3.")
-    assert "sandbox none, 5 s of processor time per call" in said
+    assert "sandbox none, 5 s of processor time and 512 MiB" in said
     assert "; calls are read as hermes; tools are shown by the chat template" in said
     assert conversations(counting()).describe() == []
 

@@ -38,7 +38,17 @@ RUN_BY_NAME = ("mcp", "harness", "verifiers", "gymnasium", "textarena", "skyrl_g
 """First words of addresses of commands and of packages."""
 NAMES_NO_CODE = frozenset(
     {
-        *("model", "lora_targets", "dataset_split", "eval_split", "prompt_column", "answer_column", "system_prompt"),
+        *(
+            "model",
+            "lora_targets",
+            "lora_settings",
+            "lr_scheduler",
+            "dataset_split",
+            "eval_split",
+            "prompt_column",
+            "answer_column",
+            "system_prompt",
+        ),
         *("chat_template_kwargs", "stop", "offload", "vllm_memory", "output_dir", "report_to", "project"),
     }
 )
