@@ -107,7 +107,9 @@ ROWS = """
     (result,) = paceline.evaluate(model=first)
     assert result.accuracy.value == first.evals[-1].accuracy
     shutil.move(here, f"{here}, moved")
-    paceline.train(resume=f"{here}, moved/runs/a", max_steps=4)
+    # code at another place is other code, and has to be named once
+    graders = [f"{here}, moved/own.py:grade", "accuracy"]
+    paceline.train(resume=f"{here}, moved/runs/a", reward_funcs=graders, max_steps=4)
     (result,) = paceline.evaluate(model=f"{here}, moved/runs/a")
     print(len(paceline.TrainedRun(f"{here}, moved/runs/a").metrics))
 """
