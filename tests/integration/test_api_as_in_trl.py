@@ -153,7 +153,8 @@ def test_a_second_run_that_ends_before_its_first_callback_returns_has_saved_the_
 
 def test_a_trainer_that_could_not_resume_a_run_does_not_take_it_for_its_own(tmp_path):
     trainer(tmp_path, max_steps=1).train()
-    other = trainer(tmp_path, max_steps=1, parts={"train_dataset": QUESTIONS[:4]})
+    # other rows would be taken, as TRL takes them; another model would not
+    other = trainer(tmp_path, max_steps=1, model=tiny_model(layers=3))
     with pytest.raises(ConfigError, match="would compute something else than before"):
         other.train(resume_from_checkpoint=True)
     with pytest.raises(ConfigError, match="already holds a run"):
