@@ -178,7 +178,7 @@ def test_another_reward_function_in_the_same_file_is_found_out_and_taken_by_name
     file.write_text(file.read_text() + "# mended\n")
     said = refusal(cut, capsys)
     assert "reward.py:" in said
-    assert "is of a file with other content than it had" in said
+    assert "has changed since you ran it" in said
     assert "--override reward_funcs\n" in said
     assert resume(cut, "--override reward_funcs") == 0
     assert list(changes(cut)[0]["files"]) == ["reward_funcs"]
@@ -232,7 +232,7 @@ def test_another_environment_in_the_same_file_is_found_out_and_taken_by_name(tmp
     file = place.folder / "world.py"
     file.write_text(file.read_text().replace("% 10", "% 9"))
     capsys.readouterr()
-    assert "--environment World has other code or content than it had, so that" in refusal(run, capsys)
+    assert "has changed since you ran it, so that it would compute something else: environment" in refusal(run, capsys)
     assert resume(run, "--override environment") == 0
     assert changes(run)[0]["files"] == {"environment": "World has other code or content than it had"}
     assert resume(run) == 0

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from paceline.base_directory import base_directory, local_path
@@ -170,8 +171,17 @@ def allow_named_code(
                 f"{file} asks to run the Python code that comes with --model {config.model.model}, and a run directory "
                 "may be another's; read that code, and say --trust-remote-code with this command too"
             )
-        if (place, content) in known or (one.option in override and place in {place for place, _ in known}):
+        if (place, content) in known or _is_gone(one):
             continue
+        if one.option in override and place in {place for place, _ in known}:
+            own.append(one)
+            continue
+        if place in {place for place, _ in known}:
+            raise ConfigError(
+                f"{file} names code that has changed since you ran it, so that it would compute something else: "
+                f"{one.option} {one.text}; a run directory may be another's, so read that code, and say {one.flag} "
+                f"with this command too, or with --resume --override {one.option}"
+            )
         raise ConfigError(
             f"{file} names code that you have not run from there, or that has changed since: {one.option} {one.text}; "
             f"a run directory may be another's, so read that code, and say {one.flag} with this command too"
@@ -242,6 +252,13 @@ def _identity(code: NamedCode, run: Path) -> tuple[str, str]:
     if file is not None and file.is_file():
         return _hash(f"{file.resolve()}:{function}"), _content(file)
     return _hash(f"{run.resolve()} {code.option} {code.text}"), _hash("")
+
+
+def _is_gone(code: NamedCode) -> bool:
+    """Return True for a function or class of a module that is not installed: its import fails, and says so."""
+    target = _address(code.text) if code.option == "environment" else code.text
+    top = base_name(target).rpartition(":")[0].partition(".")[0]
+    return top.isidentifier() and top not in RUN_BY_NAME and find_spec(top) is None
 
 
 def _module_file(name: str) -> Path | None:
