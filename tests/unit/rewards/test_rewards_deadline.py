@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from paceline.rewards.scoring.calling import RewardTimeout, deadline
+from paceline.rewards.scoring.calling import RewardTimeout
 from paceline.rewards.scoring.scores import score
-from paceline.runtime.interrupts import SIGNAL
+from paceline.runtime.interrupts import SIGNAL, interrupted_after
 from tests.scripted import completion, task
 
 LONG = 600.0
@@ -24,14 +24,14 @@ def spin() -> None:
 
 def test_a_loop_and_a_blocking_call_are_ended_in_the_main_thread():
     for block in (spin, lambda: time.sleep(LONG), lambda: threading.Event().wait()):
-        with pytest.raises(RewardTimeout), deadline(0.05):
+        with pytest.raises(RewardTimeout), interrupted_after(0.05, RewardTimeout):
             block()
 
 
 def test_a_loop_is_ended_in_any_other_thread():
     def call() -> str:
         try:
-            with deadline(0.05):
+            with interrupted_after(0.05, RewardTimeout):
                 spin()
         except RewardTimeout:
             return "ended"
@@ -43,10 +43,10 @@ def test_a_loop_is_ended_in_any_other_thread():
 
 def test_a_call_in_time_leaves_the_handlers_of_its_thread_as_they_were():
     before = {number: signal.getsignal(number) for number in signal.valid_signals() if number != SIGNAL}
-    with deadline(LONG):
+    with interrupted_after(LONG, RewardTimeout):
         pass
     assert {number: signal.getsignal(number) for number in before} == before
-    for watcher in [one for one in threading.enumerate() if one.name == "reward-deadline"]:
+    for watcher in [one for one in threading.enumerate() if one.name == "deadline"]:
         watcher.join(timeout=60)
         assert not watcher.is_alive()
 
