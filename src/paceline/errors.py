@@ -167,3 +167,9 @@ def exit_status_of(error: BaseException) -> int:
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's error message, or its type's name if it has none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+ERRORS = {
+    kind.__name__: kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, PacelineError)
+}
+"""Classes of errors by name: one that another process reports is of a class from here, and never looked up elsewhere."""

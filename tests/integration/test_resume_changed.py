@@ -285,7 +285,8 @@ def test_another_schema_of_a_tool_is_named(packaged, capsys):
     text = (packaged.folder / "world.py").read_text().replace("class World:\n", f"class World:\n{tool}")
     install_anew(packaged, "1.0", text)
     capsys.readouterr()
-    said = refusal(packaged.run, capsys)
+    assert "names code that has changed since you ran it" in refusal(packaged.run, capsys)
+    said = refusal(packaged.run, capsys, "--environment worlds:World")
     assert said.startswith(
         "paceline: --environment World has other tools than it had (and 2 more differences), so that"
     )

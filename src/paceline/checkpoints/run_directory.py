@@ -270,9 +270,11 @@ class RunDir:
         Each file changes in one rename, so a crash in between leaves a directory that this can be called on again.
         Returns the steps right after it whose rollouts are there; what was damaged, and all after it, is gone.
         """
+        # read before anything is removed: a damaged line is refused, and a refusal changes no file
+        series = (("metrics.jsonl", self.metrics()), ("evals.jsonl", self.evals()))
         for name in ("summary.json", ENDED):
             (self.path / name).unlink(missing_ok=True)
-        for name, records in (("metrics.jsonl", self.metrics()), ("evals.jsonl", self.evals())):
+        for name, records in series:
             if any(record["step"] > step for record in records):
                 write_or_explain(self.path / name, _lines(record for record in records if record["step"] <= step))
         for file, file_step in step_files(self.path / "evals").items():

@@ -28,7 +28,7 @@ from paceline.config.building import build_config
 from paceline.config.changing import plain_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
 from paceline.data.lengths import length_histogram
-from paceline.errors import PacelineError, ProcessLost, StorageError
+from paceline.errors import ConfigError, PacelineError, ProcessLost, StorageError
 from paceline.metrics.definitions import Record
 from paceline.models.places import FINAL
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
@@ -123,12 +123,17 @@ class RunSession:
     ) -> None:
         """Write down how the attempt ended, in the directory and on its page; then close everything."""
         try:
-            if self._run_dir is not None:
+            if self._run_dir is not None and not self._is_refusal(error):
                 self._record_end(error)
                 if error is not None or self.interrupt is not None:
                     draw_page(self.output_dir)
         finally:
             self._closing.__exit__(kind, error, trace)
+
+    def _is_refusal(self, error: BaseException | None) -> bool:
+        """Return True if an existing run was not gone on with, so that its files are as they were."""
+        refused = isinstance(error, PacelineError) and error.exit_status == ConfigError.exit_status
+        return refused and bool(self._resume) and not hasattr(self, "run")
 
     def _record_end(self, error: BaseException | None) -> None:
         said = error.reworded(self._voice.reword) if isinstance(error, PacelineError) else error

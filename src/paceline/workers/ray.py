@@ -25,7 +25,7 @@ from paceline.base_directory import base_directory, hold_base
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
-from paceline.errors import ConfigError, EngineError, TrainingError, first_line
+from paceline.errors import ERRORS, ConfigError, EngineError, TrainingError, first_line
 from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
@@ -217,7 +217,10 @@ class WatchedActor:
                 raise Lost(f"{self.name} has an engine no more ({error.cause})") from None
             raise (error.cause or error) from None
         except RayActorError as error:
-            raise Lost(f"{self.name} is gone ({reason_of(error)})") from None
+            kind, _, said = (reason := reason_of(error)).removeprefix("paceline.errors.").partition(": ")
+            if kind in ERRORS:  # raised on purpose where the actor was created, which another one would not survive
+                raise ERRORS[kind](f"{self.name}: {said}") from None
+            raise Lost(f"{self.name} is gone ({reason})") from None
 
 
 def reason_of(error: RayActorError) -> str:

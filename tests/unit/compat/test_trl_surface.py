@@ -116,8 +116,8 @@ def test_every_attribute_stays_as_it_was_unless_the_loop_reads_it_anew(made):
     made.beta, made.reward_weights = 0.0, torch.ones(1)  # as they are: classes below TRL's repeat what they are given
     made.my_own = 1
     assert made.my_own == 1
-    with pytest.raises(AttributeError, match=r"has no _step: state\.global_step counts updates"):
-        made._step  # noqa: B018 - it is read
+    with pytest.raises(AttributeError, match=r"has no _total_train_tokens: state\.num_input_tokens_seen counts them"):
+        made._total_train_tokens  # noqa: B018 - it is read
 
 
 def test_a_callback_that_changes_what_the_loop_does_not_read_ends_the_run_by_name(tmp_path):

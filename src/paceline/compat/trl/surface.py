@@ -91,7 +91,6 @@ OTHER_VALUES: Mapping[str, str] = {
 """What to do where an attribute cannot be set."""
 NOT_HERE: Mapping[str, str] = {
     "_logs": "completions with prompts and rewards are in the run directory's rollouts/",
-    "_step": "state.global_step counts updates",
     "_buffered_inputs": "a batch of rollouts is trained on as a whole",
     "_pending_metrics": "log by log_metric, which reward functions are given",
     "_pending_extra_logs": "log by log_extra, which reward functions are given",

@@ -200,6 +200,11 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         """Latest requests of the callbacks."""
         return self._observer.control
 
+    @property
+    def _step(self) -> int:
+        """Batches of `per_device_train_batch_size` that were trained on so far, as TRL's subclasses count them."""
+        return int(self.state.global_step) * self.args.gradient_accumulation_steps
+
     @asked
     @together
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **others: None) -> TrainOutput:

@@ -11,6 +11,7 @@ at a time; what it prints or returns is compared outside (`judging`, `comparing`
 | it ends with an error, or needs too much time, memory, output  | 0.0         | the tests it passed  |
 | it is slow, and the batch has used up its time (`judging`)     | 0.0         | the tests it passed  |
 | the row has no test cases                                      | None        | None                 |
+| the row's test cases cannot be read                            | 0.0         | 0.0                  |
 | the sandbox fails                                              | failure     | failure, never 0     |
 """
 
@@ -181,8 +182,8 @@ class _Grader:
             else:
                 try:
                     started.append(self._judges.start(program, self._cases(row)))
-                except DataError as error:
-                    started.append(error)
+                except DataError as error:  # such a row is refused when data are read: nobody is told to solve it
+                    started.append(Grade(value=0.0, note=f"nothing passes tests that cannot be read: {error}"))
         return started
 
     def _cases(self, row: Mapping[str, object]) -> Cases:

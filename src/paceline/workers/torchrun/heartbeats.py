@@ -17,8 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self
 
-from paceline import errors
-from paceline.errors import PacelineError, ProcessLost, TrainingError
+from paceline.errors import ERRORS, PacelineError, ProcessLost, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import Interrupt
@@ -39,11 +38,6 @@ LATEST = 200
 """Longest text on a rank's latest activity, in characters."""
 FRAMES = 20
 """Number of innermost traceback frames to report."""
-
-KINDS = {
-    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, PacelineError)
-}
-"""Allowed classes of a rank's error by name: a name from the network is never looked up elsewhere."""
 
 
 class Ended(BaseException):
@@ -180,7 +174,7 @@ class PeerHeartbeats:
                 self._propose(DOUBT, ProcessLost(f"rank {rank}: {words['sentence']}"))
                 return
             # of the class that it had there
-            kind, failed = KINDS.get(words["failed"], TrainingError), "" if words["failed"] else " failed"
+            kind, failed = ERRORS.get(words["failed"], TrainingError), "" if words["failed"] else " failed"
             self._propose(PATIENCE, kind(f"rank {rank}{failed}: {words['sentence']}"))
 
     def _lose(self, rank: int, sentence: str) -> None:
