@@ -1,5 +1,7 @@
 """Turns with calls, sound and odd, in every format, and what they are read as."""
 
+# ruff: noqa: RUF001 - the marks of DeepSeek's templates, letter by letter
+
 F = '{"name": "f", "arguments": {"x": 1}}'
 G = '{"name": "g", "arguments": {}}'
 F_CALL, G_CALL = ("f", {"x": 1}), ("g", {})
@@ -14,6 +16,27 @@ def xml(name: str, *parameters: tuple[str, str]) -> str:
         f"<function={name}>\n" + "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in parameters) + "</function>"
     )
 
+
+def glm(name: str, *arguments: tuple[str, str], between: str = "\n") -> str:
+    """As the template of GLM-4.5 writes it; that of GLM-4.7 has nothing between the tags."""
+    pairs = [f"<arg_key>{key}</arg_key>{between}<arg_value>{value}</arg_value>" for key, value in arguments]
+    return "<tool_call>" + between.join([name, *pairs, "</tool_call>"])
+
+
+def deepseek(*calls: str) -> str:
+    """As the template of DeepSeek-V3.1 writes them: `f<｜tool▁sep｜>{}` each."""
+    bodies = "".join(f"<｜tool▁call▁begin｜>{call}<｜tool▁call▁end｜>" for call in calls)
+    return f"<｜tool▁calls▁begin｜>{bodies}<｜tool▁calls▁end｜>"
+
+
+def kimi(*calls: str) -> str:
+    """As the template of Kimi-K2 writes them: `functions.f:0<|tool_call_argument_begin|>{}` each."""
+    bodies = "".join(f"<|tool_call_begin|>{call}<|tool_call_end|>" for call in calls)
+    return f"<|tool_calls_section_begin|>{bodies}<|tool_calls_section_end|>"
+
+
+FENCED = 'function<｜tool▁sep｜>f\n```json\n{"x": 1}\n```'
+KIMI_F = 'functions.f:0<|tool_call_argument_begin|>{"x": 1}'
 
 # Format, text, content, calls.
 READ = [
@@ -52,6 +75,27 @@ READ = [
     ("xml", "<tool_call><function=f><parameter=x>1</parameter></function></tool_call>", "", [("f", {"x": "1"})]),
     ("xml", tags(xml("f", ("x", "<think>a</think>"))), "", [("f", {"x": "<think>a</think>"})]),
     ("xml", f"<think>{tags(xml('f'))}", "", []),
+    ("glm", "Hello.", "Hello.", []),
+    ("glm", "Well: " + glm("f", ("x", "1"), ("y", "a b")), "Well:", [("f", {"x": "1", "y": "a b"})]),
+    ("glm", glm("f", ("x", "1"), between="") + glm("g", between=""), "", [("f", {"x": "1"}), G_CALL]),
+    ("glm", glm("g") + "\n" + glm("g"), "", [G_CALL, G_CALL]),
+    ("glm", glm("f", ("x", "  if a:\n  b\n")), "", [("f", {"x": "  if a:\n  b\n"})]),
+    ("glm", glm("f", ("x", "<tool_call>a</tool_call>")), "", [("f", {"x": "<tool_call>a</tool_call>"})]),
+    ("glm", f"<think>{glm('f')}</think>Done.", "Done.", []),
+    ("deepseek", "Hello.", "Hello.", []),
+    ("deepseek", "Well. " + deepseek('f<｜tool▁sep｜>{"x": 1}', "g<｜tool▁sep｜>{}"), "Well.", [F_CALL, G_CALL]),
+    ("deepseek", deepseek(FENCED), "", [F_CALL]),  # V3 and R1
+    ("deepseek", deepseek(FENCED, FENCED).replace("<｜tool▁calls▁end｜>", "\n"), "", [F_CALL, F_CALL]),
+    ("deepseek", deepseek('f<｜tool▁sep｜>{"x": "<｜tool▁call▁end｜>"}'), "", [("f", {"x": "<｜tool▁call▁end｜>"})]),
+    ("deepseek", deepseek('f<｜tool▁sep｜>{"x": "</tool_call>"}'), "", [("f", {"x": "</tool_call>"})]),
+    ("deepseek", f"<think>{deepseek('g<｜tool▁sep｜>{}')}", "", []),
+    ("kimi", "Hello.", "Hello.", []),
+    ("kimi", "Well. " + kimi(KIMI_F, "functions.g:1<|tool_call_argument_begin|>{}"), "Well.", [F_CALL, G_CALL]),
+    ("kimi", kimi("\nfunctions.a.b:12 <|tool_call_argument_begin|> {} "), "", [("a.b", {})]),
+    ("kimi", kimi(KIMI_F).removesuffix("<|tool_calls_section_end|>"), "", [F_CALL]),
+    ("kimi", kimi('f:0<|tool_call_argument_begin|>{"x": "<|tool_call_end|>"}'), "",
+     [("f", {"x": "<|tool_call_end|>"})]),
+    ("kimi", f"<think>{kimi(KIMI_F)}</think>Hm.", "Hm.", []),
     ("mistral", "Hello.", "Hello.", []),
     ("mistral", f"[TOOL_CALLS][{F}, {G}]", "", [F_CALL, G_CALL]),
     ("mistral", f"Well. [TOOL_CALLS] [{F}]\n", "Well.", [F_CALL]),
@@ -108,6 +152,14 @@ NO_ACTION = '"Action:" with the name of a tool and "Action Input:" do not follow
 NO_FUNCTION = "a call is no <function=NAME>...</function>, with one <parameter=NAME>...</parameter> each"
 
 
+NO_GLM = "a call is no NAME, with <arg_key>NAME</arg_key><arg_value>...</arg_value> for each argument"
+NO_ARGUMENT = 'an argument of "f" is no <arg_key>NAME</arg_key><arg_value>...</arg_value>'
+NO_DEEPSEEK = "a call is no NAME<｜tool▁sep｜>{...}"
+NO_KIMI = "a call is no functions.NAME:0<|tool_call_argument_begin|>{...}"
+KIMI_OPEN = "a call is not closed: write <|tool_call_end|> after it"
+DEEPSEEK_OPEN = "a call is not closed: write <｜tool▁call▁end｜> after it"
+
+
 def deep(levels: int) -> str:
     return '{"name": "f", "arguments": {"x": ' + "[" * levels + "]" * levels + "}}"
 
@@ -161,6 +213,29 @@ MALFORMED = [
     ("xml", tags("<function=f>x = 1</function>"), 'an argument of "f" is no <parameter=NAME>...</parameter>'),
     ("xml", tags("<function=f><parameter=x>1</function>"), 'an argument of "f" is no <parameter=NAME>...</parameter>'),
     ("xml", tags(xml("f", ("x", "1"), ("x", "2"))), 'the argument "x" of "f" is given twice'),
+    ("glm", glm("f", ("x", "1"))[:-1], NOT_CLOSED),
+    ("glm", glm("f", ("x", "1")).replace("</arg_value>", ""), NO_ARGUMENT),
+    ("glm", glm("f", ("x", "1")).replace("<arg_value>", ""), NO_ARGUMENT),
+    ("glm", glm("f", ("x", "1")) + glm("f", ("x", "1")).replace("</arg_value>", ""), NO_ARGUMENT),
+    ("glm", glm("f", ("x", "1"), ("x", "2")), 'the argument "x" of "f" is given twice'),
+    ("glm", glm(""), NO_GLM),
+    ("glm", glm("f and g"), NO_GLM),
+    ("glm", glm("f") + "</tool_call>", "</tool_call> closes nothing: write <tool_call> before a call"),
+    ("deepseek", deepseek('f<｜tool▁sep｜>{"x": '), NOT_JSON),
+    ("deepseek", deepseek("f<｜tool▁sep｜>[1]"), 'the arguments of "f" are no JSON object'),
+    ("deepseek", deepseek("f<｜tool▁sep｜>{} so"), AFTER),
+    ("deepseek", deepseek("f{}"), NO_DEEPSEEK),
+    ("deepseek", deepseek("<｜tool▁sep｜>{}"), NO_DEEPSEEK),
+    ("deepseek", deepseek(FENCED).partition("\n```<")[0], DEEPSEEK_OPEN),  # cut in the middle
+    ("deepseek", "Well. <｜tool▁calls▁begin｜>",
+     "<｜tool▁calls▁begin｜> stands without a call: write <｜tool▁call▁begin｜> and <｜tool▁call▁end｜> around each"),
+    ("kimi", kimi('functions.f:0<|tool_call_argument_begin|>{"x": '), NOT_JSON),
+    ("kimi", kimi("functions.f:0<|tool_call_argument_begin|>5"), 'the arguments of "f" are no JSON object'),
+    ("kimi", kimi("functions.f<|tool_call_argument_begin|>{}"), NO_KIMI),
+    ("kimi", kimi(KIMI_F, "functions.:1<|tool_call_argument_begin|>{}"), NO_KIMI),
+    ("kimi", kimi(KIMI_F).partition("<|tool_call_end|>")[0], KIMI_OPEN),  # cut in the middle
+    ("kimi", kimi(KIMI_F) + "<|tool_call_end|>",
+     "<|tool_call_end|> closes nothing: write <|tool_call_begin|> before a call"),
     ("mistral", "[TOOL_CALLS]", NOT_JSON),
     ("mistral", f"[TOOL_CALLS][{F}", NOT_JSON),
     ("mistral", f"[TOOL_CALLS][{F}] so", AFTER),

@@ -172,4 +172,4 @@ def first_line(error: BaseException) -> str:
 ERRORS = {
     kind.__name__: kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, PacelineError)
 }
-"""Classes of errors by name: one that another process reports is of a class from here, and never looked up elsewhere."""
+"""Classes of errors by name: what another process reports is of one of them, and never looked up elsewhere."""

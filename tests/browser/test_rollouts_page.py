@@ -220,7 +220,8 @@ def test_a_token_tells_its_exact_numbers_and_the_legend_their_range(page, addres
         assert words in said
     assert f"ratio {ratio:.7g}"[:12] in said
     legend = page.locator(".legend").text_content()
-    assert "\u22121.3" in legend and legend.count("1.3") == 2  # to two digits
+    assert "\u22121.3" in legend
+    assert legend.count("1.3") == 2  # to two digits
     page.select_option("#colour", "entropy")
     assert page.locator(".card.own .token").nth(3).get_attribute("class").endswith(" up-5")
     page.select_option("#colour", "mismatch")

@@ -30,6 +30,19 @@ class Desk:
         file.write_text(dedent(text), encoding="utf-8")
         return file
 
+    def shell(self, script: str, *, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a script of bash, dedented, up to its first command that fails; errors are in `stdout` too."""
+        return subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", dedent(script)],
+            cwd=self.path,
+            env=_environment(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=LONGEST_SECONDS,
+        )
+
     def python(
         self, *words: object, cwd: str = ".", env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:

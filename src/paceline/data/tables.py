@@ -1,8 +1,10 @@
 """Rows of tables, through the `datasets` library or of a stream; those of a large one are read when they are needed."""
 
 import os
+import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -68,16 +70,33 @@ def _load(dataset: str) -> Mapping[str, "Dataset"]:
 
     directory = local_path(dataset)
     try:
-        # What `save_to_disk` wrote: `load_dataset` would take its bookkeeping files for rows.
-        if directory.is_dir() and any((directory / name).exists() for name in ("dataset_dict.json", "state.json")):
-            saved = load_from_disk(str(directory))
-            return {"train": saved} if isinstance(saved, Dataset) else cast(Mapping[str, "Dataset"], saved)
-        if directory.is_dir():
-            return cast(Mapping[str, "Dataset"], load_dataset(str(directory)))
-        path, _, config = dataset.partition(":")
-        return cast(Mapping[str, "Dataset"], load_dataset(path, config or None))
+        with _bars_on_a_terminal_only():
+            # What `save_to_disk` wrote: `load_dataset` would take its bookkeeping files for rows.
+            if directory.is_dir() and any((directory / name).exists() for name in ("dataset_dict.json", "state.json")):
+                saved = load_from_disk(str(directory))
+                return {"train": saved} if isinstance(saved, Dataset) else cast(Mapping[str, "Dataset"], saved)
+            if directory.is_dir():
+                return cast(Mapping[str, "Dataset"], load_dataset(str(directory)))
+            path, _, config = dataset.partition(":")
+            return cast(Mapping[str, "Dataset"], load_dataset(path, config or None))
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         raise DataError(f"--dataset {dataset}: cannot be loaded: {first_line(error)}") from error
+
+
+@contextmanager
+def _bars_on_a_terminal_only() -> Iterator[None]:
+    """Keep the bars of `datasets` out of a file, unless its variable HF_DATASETS_DISABLE_PROGRESS_BARS decides."""
+    from datasets.config import HF_DATASETS_DISABLE_PROGRESS_BARS
+    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    if sys.stderr.isatty() or are_progress_bars_disabled() or HF_DATASETS_DISABLE_PROGRESS_BARS is not None:
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
 
 
 class ReadAhead(OnDemand[Mapping[str, Any]]):

@@ -268,7 +268,7 @@ class TurnTokens:
         same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(before))
         written = whole[len(re.sub(r"<[^<>]*$", "", before[:same])) :]  # each may go on with a tag of its own
         written = written[: min((at for stop in self._stops if (at := written.find(stop)) >= 0), default=None)]
-        forms: tuple[CallFormat, ...] = ("xml", "hermes", "mistral", "llama", "openai")
+        forms: tuple[CallFormat, ...] = ("xml", "glm", "hermes", "deepseek", "kimi", "mistral", "llama", "openai")
         for form in forms:
             if list(parse_calls(written, form, prefilled=prefills_think(before)).calls) == calls_of(turn):
                 return form

@@ -130,6 +130,7 @@ def _unpacked(file: Path, size: int, changed: int, label: str) -> Path:
         return directory
     from transformers import AutoTokenizer
 
+    _settle_bars()
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = _from_file(file)
@@ -292,6 +293,7 @@ def _compare(folder: Path, file: Path, kind: Any) -> float:
     import torch
     from transformers import AutoModelForCausalLM
 
+    _settle_bars()
     logits = []
     for is_file in (False, True):
         model = _from_file(file) if is_file else AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -320,6 +322,17 @@ def _from_file(file: Path) -> "PreTrainedModel":
         file.parent, gguf_file=file.name, dtype=torch.float32, **dequantised
     )
     return model
+
+
+def _settle_bars() -> None:
+    """Switch transformers' bars off, as for any other model, but the long one over a file's tensors: that is left to
+    terminals."""
+    import transformers.modeling_gguf_pytorch_utils
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    reading: Any = transformers.modeling_gguf_pytorch_utils
+    reading.tqdm = functools.partial(reading.tqdm, disable=None)  # None: tqdm asks whether it is one
 
 
 def _add_shape(writer: Any, described: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from paceline.data.extraction.calls import OPEN_CALL
+from paceline.data.extraction.call_marks import OPEN_CALL
 from paceline.data.extraction.thinking import (
     CLOSE_REASONING,
     CLOSE_THINK,
@@ -44,7 +44,7 @@ LEAST_TEMPERATURE = 1e-4
 TAGS = (OPEN_THINK, CLOSE_THINK, OPEN_REASONING, CLOSE_REASONING)
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 """End of a text whose last character is spread over tokens of which some have not come."""
-IN_TAGS = ("hermes", "xml")
+IN_TAGS = ("hermes", "xml", "glm")
 """Forms of calls before which text can be told: a tag opens each."""
 CLIENT_GONE = 499
 """Status of a request whose client has closed the connection; nobody reads it."""

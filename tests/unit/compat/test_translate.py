@@ -238,7 +238,12 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
         (f"{TRL} --load_in_4bit", "weights are not quantised"),
         (f"{TRL} --fp16", "fp16 must be left out"),
         (f"{TRL} --num_generations 3", "num_generations must divide the 8 completions"),
-        (f"{TRL} --lr_scheduler_type polynomial", "for the command line, got 'polynomial'"),
+        (f"{TRL} --lr_scheduler_type greedy", "lr_scheduler_type must be one of constant, constant_with_warmup, "),
+        (f"{TRL} --warmup_ratio 0.1 --warmup_steps 3", "warmup_steps must be 0 with warmup_ratio, got 3.0"),
+        (
+            f"{TRL} --lr_scheduler_type cosine --lr_scheduler_kwargs '{{\"num_cycle\": 2}}'",
+            "lr_scheduler_kwargs must not have 'num_cycle', got 2; did you mean num_cycles?",
+        ),
         (f"{TRL} --reward_funcs accuracy", "did you mean accuracy_reward?"),
         (f"{TRL} --accelerate_config zero4", "must be a file of accelerate's"),
         (f"{TRL} --save_steps 2.5", "save_steps must be a whole number above 1, got 2.5"),
@@ -385,8 +390,40 @@ def test_a_mixture_of_datasets_and_an_unknown_line_of_a_file_are_refused():
 
 
 def test_a_share_of_the_run_is_said_to_be_missing_and_known_with_its_steps():
-    assert "--warmup_ratio" in notes(f"{SWIFT} --warmup_ratio 0.1", "missing")
-    assert translated(f"{SWIFT} --warmup_ratio 0.1 --max_steps 50").options["warmup_steps"] == 5
+    assert "--save_steps" in notes(f"{SWIFT} --save_steps 0.1", "missing")
+    assert translated(f"{SWIFT} --save_steps 0.1 --max_steps 50").options["save_steps"] == 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("", "linear"),  # TRL's own default
+        ("--lr_scheduler_type cosine", "cosine"),
+        ("--lr_scheduler_type cosine --warmup_steps 10 --max_steps 50", "cosine(warmup=10)"),
+        ("--lr_scheduler_type cosine --warmup_ratio 0.1", "cosine(warmup=0.1)"),
+        ("--lr_scheduler_type cosine --warmup_steps 0.1 --max_steps 50", "cosine(warmup=0.1)"),
+        ("""--lr_scheduler_type cosine --lr_scheduler_kwargs '{"num_cycles": 2}'""", "cosine(num_cycles=2)"),
+        (
+            """--lr_scheduler_type polynomial --warmup_steps 3 --lr_scheduler_kwargs '{"power": 2.0}'""",
+            "polynomial(warmup=3, power=2.0)",
+        ),
+        (
+            """--lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs '{"min_lr_rate": 0.1}'""",
+            "cosine_with_min_lr(min_lr_rate=0.1)",
+        ),
+    ],
+)
+def test_a_schedule_becomes_the_one_that_transformers_has(flags, words):
+    options = translated(f"{TRL} {flags}").options
+    assert options["lr_scheduler"] == words
+    assert not options.keys() & {"lr_schedule", "warmup_steps", "min_lr_ratio"}
+
+
+def test_a_constant_rate_stays_the_options_own():
+    options = translated(f"{TRL} --lr_scheduler_type constant").options
+    assert options["lr_schedule"] == "constant"
+    assert "lr_scheduler" not in options
+    assert "--warmup_ratio" in notes(f"{TRL} --lr_scheduler_type constant --warmup_ratio 0.1", "idle")
 
 
 def test_ms_swifts_switches_come_to_options():

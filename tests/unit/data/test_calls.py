@@ -5,9 +5,9 @@ from typing import get_args
 import pytest
 
 from paceline.data.extraction.call_arguments import cast_by_schema
-from paceline.data.extraction.call_records import CallFormat, MalformedCall, calls_of
+from paceline.data.extraction.call_records import UNTYPED, CallFormat, MalformedCall, calls_of
 from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
-from tests.call_cases import F_CALL, G_CALL, MALFORMED, READ, F, deep, tags, xml
+from tests.call_cases import F_CALL, FENCED, G_CALL, KIMI_F, MALFORMED, READ, F, deep, deepseek, glm, kimi, tags, xml
 
 
 @pytest.mark.parametrize(("call_format", "text", "content", "calls"), READ)
@@ -40,6 +40,8 @@ def test_arguments_may_be_nested_a_hundred_deep():
 
 PIECES = ["<tool_call>", "</tool_call>", "<function=f>", "<parameter=x>", "[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{"]
 PIECES += ["<|python_tag|>", "{", "[", "{}", '{"name":', '{"a":', "Action:\n", "Action Input:", "Observation:\n"]
+PIECES += ["<tool_call><function=f>", "<tool_call>f<arg_key>", "<arg_key>x</arg_key><arg_value>", "</arg_value>"]
+PIECES += ["<|tool_calls_section_begin|>", "<|tool_call_begin|>f:0<|tool_call_argument_begin|>", "```json\n{"]
 PIECES += ["<tool_call></think>", "</think> <think>{", "<tool_call>[]</tool_call>", "\\", '"', " \n", "<parameter=x>\n"]
 
 
@@ -57,6 +59,14 @@ def test_a_huge_turn_of_nothing_but_marks_is_read_and_has_no_call(piece, call_fo
         ("</tool_call>", "hermes"),
         (tags('{"name": "f", "arguments": {"x": "<function=f>"}}'), "hermes"),
         (tags(xml("f")), "xml"),
+        (glm("f", ("x", "1")), "glm"),
+        (glm("f", between=""), "glm"),
+        (tags(f'{{"name": "f", "arguments": {{"x": "{glm("f")!s}"}}}}'.replace("\n", " ")), "hermes"),
+        ("Well. " + deepseek(FENCED), "deepseek"),
+        (deepseek('f<\N{FULLWIDTH VERTICAL LINE}>{"x": "</tool_call><|python_tag|>"}'), "deepseek"),
+        (kimi(KIMI_F), "kimi"),
+        (kimi(KIMI_F).removeprefix("<|tool_calls_section_begin|>"), "kimi"),
+        (tags('{"name": "f", "arguments": {"x": "<|tool_call_begin|>"}}'), "hermes"),
         (f"\n[{F}]", "openai"),
         ("Action: f", "react"),
         ("", "react"),
@@ -132,14 +142,14 @@ SCHEMAS = [WEATHER, tool("now")]
     ],
 )
 def test_a_format_without_types_takes_them_from_the_schema(argument, text, value):
-    text_call = tags(xml("weather", (argument, text)))
-    ((_, arguments),) = parse_calls(text_call, "xml", prefilled=False, tools=SCHEMAS).calls
-    assert arguments == {argument: value}
-    assert type(arguments[argument]) is type(value)
+    for form, written in (("xml", tags(xml("weather", (argument, text)))), ("glm", glm("weather", (argument, text)))):
+        ((_, arguments),) = parse_calls(written, form, prefilled=False, tools=SCHEMAS).calls
+        assert arguments == {argument: value}
+        assert type(arguments[argument]) is type(value)
 
 
 def test_a_format_with_types_keeps_them():
-    for call_format in set(get_args(CallFormat)) - {"xml"}:
+    for call_format in set(get_args(CallFormat)) - set(UNTYPED):
         same = {"days": "3", "share": "1", "city": 5}
         assert cast_by_schema(("weather", same), SCHEMAS, call_format) == ("weather", same)
         _, whole = cast_by_schema(("weather", {"days": 3.0, "share": 2.0}), SCHEMAS, call_format)

@@ -1,6 +1,7 @@
 """Every source gives the same rows, and one that cannot be read is refused with its place and a remedy."""
 
 import codecs
+import contextlib
 import gzip
 import json
 import re
@@ -13,6 +14,7 @@ from paceline.data.files import read_file
 from paceline.data.formats import screen
 from paceline.data.sources import FIRST_SEEDS, has_split, load_rows, shares
 from paceline.errors import ConfigError, DataError
+from tests.screen import Screen
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]
 
@@ -183,6 +185,21 @@ def test_a_directory_has_the_splits_that_its_files_name(tmp_path, monkeypatch):
     assert not has_split(str(folder), "validation")
     with pytest.raises(DataError, match=r"no split 'dev'; its splits: train, test \(--dataset-split"):
         load_rows(str(folder), split="dev", size=None)
+
+
+def test_bars_of_reading_a_directory_are_drawn_on_a_terminal_only(tmp_path, monkeypatch):
+    utils = pytest.importorskip("datasets.utils")
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    drawn = {}
+    for is_terminal in (True, False):
+        folder = tmp_path / f"rows-{is_terminal}"  # one that was read before is not read again
+        folder.mkdir()
+        (folder / "train.jsonl").write_bytes(lines(ROWS))
+        with contextlib.redirect_stderr(Screen(is_terminal=is_terminal)) as screen:
+            load_rows(str(folder), split="train", size=None)
+        drawn[is_terminal] = "Generating train split" in screen.getvalue()
+    assert drawn == {True: True, False: False}
+    assert not utils.are_progress_bars_disabled()  # those of a program's own data stay as they were
 
 
 def test_a_directory_that_save_to_disk_wrote_is_read_as_the_dataset_it_is(tmp_path):

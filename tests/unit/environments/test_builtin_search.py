@@ -110,12 +110,14 @@ def test_a_folder_that_cannot_be_read_says_where(tmp_path, name, content, messag
 
 def test_a_document_that_is_a_link_out_of_the_folder_is_refused_by_name_and_never_left_out(folder, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "rivers.txt"
-    elsewhere.write_text("a river\n")
+    elsewhere.write_text("a zeppelin\n")
     (folder / "inside.txt").symlink_to(folder / "animals.txt")
     inside = digest_of(folder)
     (folder / "outside.txt").symlink_to(elsewhere)
     with pytest.raises(ConfigError, match=r"outside\.txt is a link to a file outside the folder; copy the file"):
         digest_of(folder)
+    # one that came after the run had begun
+    assert index_of(folder).find("zeppelin") == []
     (folder / "outside.txt").unlink()
     assert digest_of(folder) == inside
 

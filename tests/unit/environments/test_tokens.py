@@ -246,6 +246,11 @@ def test_parameters_in_tags_are_read_in_the_form_of_tags():
     assert tokens.call_format == "xml"
 
 
+def test_keys_and_values_in_tags_of_their_own_are_read_as_glm_writes_them():
+    tokens = writing_calls("' ~ call.function.name ~ '<arg_key>key</arg_key><arg_value>", "</arg_value>")
+    assert tokens.call_format == "glm"
+
+
 def test_calls_in_a_form_that_is_not_read_are_refused():
     with pytest.raises(ModelError, match=r"writes '<tool_call>lookup0<value>.*use a model of another family"):
         writing_calls("' ~ call.function.name ~ '<value>", "</value>")

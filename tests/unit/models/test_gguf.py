@@ -1,5 +1,6 @@
 """GGUF files are read as the model that they hold, and what is written is read as what was trained."""
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from paceline.errors import ConfigError, ModelError
 from paceline.models.gguf import TYPES, write_gguf
 from paceline.models.places import model_place
 from tests.gguf_models import divided, saved_model
+from tests.screen import Screen
 from tests.tiny import Kind, tiny_model
 
 gguf = pytest.importorskip("gguf")
@@ -87,6 +89,17 @@ def test_a_file_is_unpacked_once_and_again_when_it_has_changed(tmp_path: Path) -
     assert in_a_folder != first
     assert Path(in_a_folder, "config.json").read_bytes() == Path(first, "config.json").read_bytes()
     assert model_place(str(tmp_path / "model.gguf")).base != first
+
+
+def test_the_bar_over_the_tensors_is_drawn_on_a_terminal_only(tmp_path: Path) -> None:
+    saved_model(tmp_path / "model", "llama")
+    for is_terminal in (True, False):
+        file = tmp_path / f"{is_terminal}.gguf"
+        with contextlib.redirect_stderr(Screen(is_terminal=is_terminal)) as screen:
+            write_gguf(tmp_path / "model", file, "F32")  # which reads it back
+            model_place(str(file))
+        assert screen.getvalue().count("GGUF tensors...: 100%") == 2 * is_terminal
+        assert screen.getvalue().count("100%") == 2 * is_terminal
 
 
 def test_what_is_no_whole_file_is_refused(tmp_path: Path) -> None:

@@ -109,6 +109,15 @@ def test_the_same_text_under_prompts_of_one_answer_is_no_reuse():
     assert rules(made(*records)) == [set(), set(), set()]
 
 
+def test_a_conversation_that_its_environment_broke_off_is_marked_whatever_it_earned():
+    ends = ["done", "max_turns", "length", "failed", "timed_out"]
+    records = [rollout(1, at, f"text {at}", episode={"turns": [], "end": end}) for at, end in enumerate(ends)]
+    found = rules(made(*records, paid(2, 0, "5", episode={"turns": [], "end": "failed"}), rollout(3, 0, "no talk")))
+    assert found == [set(), set(), set(), {"failed"}, {"failed"}, {"failed"}, set()]
+    held_out = columns_of(replace(part(), set_name="held"), records, 0)
+    assert rules(held_out) == [set()] * 5
+
+
 def test_half_a_group_of_one_long_text_is_marked_and_short_answers_are_not():
     long = "".join(chr(97 + at % 26) for at in range(64))
     group = [rollout(1, 0, long), rollout(1, 1, long), rollout(1, 2, "3"), rollout(1, 3, "3")]

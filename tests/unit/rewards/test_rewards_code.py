@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from paceline.errors import DataError, RewardError, SandboxError
+from paceline.errors import RewardError, SandboxError
 from paceline.rewards.builtin.code import code
 from paceline.rewards.function import Grade, RewardContext
 from paceline.rewards.programs.cases import parse_cases

@@ -8,7 +8,7 @@ from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_f
 from paceline.data.extraction.thinking import visible_text
 from paceline.errors import DataError, RewardError
 from paceline.rewards.resolving import resolve
-from tests.call_cases import MALFORMED, READ, tags, xml
+from tests.call_cases import MALFORMED, READ, deepseek, glm, kimi, tags, xml
 
 THINK = "<think>look it up</think>\n"
 GOLD = 'Action: weather\nAction Input: {"city": "Oslo", "days": 3}'
@@ -137,11 +137,18 @@ def test_several_calls_are_compared_in_any_order_and_each_as_often_as_asked():
         '[TOOL_CALLS]price[ARGS]{"item": "tea"}',
         'Let me see. [TOOL_CALLS][{"name": "price", "arguments": {"item": "tea"}}]',
         '<|python_tag|>{"name": "price", "parameters": {"item": "tea"}}',
+        glm("price", ("item", "tea")),
+        deepseek('function<\uff5ctool\u2581sep\uff5c>price\n```json\n{"item": "tea"}\n```'),
+        kimi('functions.price:0<|tool_call_argument_begin|>{"item": "tea"}'),
     ],
 )
-def test_calls_of_mistral_and_llama_are_read_in_one_turn_too(text):
+def test_calls_in_a_familys_own_marks_are_read_in_one_turn_and_in_a_row(text):
     gold = [{"name": "price", "arguments": {"item": "tea"}}]
     assert grade(text, None, gold) == 1
+    if not text.startswith("price{"):  # an answer such as this speaks of no call
+        assert grade(text, text) == 1
+        assert grade(call("price", {"item": "tea"}), None, text) == 1
+        assert grade(call("price", {"item": "milk"}), text) == 0
     assert grade(text.replace("tea", "milk"), None, gold) == 0
 
 

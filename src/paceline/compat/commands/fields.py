@@ -9,24 +9,28 @@ import functools
 import json
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, cast
 
 from paceline.compat.commands.flags import NO_CHANGE, OFF, ON, FlagWords, GivenFlags, is_on
 from paceline.compat.commands.translation import Translation
+from paceline.compat.trl.batches import check_warmup
 from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, without_effect
-from paceline.compat.trl.training_fields import SCHEDULES
+from paceline.compat.trl.schedule import scheduler_words
 from paceline.compat.trl.translation import Surroundings, translate
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
+from paceline.training.setup.configuration import OWN_SCHEDULE
 
 if TYPE_CHECKING:
     from paceline.compat.trl.config import GRPOConfig
 
-SHARES = ("eval_steps", "save_steps", "warmup_ratio", "warmup_steps")
+SHARES = ("eval_steps", "save_steps")
 """Fields that may be a share of the run, which depends on the number of rows."""
+WARMUPS = ("warmup_ratio", "warmup_steps")
+"""Fields whose share of the run `lr_scheduler` takes as it is."""
 ELSEWHERE = ("engine", "cluster", "parallel", "lora")
 """Sections without fields in the Python trainer; the caller decides them."""
 OF_OTHERS = (
@@ -86,13 +90,16 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
     _note_batch(micro, values, around, found)
     # a share of a run is left out where the rows decide how long it is
     steps = values.get("max_steps", -1)
+    rows_decide = not (isinstance(steps, int) and steps > 0)
+    shares = {
+        name: values.pop(name)
+        for name in (*SHARES, *WARMUPS)
+        if rows_decide and isinstance(share := values.get(name), float) and 0 < share < 1
+    }
     for name in SHARES:
-        share = values.get(name)
-        if isinstance(share, float) and 0 < share < 1 and not (isinstance(steps, int) and steps > 0):
-            del values[name]
-            option = "warmup-steps" if "warmup" in name else name.replace("_", "-")
+        if name in shares:
             text = "of a run whose length the rows decide: `paceline plan` prints its steps; give the number as"
-            found.note("missing", f"--{name}", f"{share} {text} --{option}")
+            found.note("missing", f"--{name}", f"{shares[name]} {text} --{name.replace('_', '-')}")
     values["per_device_train_batch_size"] = micro * around.ranks
     kept: dict[str, Any] = {
         name: value
@@ -108,11 +115,12 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
         # it has every field of a GRPOConfig that is read here
         fields = cast("GRPOConfig", args)
         config = translate(fields, surroundings)
-        if args.lr_scheduler_type not in SCHEDULES:
-            raise ConfigError(
-                f"lr_scheduler_type must be one of {', '.join(SCHEDULES)} for the command line, got "
-                f"{args.lr_scheduler_type!r}; the GRPOTrainer of Python takes any of transformers'"
-            )
+        for name in WARMUPS:
+            if name in shares:
+                setattr(args, name, shares[name])
+        check_warmup(fields)
+        args.warmup_steps = int(args.warmup_steps) if args.warmup_steps >= 1 else args.warmup_steps
+        schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(fields)
     except ConfigError as error:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
     idle = without_effect(fields)
@@ -120,14 +128,21 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
         _note_field(name, idle, around, found)
     for name in refused:
         found.note("idle", around.flag(name), NO_CHANGE)
-    found.options = _options(config, args, values, around)
+    found.options = _options(config, args, values, around, schedule)
     found.given = {option for name in given for option in MEANINGS[name].options} & found.options.keys()
     return found
 
 
-def _options(config: Config, args: Fields, values: Mapping[str, object], around: Around) -> dict[str, object]:
-    """Options that the fields decide; the rest keeps our defaults."""
-    left_out = set(OF_OTHERS)
+def _options(
+    config: Config, args: Fields, values: Mapping[str, object], around: Around, schedule: str | None
+) -> dict[str, object]:
+    """Options that the fields decide; the rest keeps our defaults.
+
+    `schedule`: value of `lr_scheduler`; None: a constant rate.
+    """
+    if schedule is not None:
+        config = replace(config, optim=replace(config.optim, lr_scheduler=schedule))
+    left_out = {*OF_OTHERS, *(OWN_SCHEDULE if schedule is not None else ("lr_scheduler",))}
     left_out |= {name for name in SAID_WHEN_GIVEN if not values.keys() & set(DECIDED_BY[name])}
     if args.eval_strategy == "no":
         left_out |= set(OF_EVALUATION)

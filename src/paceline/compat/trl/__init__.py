@@ -7,6 +7,7 @@ fields.py           reads the rows: refuses, converts, says what has no effect
 config.py           GRPOConfig: these fields around transformers' TrainingArguments
 batches.py          batches counted in completions, durations counted in updates, as steps; both counts for a person
 objective.py        the fields of the objective as options
+schedule.py         the learning rate's schedule as one option
 translation.py      a GRPOConfig with its keywords to a Config; errors about options in the names of fields
 models.py           a model as the keywords of `from_pretrained` say: a revision, 4 bits
 datasets.py         datasets as TRL takes them, to tasks; row loaders for scripts

@@ -167,8 +167,8 @@ def warmup_field(args: "GRPOConfig") -> str:
     return "warmup_steps" if args.warmup_ratio is None else "warmup_ratio"
 
 
-def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
-    """Warm-up as steps of the loop, rounded up; 0 for a constant rate. ConfigError for two, or one without effect."""
+def check_warmup(args: "GRPOConfig") -> None:
+    """Refuse two warm-ups, one out of range, or one that the run is too short for; ConfigError."""
     name = warmup_field(args)
     value = getattr(args, name)
     if args.warmup_ratio is not None and not 0 <= args.warmup_ratio < 1:
@@ -177,13 +177,19 @@ def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
         raise ConfigError(f"warmup_steps must be 0 with warmup_ratio, got {args.warmup_steps!r}; give one of them")
     if value < 0:
         raise ConfigError(f"{name} must be at least 0, got {value!r}")
-    if args.lr_scheduler_type == "constant":
-        return 0
-    if value > args.max_steps > 0:
+    if args.lr_scheduler_type != "constant" and value > args.max_steps > 0:
         raise ConfigError(
             f"{name} must be at most max_steps ({args.max_steps}), got {value!r}; the peak would never be reached"
         )
-    return in_steps(args, name, value, num_prompts)
+
+
+def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
+    """Warm-up as steps of the loop, rounded up; 0 for a constant rate. ConfigError: see `check_warmup`."""
+    check_warmup(args)
+    if args.lr_scheduler_type == "constant":
+        return 0
+    name = warmup_field(args)
+    return in_steps(args, name, getattr(args, name), num_prompts)
 
 
 def interval(args: "GRPOConfig", kind: str, num_prompts: int | None) -> int:

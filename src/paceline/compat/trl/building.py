@@ -1,6 +1,5 @@
 """Builds a run from a trainer's arguments; everything that needs no weights is refused before they are read."""
 
-import json
 import logging
 import math
 import os
@@ -27,6 +26,7 @@ from paceline.compat.trl.models import fetched, load_quantised
 from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.rollouts import RolloutFunction
+from paceline.compat.trl.schedule import scheduler_words
 from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, of_fields, translate
 from paceline.config.objective import PROGRAM
 from paceline.config.sections import Config, ModelConfig
@@ -359,13 +359,6 @@ def _note_of_rate(arguments: TrainerArguments, total: int) -> str:
     return describe_rate(arguments.args, total=total)
 
 
-def scheduler_words(args: GRPOConfig) -> str:
-    """The schedule of the arguments as the option `lr_scheduler` says it."""
-    parameters = {"warmup": getattr(args, warmup_field(args)) or None, **_schedule_keywords(args)}
-    written = ", ".join(f"{name}={json.dumps(value)}" for name, value in parameters.items() if value is not None)
-    return SchedulerType(args.lr_scheduler_type).value + (f"({written})" if written else "")
-
-
 def check_schedule(args: GRPOConfig, *, total: int) -> None:
     """Refuse values that the schedule cannot take, in transformers' words, before an optimiser exists (ConfigError)."""
     trial = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=args.learning_rate)
@@ -373,8 +366,9 @@ def check_schedule(args: GRPOConfig, *, total: int) -> None:
         make_scheduler(scheduler_words(args), trial, total=total)
     except ConfigError as error:
         kind, cause = SchedulerType(args.lr_scheduler_type).value, error.__cause__
+        given = keywords_of(args, "lr_scheduler_kwargs")
         raise ConfigError(
-            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {_schedule_keywords(args)!r}: {cause}"
+            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {given!r}: {cause}"
         ) from error
 
 
@@ -391,8 +385,3 @@ def _warmup_updates(args: GRPOConfig, total: int) -> int:
     """Updates before the peak in transformers' sense: from 1 on a number, below 1 a share, rounded up."""
     value = getattr(args, warmup_field(args))
     return math.ceil(value * total) if 0 < value < 1 else int(value)
-
-
-def _schedule_keywords(args: GRPOConfig) -> dict[str, Any]:
-    given = args.lr_scheduler_kwargs
-    return dict(given) if isinstance(given, dict) else {}

@@ -102,7 +102,7 @@ class GRPOFields:
     )
     """Tokens of a prompt, at most; longer ones lose their beginning. None: as many as the model can see."""
     warmup_ratio: float | None = decides(
-        None, "warmup_steps", "a share of the run, as warmup_steps below 1", switch=RISES
+        None, "warmup_steps", "warmup of lr_scheduler: a share of the run", switch=RISES
     )
     """Share of the run over which the learning rate rises, in [0, 1)."""
     micro_batch_tokens: int = becomes(0, "micro_batch_tokens")

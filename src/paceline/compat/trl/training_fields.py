@@ -88,18 +88,16 @@ class TrainingFields:
     lr_scheduler_type: str = becomes(
         "linear",
         "lr_schedule",
-        "transformers' schedule, update by update; lr_schedule where the options have a word for it",
+        "lr_scheduler: transformers' schedule, update by update; lr_schedule where it is constant",
         convert=lambda kind: SCHEDULES.get(kind, "constant"),
         choices=tuple(SCHEDULERS),
         remedy="for any other schedule give the trainer optimizers=(optimizer, scheduler)",
     )
-    lr_scheduler_kwargs: Keywords = decides(
-        None, "min_lr_ratio", "for that schedule; min_lr_ratio with cosine_with_min_lr"
-    )
+    lr_scheduler_kwargs: Keywords = decides(None, "min_lr_ratio", "parameters of lr_scheduler, in brackets")
     warmup_steps: float = decides(
         0,
         "warmup_steps",
-        "updates, below 1 a share of the run; the option has them in whole batches, rounded up",
+        "warmup of lr_scheduler: updates, below 1 a share of the run",
         switch=RISES,
     )
     optim: str = becomes(

@@ -3,7 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.data.extraction.call_records import TEXT_ARGUMENT, CallFormat, MalformedCall, ParsedCall, strict_json
+from paceline.data.extraction.call_records import (
+    TEXT_ARGUMENT,
+    UNTYPED,
+    CallFormat,
+    MalformedCall,
+    ParsedCall,
+    strict_json,
+)
 
 _Schema = Mapping[str, Any]
 
@@ -26,8 +33,8 @@ def cast_by_schema(call: ParsedCall, schemas: Sequence[_Schema], call_format: Ca
     | argument                                                      | becomes                          |
     |---------------------------------------------------------------|----------------------------------|
     | `3.0` for an integer, in any format                           | `3`                              |
-    | text of `xml` where the schema allows no text                 | the JSON that it is              |
-    | `True`, `False`, `None` of `xml`, likewise                    | `true`, `false`, `null`          |
+    | text of `xml` or `glm` where the schema allows no text        | the JSON that it is              |
+    | `True`, `False`, `None` of these, likewise                    | `true`, `false`, `null`          |
     | plain text of `react`, the tool has one argument              | that argument, then as for `xml` |
 
     Anything else stays as it is: the text `"3"` is no integer where a format has types, and the reward `tool_call` says
@@ -40,7 +47,7 @@ def cast_by_schema(call: ParsedCall, schemas: Sequence[_Schema], call_format: Ca
     """
     name, arguments = call
     properties = _parameters(schemas).get(name, {}).get("properties", {})
-    is_text = call_format == "xml"
+    is_text = call_format in UNTYPED
     if call_format == "react" and arguments.keys() == {TEXT_ARGUMENT} and len(properties) == 1:
         arguments, is_text = dict.fromkeys(properties, arguments[TEXT_ARGUMENT]), True
     return name, {

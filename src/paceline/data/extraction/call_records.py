@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
-CallFormat = Literal["hermes", "llama", "mistral", "openai", "react", "xml"]
+CallFormat = Literal["deepseek", "glm", "hermes", "kimi", "llama", "mistral", "openai", "react", "xml"]
 """How a model writes its calls; see `calls`."""
+UNTYPED: tuple[CallFormat, ...] = ("glm", "xml")
+"""Forms in which every argument is text."""
 
 ParsedCall = tuple[str, dict[str, Any]]
 """Name of the tool, and the arguments by name."""

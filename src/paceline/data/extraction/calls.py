@@ -6,10 +6,16 @@ What is carried out is therefore what is graded. Each family of models writes ca
 |-----------|--------------------------------------------------------------------------------------------------------|
 | `hermes`  | `<tool_call>{"name": "f", "arguments": {...}}</tool_call>`, one object in each (Hermes, Qwen)           |
 | `xml`     | `<tool_call><function=f><parameter=x>1</parameter></function></tool_call>` (Qwen3-Coder, Qwen3.5)       |
+| `glm`     | `<tool_call>f<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>` (GLM-4.5 and later)              |
+| `deepseek` | `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>` in a section (DeepSeek)           |
+| `kimi`    | `<\|tool_call_begin\|>functions.f:0<\|tool_call_argument_begin\|>{...}<\|tool_call_end\|>`, likewise    |
 | `mistral` | `[TOOL_CALLS][{...}, {...}]`, or `[TOOL_CALLS]f[ARGS]{...}` once per call, or `f{...}` without its marks |
 | `llama`   | `{"name": "f", "parameters": {...}}` and nothing else, or the same after `<\|python_tag\|>`            |
 | `openai`  | `{"tool_calls": [...]}`, one call or a list of them, and nothing else                                   |
 | `react`   | `Action: f` and `Action Input: {...}`, each at the start of a line                                      |
+
+A section is what stands between `<｜tool▁calls▁begin｜>` and `<｜tool▁calls▁end｜>`, or `<|tool_calls_section_begin|>`
+and `<|tool_calls_section_end|>`. DeepSeek's V3 and R1 write `function<｜tool▁sep｜>f` and the JSON in a fence.
 
 A call in JSON is `{"name": ..., "arguments": {...}}`, or `{"function": {...}}` around it. `parameters` is another word
 for `arguments`, other keys mean nothing, and arguments may be JSON in a string, as in OpenAI's messages.
@@ -31,16 +37,35 @@ for `arguments`, other keys mean nothing, and arguments may be JSON in a string,
 | `Action:` after `Observation:`                                    | text: the model has made up what the tool said |
 | `Action Input:` that is no JSON object and begins with no `{`      | `{"input": text}`; empty: `{}`                 |
 | the last `Action:` has no name, or no `Action Input:` after it    | malformed                                      |
-| a value of `xml`                                                   | text, unless the tool's schema has other types |
+| a value of `xml` or `glm`                                          | text, unless the tool's schema has other types |
+| a section of `deepseek` or `kimi` not ended, or without its marks  | its calls count                                |
+| such a mark and no call                                            | malformed                                      |
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from paceline.data.extraction.call_arguments import cast_by_schema
+from paceline.data.extraction.call_marks import (
+    AFTER_JSON,
+    BEFORE_ARGUMENTS,
+    CLOSE_CALL,
+    GLM_NAME,
+    HEADS,
+    OF_SECTIONS,
+    OPEN_CALL,
+    PYTHON_TAG,
+    TAGS,
+    TOOL_CALLS,
+    closing_mark,
+    endings,
+    first_mark,
+    refuse_stray_marks,
+    without_sections,
+)
 from paceline.data.extraction.call_records import (
     TEXT_AFTER,
     TEXT_ARGUMENT,
@@ -56,8 +81,6 @@ from paceline.data.extraction.call_records import (
 )
 from paceline.data.extraction.thinking import ThoughtReader, visible_text
 from paceline.data.tools import call_id
-
-OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,9 +112,9 @@ def parse_calls(
             content, calls = _react(visible)
         else:
             content, bodies = _bodies(text, call_format, prefilled=prefilled)
-            _refuse_stray_tags(content, call_format)
-            read = {"hermes": _hermes, "xml": _xml, "mistral": _mistral, "llama": _bare, "openai": _bare}[call_format]
-            calls = [call for body in bodies for call in read(body)]
+            content = without_sections(content, call_format, has_calls=bool(bodies))
+            refuse_stray_marks(content, call_format)
+            calls = [call for body in bodies for call in _READERS[call_format](body)]
     except MalformedCall as error:
         return ParsedTurn(content=visible, malformed=str(error))
     return ParsedTurn(
@@ -107,15 +130,22 @@ def call_format_in(visible: str) -> CallFormat:
     ('hermes', 'openai', 'react')
     >>> call_format_in("[TOOL_CALLS]f[ARGS]{}"), call_format_in('f{"x": 1}'), call_format_in("<|python_tag|>{}")
     ('mistral', 'mistral', 'llama')
+    >>> call_format_in("<tool_call>f</tool_call>"), call_format_in("<|tool_call_begin|>functions.f:0")
+    ('glm', 'kimi')
     """
-    if _PYTHON_TAG in visible and CLOSE_CALL not in visible:
+    first = first_mark(visible)
+    if first is not None and first[0] in OF_SECTIONS:
+        return OF_SECTIONS[first[0]]
+    if PYTHON_TAG in visible and CLOSE_CALL not in visible:
         return "llama"
-    if _TOOL_CALLS in visible and CLOSE_CALL not in visible:
+    if TOOL_CALLS in visible and CLOSE_CALL not in visible:
         return "mistral"
     if _UNMARKED_CALL.match(visible):
         return "mistral"
     if re.search(r"<tool_call>\s*<function=", visible):
         return "xml"
+    if first is not None and first[0] == OPEN_CALL and GLM_NAME.match(visible, first.end()):
+        return "glm"
     if OPEN_CALL in visible or CLOSE_CALL in visible:
         return "hermes"
     return "openai" if visible.lstrip()[:1] in ("{", "[") else "react"
@@ -139,12 +169,10 @@ def assistant_message(parsed: ParsedTurn, *, reasoning: str | None = None) -> di
     return message
 
 
-_PYTHON_TAG, _TOOL_CALLS = "<|python_tag|>", "[TOOL_CALLS]"
 _UNMARKED_CALL = re.compile(r"\s*[\w.-]+\s*(?=\{)")
 """A call of Mistral's without its mark, which is a special token: a name and an object."""
 _OPENINGS: Mapping[CallFormat, re.Pattern[str]] = {
-    "hermes": re.compile(re.escape(OPEN_CALL)),
-    "xml": re.compile(re.escape(OPEN_CALL)),
+    **{form: re.compile(re.escape(opens)) for form, (opens, _) in TAGS.items()},
     "mistral": re.compile(rf"\[TOOL_CALLS\]|\A{_UNMARKED_CALL.pattern}"),
     "llama": re.compile(r"<\|python_tag\|>|[{\[]"),
     "openai": re.compile(r"[{\[]"),
@@ -155,6 +183,7 @@ def _bodies(text: str, call_format: CallFormat, *, prefilled: bool) -> tuple[str
     """Return the visible text around calls, and what stands in each; after a mark or as bare JSON, up to the end."""
     thoughts = ThoughtReader(prefilled=prefilled)
     kept, bodies, at, end, is_said, is_open = list[str](), list[str](), 0, 0, False, False
+    ends = endings(text, call_format)
     openings = [*map(re.Match.span, _OPENINGS[call_format].finditer(text)), (len(text), len(text))]
     for (start, inside), (following, _) in zip(openings, [*openings[1:], openings[-1]], strict=True):
         if start < at:  # inside the call before
@@ -166,50 +195,19 @@ def _bodies(text: str, call_format: CallFormat, *, prefilled: bool) -> tuple[str
         at, is_said = start, is_said or visible.strip() != ""
         if thoughts.is_thinking or start == len(text):
             continue
-        if call_format in ("hermes", "xml"):
-            end, is_closed = _closing_tag(text, inside, following, end, call_format)
+        if call_format in TAGS:
+            end, is_closed = closing_mark(text, inside, following, end, call_format, ends)
             if is_closed:
                 bodies.append(text[inside:end])
-                at = end + len(CLOSE_CALL)
+                at = end + len(TAGS[call_format][1])
             else:
                 is_open = True
         elif call_format == "mistral" or not is_said or text[start] == "<":
             bodies.append(text[start:])
             at = len(text)
     if is_open:
-        raise MalformedCall(f"a call is not closed: write {CLOSE_CALL} after it")
+        raise MalformedCall(f"a call is not closed: write {TAGS[call_format][1]} after it")
     return "".join(kept), bodies
-
-
-_BETWEEN_CALLS = re.compile(r"\s*")
-_CLOSED_XML = re.compile(r"(?:</parameter>|<function=[^<>\n]+>)\s*</function>\s*(?=</tool_call>)")
-_BEGINS_XML = re.compile(r"\s*<function=")
-
-
-def _closing_tag(text: str, inside: int, following: int, known: int, call_format: CallFormat) -> tuple[int, bool]:
-    """Return where the tag that closes a call begins, and whether it does: tags inside a text argument are passed over.
-
-    `following` is where the next call opens, `known` the last closing tag that was looked for.
-    """
-    if call_format == "xml":
-        closed = _CLOSED_XML.search(text, inside) if _BEGINS_XML.match(text, inside) else None
-        if closed is not None:
-            return closed.end(), True
-    else:
-        with suppress(MalformedCall):
-            _, end = first_json(text, inside)
-            end = _BETWEEN_CALLS.match(text, end).end()  # type: ignore[union-attr]  # matches anything
-            if text.startswith(CLOSE_CALL, end):
-                return end, True
-    end = text.find(CLOSE_CALL, inside) if 0 <= known < inside else known
-    return end, inside <= end <= following
-
-
-def _refuse_stray_tags(content: str, call_format: CallFormat) -> None:
-    if call_format in ("hermes", "xml") and CLOSE_CALL in content:
-        raise MalformedCall(f"{CLOSE_CALL} closes nothing: write {OPEN_CALL} before a call")
-    if call_format == "xml" and "<function=" in content:
-        raise MalformedCall(f"<function=NAME> stands alone: write {OPEN_CALL} before it, {CLOSE_CALL} after it")
 
 
 def _hermes(body: str) -> list[ParsedCall]:
@@ -237,13 +235,49 @@ def _xml(body: str) -> list[ParsedCall]:
     return [(name, arguments)]
 
 
+_GLM_ARGUMENT = re.compile(r"<arg_key>([^<>]+)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+
+
+def _glm(body: str) -> list[ParsedCall]:
+    head = GLM_NAME.match(body)
+    if head is None:
+        raise MalformedCall(
+            "a call is no NAME, with <arg_key>NAME</arg_key><arg_value>...</arg_value> for each argument"
+        )
+    arguments, at = dict[str, Any](), head.end()
+    while at < len(body):
+        argument = _GLM_ARGUMENT.match(body, at)
+        if argument is None:
+            raise MalformedCall(
+                f"an argument of {named(head[1])} is no <arg_key>NAME</arg_key><arg_value>...</arg_value>"
+            )
+        if argument[1] in arguments:
+            raise MalformedCall(f"the argument {named(argument[1])} of {named(head[1])} is given twice")
+        arguments[argument[1]] = argument[2]
+        at = argument.end()
+    return [(head[1], arguments)]
+
+
+def _headed(body: str, call_format: CallFormat) -> list[ParsedCall]:
+    """The call of a body in which the name stands before the arguments, which are JSON."""
+    head = HEADS[call_format].match(body)
+    if head is None:
+        name = {"deepseek": "NAME", "kimi": "functions.NAME:0"}[call_format]
+        raise MalformedCall(f"a call is no {name}{BEFORE_ARGUMENTS[call_format]}{{...}}")
+    arguments, end = first_json(body, head.end())
+    if AFTER_JSON.fullmatch(body, end) is None:
+        raise MalformedCall(TEXT_AFTER)
+    return [call_of({"name": head[head.lastindex or 0], "arguments": arguments})]
+
+
+_BETWEEN_CALLS = re.compile(r"\s*")
 _NAMED_CALL = re.compile(r"\s*([^\s\[\]{}]+)(?:\[CALL_ID\][^\s\[\]{}]*)?(?:\[ARGS\])?\s*(?=\{)")
 
 
 def _mistral(body: str) -> Iterator[ParsedCall]:
     at, end = 0, len(body.rstrip())
     while at < end:
-        at += len(_TOOL_CALLS) if body.startswith(_TOOL_CALLS, at) else 0
+        at += len(TOOL_CALLS) if body.startswith(TOOL_CALLS, at) else 0
         call = _NAMED_CALL.match(body, at)
         value, after = first_json(body, at if call is None else call.end())
         if call is None:
@@ -251,7 +285,7 @@ def _mistral(body: str) -> Iterator[ParsedCall]:
         else:
             yield call_of({"name": call[1], "arguments": value})
         at = _BETWEEN_CALLS.match(body, after).end()  # type: ignore[union-attr]  # matches anything
-        if at < end and not body.startswith(_TOOL_CALLS, at) and (call is None or not _NAMED_CALL.match(body, at)):
+        if at < end and not body.startswith(TOOL_CALLS, at) and (call is None or not _NAMED_CALL.match(body, at)):
             raise MalformedCall(TEXT_AFTER)
 
 
@@ -261,7 +295,7 @@ _BETWEEN = re.compile(r"\s*;?\s*")
 
 def _bare(body: str) -> list[ParsedCall]:
     """Calls where the text is JSON values alone, several with `;` or space between; none where it is another text."""
-    text = body.removeprefix(_PYTHON_TAG)
+    text = body.removeprefix(PYTHON_TAG)
     is_meant, values, at = text != body or bool(_MEANT.match(text)), list[Any](), 0
     try:
         while not values or at < len(text):
@@ -277,6 +311,19 @@ def _bare(body: str) -> list[ParsedCall]:
     if text == body and not names_a_call(values):
         return []
     return [call for value in values for call in calls_of(value)]
+
+
+_READERS: Mapping[CallFormat, Callable[[str], Iterable[ParsedCall]]] = {
+    "hermes": _hermes,
+    "xml": _xml,
+    "glm": _glm,
+    "deepseek": partial(_headed, call_format="deepseek"),
+    "kimi": partial(_headed, call_format="kimi"),
+    "mistral": _mistral,
+    "llama": _bare,
+    "openai": _bare,
+}
+"""Readers of what `_bodies` finds."""
 
 
 _LABEL = re.compile(r"^[ \t]*(Thought|Action Input|Action|Observation|Final Answer)[ \t]*:", re.MULTILINE)

@@ -94,8 +94,9 @@ class SearchTool:
         Args:
             query: Words to look for.
         """
+        index = index_of(self._folder)
         try:
-            found = index_of(self._folder).find(query)
+            found = index.find(query)
         except ValueError as error:
             raise CallError(f"Error: {error}") from error
         passages = [f"[{number}] {name}\n{text}" for number, (name, text) in enumerate(found, 1)]
@@ -116,11 +117,13 @@ def index_of(folder: Path) -> Index:
 
 @lru_cache(maxsize=4)
 def _built(folder: Path) -> Index:
-    return Index(passage for file in documents(folder) for passage in passages(file, str(file.relative_to(folder))))
+    # a link out of the folder is refused where a run begins; one that came since then is not read
+    files = documents(folder, refuse_links=False)
+    return Index(passage for file in files for passage in passages(file, str(file.relative_to(folder))))
 
 
-def documents(folder: Path) -> list[Path]:
-    """Return the documents of a folder, by name.
+def documents(folder: Path, *, refuse_links: bool = True) -> list[Path]:
+    """Return the documents of a folder, by name; links to files outside are refused, or else left out.
 
     Raises:
         ConfigError: there is no such folder, or none in it, or one is a link to a file outside.
@@ -129,9 +132,10 @@ def documents(folder: Path) -> list[Path]:
         raise ConfigError(f"--environment search:{folder}: there is no such folder", remedies=["check the path"])
     here = folder.resolve()
     found = sorted(file for file in folder.rglob("*") if file.suffix in KINDS and file.is_file())
-    if outside := next((file for file in found if not file.resolve().is_relative_to(here)), None):
+    outside = [file for file in found if not file.resolve().is_relative_to(here)]
+    if outside and refuse_links:
         raise ConfigError(
-            f"--environment search:{folder}: {outside.relative_to(folder)} is a link to a file outside the folder",
+            f"--environment search:{folder}: {outside[0].relative_to(folder)} is a link to a file outside the folder",
             remedies=["copy the file into the folder", "name the folder that holds the files"],
         )
     if not found:
@@ -139,7 +143,7 @@ def documents(folder: Path) -> list[Path]:
             f"--environment search:{folder}: there is no document in the folder",
             remedies=[f"documents are its files {', '.join(KINDS)}"],
         )
-    return found
+    return [file for file in found if file not in outside]
 
 
 def digest_of(folder: Path) -> str:

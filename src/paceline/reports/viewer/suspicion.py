@@ -13,6 +13,7 @@ from paceline.metrics.definitions import Record
 from paceline.metrics.statistics import mean_of
 from paceline.reports.page.reading import value_at
 from paceline.reports.viewer.columns import LOOP_CHARACTERS, CompletionColumns
+from paceline.types import EpisodeEnd
 
 LONG = 64
 """Tokens from which equal texts are no coincidence: a policy that is sure of a task says the same in a few words."""
@@ -24,6 +25,9 @@ OUTLIER = 5.0
 RISE = 0.1
 """Share of the range of rewards by which the mean has risen before held-out accuracy is asked whether it did too."""
 
+BROKEN_ENDS: tuple[EpisodeEnd, ...] = ("failed", "timed_out")
+"""Ends of a conversation that its environment is to blame for."""
+
 RULES: Mapping[str, str] = {
     "unearned": "well paid in a step where training earns more than at first and held-out accuracy has not kept up: "
     f"from the first tenth of the steps to those around it the mean reward has risen by at least {100 * RISE:.0f} % of "
@@ -31,6 +35,7 @@ RULES: Mapping[str, str] = {
     "overruled": "well paid although the function that grades evaluations gave its lowest score",
     "cut off": "well paid although it was cut at the greatest length before it ended",
     "reused": "well paid for a text that is well paid, word for word, under a prompt with another gold answer too",
+    "failed": "a conversation whose environment failed or took too long, however it was paid",
     "repeated": f"at least half of its group of 4 or more has the same text of at least {LONG} tokens",
     "loop": f"a text of {LOOP_CHARACTERS} characters or more that zlib packs to less than {100 * LOOP:.0f} %: "
     "it repeats itself",
@@ -71,6 +76,7 @@ def marks(parts: Sequence[CompletionColumns], evals: Sequence[Record], grader: s
                 is_paid and given[row] is not None and given[row] == lowest_grade,
                 is_paid and part.finish[row] == "length",
                 is_paid and part.texts[row] in reused,
+                part.ends[row] in BROKEN_ENDS,
                 row in repeated,
                 part.packed[row] < LOOP,
                 row in outliers,

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from paceline.data.extraction.answers import stand_once_in_order
 from paceline.data.extraction.call_arguments import untyped
-from paceline.data.extraction.call_records import MalformedCall, ParsedCall, calls_of, strict_json
-from paceline.data.extraction.calls import CLOSE_CALL, OPEN_CALL, call_format_in, labelled, parse_calls
+from paceline.data.extraction.call_marks import CLOSE_CALL, OPEN_CALL, TOOL_CALLS, first_mark
+from paceline.data.extraction.call_records import UNTYPED, MalformedCall, ParsedCall, calls_of, strict_json
+from paceline.data.extraction.calls import call_format_in, labelled, parse_calls
 from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
 from paceline.errors import DataError, RewardError
 from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, said
@@ -30,7 +31,7 @@ def gold_calls(answer: str | None, tool_calls: object) -> list[ParsedCall] | Non
     if value is None or (isinstance(value, str) and not speaks_of_calls(value)):
         return None
     try:
-        if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and not value.lstrip().startswith(TOOL_CALLS):
             value = strict_json(value)
         if not isinstance(value, str):
             return calls_of(value) or None
@@ -47,7 +48,7 @@ def gold_calls(answer: str | None, tool_calls: object) -> list[ParsedCall] | Non
 
 def speaks_of_calls(text: str | None) -> bool:
     """Return whether a text means to give tool calls, in whichever form."""
-    return text is not None and (OPEN_CALL in text or "Action:" in text or text.lstrip()[:1] in ("{", "["))
+    return text is not None and (first_mark(text) is not None or "Action:" in text or text.lstrip()[:1] in ("{", "["))
 
 
 def spelled(calls: Sequence[ParsedCall]) -> list[tuple[str, str]]:
@@ -141,6 +142,7 @@ def tool_call(context: RewardContext) -> BuiltIn:
     | `Action: name`, `Action Input: {...}`, the last before an `Observation:`     | 1.0   |
     | nothing but JSON of the calls                                                | 1.0   |
     | `[TOOL_CALLS]name[ARGS]{...}`, `<\|python_tag\|>{...}`, also without the marks | 1.0   |
+    | the marks of GLM, DeepSeek and Kimi, as in `data.extraction.calls`           | 1.0   |
     | another tool or argument, a call too few or too many                         | 0.0   |
     | a call that is malformed, a tag that is not closed, no call                  | 0.0   |
     | a row whose `tool_calls` and answer speak of no call                         | None  |
@@ -203,7 +205,7 @@ def _called(prompt: str, completion: str, messages: Sequence[Message]) -> tuple[
         return [call for calls in recorded for call in calls_of(calls)], False
     call_format = call_format_in(said(prompt, completion))
     parsed = parse_calls(completion, call_format, prefilled=prefills_think(prompt))
-    return list(parsed.calls), call_format == "xml"
+    return list(parsed.calls), call_format in UNTYPED
 
 
 def _graded(
