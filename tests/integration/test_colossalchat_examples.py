@@ -7,7 +7,7 @@ import pytest
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.compat.commands import translate
+from paceline.compat.commands.command import translate
 from paceline.compat.commands.translation import as_words
 from paceline.data.sources import load_rows
 from paceline.models.places import DIRECTORIES

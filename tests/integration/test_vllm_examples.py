@@ -6,7 +6,7 @@ import pytest
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from paceline.compat.commands import translate
+from paceline.compat.commands.command import translate
 from paceline.compat.commands.translation import as_words
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError

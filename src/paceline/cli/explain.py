@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, help_page, parse
-from paceline.compat.commands import translate
+from paceline.compat.commands.command import translate
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import option_lines, parse_yaml, yaml_line

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.cli import train
-from paceline.compat.commands import translate
+from paceline.compat.commands.command import translate
 from paceline.compat.commands.shell import script_of
 from paceline.compat.commands.translation import as_comments, as_shell, as_words, as_yaml
 from paceline.config.reading import suggest

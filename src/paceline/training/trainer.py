@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from transformers import PreTrainedTokenizerBase, get_scheduler
+from transformers import PreTrainedTokenizerBase
 
 from paceline.checkpoints.finding import Checkpoint, TrainingState
 from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_weights
@@ -269,6 +269,8 @@ def make_scheduler(text: str, optimizer: torch.optim.Optimizer, *, total: int) -
     Raises:
         ConfigError: transformers cannot make it of these parameters.
     """
+    from transformers import get_scheduler  # here: its module loads peft and what that loads, seconds
+
     name, parameters = scheduler_of(text)
     warmup = cast(float, parameters.pop("warmup", 0))
     try:

@@ -25,7 +25,7 @@ from paceline.base_directory import base_directory, hold_base
 from paceline.checkpoints.finding import Checkpoint, read_checkpoint
 from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
-from paceline.errors import ERRORS, ConfigError, EngineError, TrainingError, first_line
+from paceline.errors import ERRORS, ConfigError, EngineError, PacelineError, TrainingError, first_line
 from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
@@ -217,9 +217,9 @@ class WatchedActor:
                 raise Lost(f"{self.name} has an engine no more ({error.cause})") from None
             raise (error.cause or error) from None
         except RayActorError as error:
-            kind, _, said = (reason := reason_of(error)).removeprefix("paceline.errors.").partition(": ")
-            if kind in ERRORS:  # raised on purpose where the actor was created, which another one would not survive
-                raise ERRORS[kind](f"{self.name}: {said}") from None
+            reason = reason_of(error)
+            if (refusal := refusal_in(reason, self.name)) is not None:
+                raise refusal from None
             raise Lost(f"{self.name} is gone ({reason})") from None
 
 
@@ -227,6 +227,18 @@ def reason_of(error: RayActorError) -> str:
     """One line on the error; for an actor that could not be created, the last line of its traceback."""
     first = first_line(error)
     return str(error).strip().splitlines()[-1].strip() if "creation task" in first else first
+
+
+def refusal_in(reason: str, actor: str) -> PacelineError | None:
+    """Return the error that an actor raised on purpose while it was created, which another actor would raise too.
+
+    >>> str(refusal_in("paceline.errors.ConfigError: --device must be cpu", "trainer 0"))
+    'trainer 0: --device must be cpu'
+    >>> refusal_in("worker died", "trainer 0") is None
+    True
+    """
+    name, _, sentence = reason.removeprefix("paceline.errors.").partition(": ")
+    return ERRORS[name](f"{actor}: {sentence}") if name in ERRORS else None
 
 
 class RayWorkers(Workers):

@@ -9,7 +9,6 @@ import pytest
 from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.compat.commands import translate
 from paceline.compat.commands.colossalchat.arguments import (
     FIELDS,
     LACKING,
@@ -20,6 +19,7 @@ from paceline.compat.commands.colossalchat.arguments import (
     long_flag,
 )
 from paceline.compat.commands.colossalchat.batches import clashes, nearest
+from paceline.compat.commands.command import translate
 from paceline.compat.commands.translation import as_comments, as_shell, as_words, as_yaml
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml

@@ -13,7 +13,7 @@ import pytest
 from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.compat.commands import translate
+from paceline.compat.commands.command import translate
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.swift import tables as swift
 from paceline.compat.commands.translation import as_comments, as_shell

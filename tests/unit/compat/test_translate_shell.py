@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.compat.commands import translate
+from paceline.compat.commands.command import translate
 from paceline.compat.commands.shell import read_shell
 from paceline.compat.commands.translation import Translation
 from paceline.errors import ConfigError

@@ -1,0 +1,98 @@
+"""Another tool's command line, or a shell script with one, to Paceline's options."""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from paceline.compat.commands.colossalchat import from_colossalchat
+from paceline.compat.commands.scripts import from_script
+from paceline.compat.commands.shell import read_shell, script_of, training_command
+from paceline.compat.commands.swift import from_swift
+from paceline.compat.commands.translation import (
+    CommandReader,
+    ForeignCommand,
+    Note,
+    ReadText,
+    Translation,
+    no_files,
+    without_defaults,
+)
+from paceline.compat.commands.trl import from_trl
+from paceline.config.building import build_config
+from paceline.errors import ConfigError
+
+COMMAND_READERS = (
+    CommandReader(
+        "ColossalChat", "python rl_example.py --dataset D --model M -t 4 -i 4 -b vllm ...", from_colossalchat
+    ),
+    CommandReader("ms-swift", "swift rlhf --rlhf_type grpo --model M --dataset D ...", from_swift),
+    CommandReader("TRL", "trl grpo --model_name_or_path M --dataset_name D ...", from_trl),
+    CommandReader("a script of TRL or of GRPO From Scratch", "python train_grpo.py", from_script),
+)
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+COPY, ORIGINAL = "NPROC_PER_NODE", "nproc_per_node"
+"""A variable that examples set from one of their own, which the shell has already replaced by nothing."""
+
+
+def translate(
+    words: Sequence[str],
+    *,
+    repair: bool = False,
+    read: ReadText = no_files,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Translation:
+    """Options behind another tool's command line: those that it gives, and what differs from our defaults.
+
+    `words` are the command as a shell splits it, environment assignments before it included, or a shell script with
+    such a command. `repair`: numbers that the tool itself refuses are replaced by the nearest that it takes; otherwise
+    they are refused here too. `read`: the text of a file that the command names. `environment`: variables that are set
+    where the command would run. ConfigError for an unknown command, flag or value, or for options at odds.
+    """
+    command, notes = _command(words, read, environment)
+    for reader in COMMAND_READERS:
+        found = reader.translate(command, repair)
+        if found is None:
+            continue
+        try:
+            build_config(found.options)
+        except ConfigError as error:
+            raise ConfigError(f"what {reader.name}'s command amounts to is refused: {error}") from None
+        found.options = without_defaults(found.options, given=found.given)
+        found.notes += notes
+        return found
+    known = "; ".join(f"{one.name}'s `{one.example}`" for one in COMMAND_READERS)
+    start = command.words[0] if command.words else "nothing"
+    raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
+
+
+def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str]) -> tuple[ForeignCommand, list[Note]]:
+    """The command, from the shell script that the words run if they do; notes on the script's other commands."""
+    command, notes = read_command(words), list[Note]()
+    script = script_of(command.words)
+    if script is not None:
+        path, arguments = script
+        before = {**environment, **command.environment}
+        chosen, others = training_command(read_shell(read(path), arguments=arguments, environment=before), path)
+        command = ForeignCommand(environment={**command.environment, **chosen.environment}, words=chosen.words)
+        text = "is not run, and no option comes of it"
+        notes = [Note("idle", f"{path}, line {one.line}: {one.start}", text) for one in others]
+    return dataclasses.replace(command, read=read, inherited=environment), notes
+
+
+def read_command(words: Sequence[str]) -> ForeignCommand:
+    """Split leading assignments from the command; a variable among the values refers to an earlier one.
+
+    >>> read_command(["CUDA_VISIBLE_DEVICES=0,1", "python", "rl_example.py"]).words
+    ('python', 'rl_example.py')
+    """
+    count = next((at for at, word in enumerate(words) if not ASSIGNMENT.fullmatch(word)), len(words))
+    environment = dict[str, str]()
+    for word in words[:count]:
+        name, _, value = word.partition("=")
+        environment[name] = REFERENCE.sub(lambda found: environment.get(found[1] or found[2], found[0]), value)
+    if COPY in environment and ORIGINAL in environment:
+        own = environment.pop(ORIGINAL)
+        environment[COPY] = environment[COPY] or own
+    return ForeignCommand(environment=environment, words=tuple(words[count:]))
