@@ -68,6 +68,8 @@ READ = [
     ("mistral", '[TOOL_CALLS]f[ARGS]{"x": "[TOOL_CALLS]g[ARGS]{}"}', "", [("f", {"x": "[TOOL_CALLS]g[ARGS]{}"})]),
     ("hermes", "Action: f\nAction Input: {}", "Action: f\nAction Input: {}", []),
     ("hermes", F, F, []),
+    ("hermes", "A call of Mistral's begins with [TOOL_CALLS].", "A call of Mistral's begins with [TOOL_CALLS].", []),
+    ("hermes", tags('{"name": "f", "arguments": {"x": "[TOOL_CALLS]"}}'), "", [("f", {"x": "[TOOL_CALLS]"})]),
     ("xml", "Hello.", "Hello.", []),
     ("xml", "Well: " + tags(xml("f", ("x", "1"), ("y", "a b"))), "Well:", [("f", {"x": "1", "y": "a b"})]),
     ("xml", tags(xml("f"), xml("g")), "", [("f", {}), ("g", {})]),
@@ -148,6 +150,7 @@ NO_CALL = 'a call is no object with "name" and "arguments"'
 NOT_CLOSED = "a call is not closed: write </tool_call> after it"
 AFTER = "text stands after the JSON of a call: write nothing there"
 TOO_DEEP = "a call is no JSON: it is nested more than 100 deep"
+OTHER = "{} is a mark of another form of calls: write all calls in one form"
 NO_ACTION = '"Action:" with the name of a tool and "Action Input:" do not follow each other'
 NO_FUNCTION = "a call is no <function=NAME>...</function>, with one <parameter=NAME>...</parameter> each"
 
@@ -236,6 +239,17 @@ MALFORMED = [
     ("kimi", kimi(KIMI_F).partition("<|tool_call_end|>")[0], KIMI_OPEN),  # cut in the middle
     ("kimi", kimi(KIMI_F) + "<|tool_call_end|>",
      "<|tool_call_end|> closes nothing: write <|tool_call_begin|> before a call"),
+    ("hermes", tags(F) + "[TOOL_CALLS]g[ARGS]{}", OTHER.format("[TOOL_CALLS]")),
+    ("hermes", f"[TOOL_CALLS]g[ARGS]{{}} {tags(F)}", OTHER.format("[TOOL_CALLS]")),
+    ("hermes", f"{tags(F)}<|python_tag|>{G}", OTHER.format("<|python_tag|>")),
+    ("hermes", tags(F) + kimi("functions.g:1<|tool_call_argument_begin|>{}"),
+     OTHER.format("<|tool_calls_section_begin|>")),
+    ("xml", tags(xml("f")) + "[TOOL_CALLS]g[ARGS]{}", OTHER.format("[TOOL_CALLS]")),
+    ("glm", glm("f") + f"<|python_tag|>{G}", OTHER.format("<|python_tag|>")),
+    ("kimi", kimi(KIMI_F) + tags(G), OTHER.format("<tool_call>")),
+    ("deepseek", deepseek(FENCED) + tags(G), OTHER.format("<tool_call>")),
+    ("mistral", f"<tool_call>{G} [TOOL_CALLS]f[ARGS]{{}}", OTHER.format("<tool_call>")),
+    ("llama", f"</tool_call><|python_tag|>{F}", OTHER.format("</tool_call>")),
     ("mistral", "[TOOL_CALLS]", NOT_JSON),
     ("mistral", f"[TOOL_CALLS][{F}", NOT_JSON),
     ("mistral", f"[TOOL_CALLS][{F}] so", AFTER),

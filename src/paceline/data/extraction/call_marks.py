@@ -63,6 +63,15 @@ _BEGINS: Mapping[CallFormat, re.Pattern[str]] = {
 }
 _MARKS = re.compile("|".join(map(re.escape, (OPEN_CALL, PYTHON_TAG, TOOL_CALLS, *OF_SECTIONS))))
 
+_ANY_MARK = re.compile(
+    "|".join(
+        map(
+            re.escape,
+            {PYTHON_TAG, TOOL_CALLS, *(mark for pair in (*TAGS.values(), *SECTIONS.values()) for mark in pair)},
+        )
+    )
+)
+
 
 def first_mark(text: str) -> re.Match[str] | None:
     """Return the first mark in a text that a call or a section of calls begins with, in any form that has one."""
@@ -109,10 +118,18 @@ def without_sections(content: str, call_format: CallFormat, *, has_calls: bool) 
     return content
 
 
-def refuse_stray_marks(content: str, call_format: CallFormat) -> None:
-    """Refuse a mark in the text around calls that closes nothing, or has nothing around it; MalformedCall."""
+def refuse_stray_marks(content: str, call_format: CallFormat, *, has_calls: bool) -> None:
+    """Refuse a mark in the text around calls that closes nothing, has nothing around it, or is of another form.
+
+    Without a call, a mark of another form is text: a model may speak of it.
+
+    Raises:
+        MalformedCall: there is one.
+    """
     if call_format in TAGS and TAGS[call_format][1] in content:
         opens, close = TAGS[call_format]
         raise MalformedCall(f"{close} closes nothing: write {opens} before a call")
     if call_format == "xml" and "<function=" in content:
         raise MalformedCall(f"<function=NAME> stands alone: write {OPEN_CALL} before it, {CLOSE_CALL} after it")
+    if has_calls and (other := _ANY_MARK.search(content)):
+        raise MalformedCall(f"{other[0]} is a mark of another form of calls: write all calls in one form")

@@ -33,6 +33,7 @@ for `arguments`, other keys mean nothing, and arguments may be JSON in a string,
 | JSON nested too deep, half a surrogate pair                        | malformed                                      |
 | no name, an empty name, no arguments, arguments that are no object | malformed; `{}` says that there are none       |
 | one call of several malformed                                      | all are: none is carried out                   |
+| beside calls a mark of another form, such as `[TOOL_CALLS]`        | malformed                                      |
 | several `Action:`                                                  | the last is the call; the others are text      |
 | `Action:` after `Observation:`                                    | text: the model has made up what the tool said |
 | `Action Input:` that is no JSON object and begins with no `{`      | `{"input": text}`; empty: `{}`                 |
@@ -113,8 +114,8 @@ def parse_calls(
         else:
             content, bodies = _bodies(text, call_format, prefilled=prefilled)
             content = without_sections(content, call_format, has_calls=bool(bodies))
-            refuse_stray_marks(content, call_format)
             calls = [call for body in bodies for call in _READERS[call_format](body)]
+        refuse_stray_marks(content, call_format, has_calls=bool(calls))
     except MalformedCall as error:
         return ParsedTurn(content=visible, malformed=str(error))
     return ParsedTurn(
