@@ -5,6 +5,11 @@ Shared by the tests of equality. Every wrong answer is near the rule that takes 
 
 Kind = list[tuple[str, list[str], list[str]]]
 
+
+def _counted(number: int, things: str) -> list[str]:
+    return [f"{number} {thing}" for thing in things.split(", ")]
+
+
 NOUNS: Kind = [
     (
         "12 apples",
@@ -66,6 +71,41 @@ NOUNS: Kind = [
         ["12 teachers", "12 students or 13", "12 students and 3 teachers"],
     ),
     ("-42", ["negative 42", "minus 42", "Negative 42", "-42 points"], ["42", "negative -42", "not -42"]),
+]
+COUNTED: Kind = [
+    (
+        "1",
+        _counted(1, "egg, tree, solution, outcome, Student, red ball, child, manzana, person, triangle, goat, house"),
+        _counted(
+            1, "tenth, fifth, hundredth, billionth, lac, googol, kilo, alpha, omega, xyz, nothing, invalid, unknown"
+        )
+        + _counted(1, "decade, mistake, error, dime, part, sin, bit more"),
+    ),
+    ("1/2", ["1/2 apple", "1/2 of the cake", "1/2 of a pizza"], ["1/2 abc", "1/2 of the million", "1/2 tenth"]),
+    ("0.5", ["0.5 apple", "0.5 pie"], ["0.5 alpha", "0.5 nothing"]),
+    (
+        "5",
+        _counted(5, "teams, potatoes, cherries, boxes, buses, sandwiches, wolves, women, tests")
+        + _counted(5, "Kinder, personnes, libros, perros, élèves, Bücher, FLOWERS, young foxes, large fish"),
+        _counted(5, "lacs, crs, centenas, millares, billones, bilhões, quinzaines, trentaines, misses, debts"),
+    ),
+    (
+        "3",
+        _counted(
+            3, "combinations, arrangements, divisors, squares, integers, terms, cubes, lines, angles, prisms, sets"
+        )
+        + _counted(
+            3, "tickets, stamps, bottles, pencils, cookies, cakes, balloons, coins, trucks, bicycles, cards, games"
+        )
+        + _counted(3, "friends, brothers, teachers, workers, players, families, babies, monkeys, horses, chickens"),
+        _counted(
+            3, "trillones, cuatrillones, centenares, quarantaines, twenties, twelves, bps, dimes, decades, quintos"
+        )
+        + _counted(3, "medios, sextos, séptimos, novenos, décimos, milésimas, cos, sins, abs, lambdas, alphas, denies")
+        + _counted(3, "refutes, contradicts, wrongs, kilos, nickels, centuries, orders, apple, units of ten"),
+    ),
+    ("2", ["2 windows", "2 roads", "2 flores"], ["2 terços", "2 quints"]),
+    ("42", ["42 of the cookies", "42 of the marbles", "42 of them"], ["42 lacs", "42 quints", "42 of the quarters"]),
 ]
 UNITS: Kind = [
     (
@@ -333,6 +373,36 @@ CHOICES: Kind = [
     ("A,C", ["AC", "A, C", "C and A"], ["A", "AB", "A or C"]),
     ("A", ["A", "(A)"], ["AC", "A, C", "A and C", "ABCD", "A B C D"]),
 ]
+DENIED: Kind = [
+    (
+        "A",
+        [
+            "A) Paris",
+            "A. the cat",
+            "A: increases",
+            "A) Oxygen",
+            "A) 3x+5",
+            "A: none of the above",
+            "A) no effect",
+            "A. 12 cm",
+            "A: x = 5",
+            "A) It increases",
+            "A) type B",
+            r"\textbf{A)} Paris",
+            "A) (2, 3)",
+            "A: 北京",
+            "A) A cat",
+            "A: because the sum is even",
+            "A) the left side",
+            "A: Rom",
+            "A) roja",
+        ],
+        [f"A) {text}" for text in ("can be ruled out", "cannot be right", "impossible", "b)", "错误", "c", "неверно")]
+        + [f"A: {text}" for text in ("excluded", "never", "no", "fails", "rejected", "neither", "it's the opposite")]
+        + [f"A: {text}" for text in ("错", "不对", "falsch", "nicht", "faux", "Not right", "NO", "maybe", "❌", "nope")]
+        + [f"A. {text}" for text in ("No.", "b", "还是", "is out", "might be", "I doubt it", "a or d", "jamais")],
+    ),
+]
 SYSTEMS: Kind = [
     (
         "(2,3)",
@@ -490,8 +560,56 @@ NUMBERS: Kind = [
     ("AB = 5", ["5", r"\overline{AB}=5"], ["CD = 5", "AB = 6", "AB"]),
     ("90", ["90°", "90 deg", r"90\degree", "90 Grad"], ["90 minutes of", r"\sin 90"]),
 ]
+BOXES: Kind = [
+    (
+        "42",
+        [
+            r"\boxed{\boxed{42}}",
+            r"$\boxed{\boxed{42}}$",
+            r"so it is \boxed{42}",
+            r"\boxed{42} is the answer!",
+            r"\boxed{The answer is \boxed{42}}",
+            r"\boxed{x = \boxed{42}}",
+            r"I get \boxed{42}",
+            r"a total of \boxed{42}",
+            r"\boxed{\boxed{42} apples}",
+            r"\boxed{42}.",
+            r"\boxed{\phantom{0}42}",
+        ],
+        [
+            r"\boxed{2\boxed{42}}",
+            r"\boxed{-\boxed{42}}",
+            r"i\boxed{42}",
+            r"$i\boxed{42}$",
+            r"a\boxed{42}",
+            r"\boxed{i\boxed{42}}",
+            r"\boxed{\boxed{41}\boxed{42}}",
+            r"\boxed{\boxed{42} thousand}",
+            r"\boxed{42}!",
+            r"$\boxed{42}$!",
+            r"\boxed{42} !",
+            r"Is it \boxed{42}?",
+            r"\boxed{42}?",
+            "42?",
+            r"\boxed{\boxed{42}!}",
+            r"the sum of \boxed{42}",
+            r"4\phantom{0}2",
+            r"4\phantom{0}\phantom{0}2",
+            "x ~= 42",
+            "x =~ 42",
+            "x = ~42",
+            "x /= 42",
+            "x =/= 42",
+            r"x =\= 42",
+            r"the answer is $i\boxed{42}$",
+        ],
+    ),
+]
 KINDS = {
     "nouns": NOUNS,
+    "counted": COUNTED,
+    "denied": DENIED,
+    "boxes": BOXES,
     "units": UNITS,
     "currencies": CURRENCIES,
     "style": STYLE,

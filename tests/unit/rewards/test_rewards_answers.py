@@ -63,6 +63,83 @@ def test_after_a_prompt_that_opens_the_thinking_the_completion_must_not_open_it_
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "x /= 42",
+        "x =/= 42",
+        r"x =\= 42",
+        "x += 42",
+        "x ~= 42",
+        "Is the answer 42?",
+        "Is 6 * 7 = 42?",
+        "42?",
+        "42!",
+        "= 42!",
+        "The answer is 42!",
+        "The answer is **42**!",
+        "The answer is $42$!",
+        "the sum of 42",
+        "the product of 42",
+        "difference of 42",
+        "average of 42",
+        "42 of the millions",
+        "42 of the halves",
+        "42 of the quarters",
+        "42 lacs",
+        "42 quints",
+        "The answer is i 42",
+        r"\boxed{2\boxed{42}}",
+        r"\boxed{-\boxed{42}}",
+    ],
+)
+def test_plain_accuracy_reads_no_number_out_of_operations_questions_and_factorials(line):
+    assert grade("accuracy(plain=true)", line) == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "It is 42 apples!",
+        "The total of it is 42",
+        "she sold 42 of the cookies",
+        "a total of 42 apples.",
+        "= 42",
+        "x = 42",
+        "Is it 41? Answer: 42.",
+        "I get 42",
+        "The answer is 42 in total!",
+        r"\boxed{\boxed{42}}!",
+        "that leaves 42 boys",
+    ],
+)
+def test_plain_accuracy_reads_a_number_among_words_that_say_nothing_of_it(line):
+    assert grade("accuracy(plain=true)", line) == 1
+
+
+CITIES = "Which is a capital?\nA) Lyon\nB) None, or not known\nC) the city of Paris"
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "score"),
+    [
+        ("C) the city of Paris", "C", 1),
+        ("**C. The city of Paris.**", "C", 1),
+        ("C", "C", 1),
+        ("B) None, or not known", "B", 1),  # denies nothing: it is this choice's own text
+        ("B) Lyon", "B", 0),
+        ("C) C", "C", 0),
+        ("C) ruled out", "C", 0),
+        ("C) Paris", "C", 0),
+        ("A) Lyon", "C", 0),
+    ],
+)
+def test_text_behind_a_letter_is_that_of_the_choice_where_the_prompt_tells_it(answer, gold, score):
+    assert grade("accuracy", f"<answer>{answer}</answer>", gold, CITIES) == score
+    inline = CITIES.replace("\n", " ") + "<|im_end|>\n<|im_start|>assistant\n"
+    assert grade("accuracy", f"<answer>{answer}</answer>", gold, inline) == score
+
+
+@pytest.mark.parametrize(
     ("completion", "score"),
     [
         ("The answer is 42.", 1),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
-from paceline.data.extraction.wording import CLOSING_WORDS, DENIAL, leads
+from paceline.data.extraction.wording import DENIAL, leads, without_closing
 
 OPEN_ANSWER, CLOSE_ANSWER = "<answer>", "</answer>"
 
@@ -34,7 +34,9 @@ def stand_once_in_order(text: str, marks: Sequence[str]) -> bool:
     return places == sorted(places)
 
 
-_BEHIND_BOX = re.compile(r"[$*]*(?:\\[)\]])?(?P<words>(?:[^0-9\\{}]|\\text\s*\{[^{}0-9\\]*\})*)")
+_BEHIND_BOX = re.compile(
+    r"[$*]*(?:\\[)\]])?(?P<words>(?![\s.$*]*!)(?:[^0-9\\{}?\N{FULLWIDTH QUESTION MARK}]|\\text\s*\{[^{}0-9\\?]*\})*)"
+)
 _LONGEST_AROUND = 200
 """Characters before or behind a box that are read as words around it."""
 _BOX_TOKEN = re.compile(r"(?P<box>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
@@ -58,39 +60,44 @@ def _boxes(text: str) -> list[tuple[int, int, int]]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last complete `\boxed{...}`; None without one. An inner box counts as later.
+    r"""Return the content of the last complete `\boxed{...}` that is in no other; None without one.
 
-    >>> last_boxed(r"\boxed{1}, so \boxed{\frac{1}{2}} and \boxed{")
-    '\\frac{1}{2}'
+    A box that is all of another's content is opened too.
+
+    >>> last_boxed(r"\boxed{1}, so \boxed{\frac{1}{2}} and \boxed{"), last_boxed(r"\boxed{\boxed{42}}")
+    ('\\frac{1}{2}', '42')
     """
-    found = _boxes(text)
-    return text[found[-1][1] : found[-1][2] - 1].strip() if found else None
+    last, end_before = None, 0
+    for start, content_start, end in _boxes(text):
+        if start >= end_before:
+            last, end_before = (content_start, end - 1), end
+    return unboxed(text[last[0] : last[1]].strip()) if last else None
 
 
 def unboxed(answer: str) -> str:
     r"""Return the innermost content of an answer that is one box, with the words behind it; any other as it is.
 
     In front of the box only words that lead to an answer may stand. Those behind it belong to the answer, unless they
-    say nothing of its value.
+    say nothing of its value; a question mark, and an exclamation mark that may be a factorial, leave the box closed.
+    The same holds for a box in a box.
 
     >>> [unboxed(text) for text in (r"$\boxed{42}$", r"The answer is \boxed{42}.", r"\boxed{42} thousand")]
     ['42', '42', '42 thousand']
-    >>> unboxed(r"2\boxed{42}"), unboxed(r"not \boxed{42}")
-    ('2\\boxed{42}', 'not \\boxed{42}')
+    >>> unboxed(r"2\boxed{42}"), unboxed(r"not \boxed{42}"), unboxed(r"\boxed{-\boxed{42}}")
+    ('2\\boxed{42}', 'not \\boxed{42}', '-\\boxed{42}')
     """
-    found = _boxes(answer)
-    if not found:
+    content, words = (0, len(answer)), list[str]()
+    for start, content_start, end in _boxes(answer):
+        if start - content[0] > _LONGEST_AROUND or content[1] - end > _LONGEST_AROUND:
+            break
+        behind = _BEHIND_BOX.fullmatch(answer, end, content[1])
+        if not behind or not _leads_to_box(answer[content[0] : start]):
+            break
+        content = content_start, end - 1
+        words.append(without_closing(" " + behind["words"].strip(" \n\t.!$*")).strip(" \n\t.!$*"))
+    if not words:
         return answer
-    start, _, end = found[0]
-    _, content_start, content_end = found[-1]
-    if start > _LONGEST_AROUND or len(answer) - end > _LONGEST_AROUND:
-        return answer
-    behind = _BEHIND_BOX.fullmatch(answer[end:])
-    if not behind or not _leads_to_box(answer[:start]):
-        return answer
-    content = answer[content_start : content_end - 1].strip()
-    words = CLOSING_WORDS.sub("", " " + behind["words"].strip(" \n\t.!$*")).strip(" \n\t.!$*")
-    return f"{content} {words}" if words.strip(",:;") else content
+    return " ".join([answer[slice(*content)].strip(), *(word for word in reversed(words) if word.strip(",:;"))])
 
 
 def _leads_to_box(text: str) -> bool:
@@ -133,13 +140,17 @@ def final_answer(text: str, *, plain: bool = False) -> str | None:
     return None
 
 
-_LEAD_IN = re.compile(r"\banswer(?:\s+is\b|\s*[:=])|(?<![!<>=~≠≈])=(?![=>])|(?=≈)", re.IGNORECASE)
+_LEAD_IN = re.compile(
+    r"\banswer(?:\s+is\b|\s*[:=])|(?<![!<>=~≠≈/\\+*^%&|-])=(?![=<>!/]|\\=)|(?=≈)", re.IGNORECASE
+)  # an `=` of other signs, such as `/=`, `=\=` and `+=`, equates nothing
 _EMPHASIS = re.compile(r"\*\*|__")
 _NUMBER = re.compile(
     r"(?<![\w^.,/+*-])[-\N{MINUS SIGN}]?[$€£]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:/[0-9]+)?%?(?![\w^/+*])"
 )
 _DIGITS = re.compile("[0-9]+")
-_WORDS = re.compile(r"[\w\s.,:;!?'\"()$€£%/\N{MINUS SIGN}-]*")
+_ASKED = re.compile(r"[?\N{FULLWIDTH QUESTION MARK}]")
+_FACTORIAL = re.compile(r"[\s.$)\"']*!")
+_WORDS = re.compile(r"[\w\s.,:;!'\"()$€£%/\N{MINUS SIGN}-]*")
 
 
 def plain_answer(text: str) -> str | None:
@@ -148,8 +159,8 @@ def plain_answer(text: str) -> str | None:
     It is the text after the line's last `answer is`, `answer:` or `=`. If exactly one number stands there, words that
     lead to it are left out, and so are words behind it that say nothing of its value: `42 apples`, but `42 thousand`.
     Any other word in front leaves the number unread: `less than 42` equals nothing. Several numbers are no answer
-    either, nor is a line that denies anything. What stands before the `=` is not looked at: a wrong sum with the right
-    result is right.
+    either, nor is a line that denies or asks anything, nor `42!`, which may be a factorial. What stands before the `=`
+    is not looked at: a wrong sum with the right result is right.
 
     >>> [plain_answer(line) for line in ("The answer is 42.", "So 6 * 7 = 42 apples", "It is 41 or 42", "It is not 42")]
     ['42', '42 apples', 'It is 41 or 42', 'It is not 42']
@@ -164,13 +175,15 @@ def plain_answer(text: str) -> str | None:
     if line[start:end].lower().startswith("answer") and not leads(_clause(line[:start])):
         return line
     rest = line[end:].strip() or line
+    if _ASKED.search(rest):
+        return line
     numbers = list(islice(_NUMBER.finditer(rest), 2)) if _WORDS.fullmatch(rest) else []
     if len(numbers) != 1 or _DIGITS.findall(rest) != _DIGITS.findall(numbers[0][0]):
         return rest
     before, behind = rest[: numbers[0].start()], rest[numbers[0].end() :]
-    if not leads(before.replace("$", "")) or len(behind) > _LONGEST_AROUND:
+    if not leads(before.replace("$", "")) or len(behind) > _LONGEST_AROUND or _FACTORIAL.match(behind):
         return rest
-    behind = CLOSING_WORDS.sub("", " " + behind.strip(" .!?;:,)\"'")).strip(" .!?;:,")
+    behind = without_closing(" " + behind.strip(" .!;:,)\"'")).strip(" .!;:,")
     return f"{numbers[0][0]} {behind}".strip()
 
 

@@ -27,6 +27,7 @@ from paceline.data.extraction.thinking import (
 )
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardContext
+from paceline.rewards.maths.choices import is_choice, of_prompt
 from paceline.rewards.maths.equality import EqualityVerdict
 from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes
 from paceline.types import Task
@@ -86,6 +87,8 @@ def judging(
         compared, ends = list[tuple[str, str] | float | None](), finish_reasons or ["stop"] * len(completions)
         for prompt, completion, gold, end in zip(prompts, completions, answers, ends, strict=True):
             found = (find_in_cut if find_in_cut and end == "length" else find)(prompt, completion)
+            if found and gold and is_choice(gold.strip()):
+                found = of_prompt(found, prompt)
             compared.append(None if gold is None or is_blank(gold) else 0.0 if found is None else (gold, found))
         return compared
 

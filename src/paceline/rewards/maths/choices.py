@@ -2,26 +2,61 @@
 
 import re
 
+from paceline.rewards.maths.notation import normalise
+
 _ONE = re.compile(r"\(?([A-J])\)?")
 _LETTER_ALONE = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer) ?:? ?)?\(?([A-J])[).:]*")
 _LETTER_AND_TEXT = re.compile(r"\(?([A-J])[).:]+ ?(.+)", re.DOTALL)
-_TAKEN_BACK = re.compile(
-    r"(?:or|and|nor|but|not|is|was|if|unless|though|through|to|then|vs|plus|with|&)(?![a-zA-Z])"
-    r"|.*(?<![a-zA-Z])(?:[Ww]rong|[Ii]ncorrect|[Ff]alse|[a-zA-Z]+n't|[Mm]aybe|[Pp]erhaps|[Pp]ossibly|[Ee]lse|[Ii]nstead"
-    r"|[Oo]therwise|[Uu]nless|[Rr]ather|[Oo]ptions?|[Cc]hoices?|[Aa]nswers?|[Uu]nsure|[Ss]ure|[Gg]uess|[Aa]ctually|[Ww]ait"
-    r"|[Aa]lternatively|[Ee]ither|[Ff]ormer|[Ll]atter|or|not|[Oo]r|not (?:right|correct|this|that))(?![a-zA-Z])"
-    r"|.*[?;]|.*(?<![a-zA-Z])the (?:first|second|third|fourth|fifth|last|other|next)(?![a-zA-Z])",
-    re.DOTALL,
+_JOINED_WORDS = (
+    "or and nor but not is was are be been if unless though through to then vs plus with can could may might must "
+    "should would will shall does did do has had have seems looks appears sounds gets"
 )
-"""What a text after a letter says against it, or beside it."""
+_JOINED = frozenset(_JOINED_WORDS.split())
+"""What a text after a letter begins with that says something of the letter, or of another beside it."""
+_DENYING_WORDS = (
+    # English, also the other choice and words of doubt.
+    "no not none nope nah never neither nor nothing cannot cant dont doesnt didnt isnt arent wasnt wont wouldnt "
+    "couldnt shouldnt wrong incorrect incorrectly false falsely untrue invalid inaccurate impossible improbable "
+    "implausible unlikely unsure uncertain unclear unknown undecided unless except excluded excludes exclude "
+    "excluding eliminated eliminates eliminate eliminating rejected rejects reject rejecting discarded discard "
+    "dismissed dismiss fail fails failed failing failure ruled rules out off crossed struck refuted refutes refute "
+    "disproved disproven disproves contradicted contradicts contradiction contradictory denied denies deny opposite "
+    "reverse contrary inverse mistake mistaken mistakenly error erroneous bad worst doubt doubtful doubtfully hardly "
+    "barely maybe perhaps possibly probably else instead otherwise rather actually wait guess alternatively either "
+    "former latter or option options choice choices answer answers sure remaining another other others first second "
+    "third fourth fifth last next unsupported unacceptable irrelevant absurd nonsense flawed distractor trap "
+    # German, French, Spanish, Portuguese, Italian, Russian.
+    "nicht nein kein keine keiner nie niemals falsch unmöglich unwahr unrichtig ausgeschlossen oder weder sondern "
+    "vielleicht non pas faux fausse jamais aucun aucune incorrecte impossible exclu exclue ou ni peut-être nunca "
+    "falso falsa incorrecto incorrecta imposible ninguno ninguna tampoco quizás não nao errado errada nenhum nenhuma "
+    "impossível mai sbagliato sbagliata errato errata scorretto nessuno nessuna oppure forse не нет неверно "
+    "неправильно ложно ложь"
+)
+_DENYING = frozenset(_DENYING_WORDS.split())
+"""What a text after a letter says against it anywhere."""
+_DENYING_SIGN = re.compile(
+    r"[?;❌✗✘✖不错錯非没沒无無否误誤假或違违]|还是|還是|排除|ない|ません|間違|いいえ|아니|틀|^\\times$"
+)
+_HARMLESS = re.compile(
+    r"(?:no (?:significant )?(?:change|changes|effect|difference|solution|solutions|real solutions?|relationship"
+    r"|correlation|conclusion|increase|decrease)|not enough (?:information|data)|none of (?:these|the above))\.?",
+    re.IGNORECASE,
+)
+"""Usual texts of choices that deny nothing."""
 _OTHER_LETTER = re.compile(
-    r"(?<![a-zA-Z])(?<![Vv]itamin )(?<![Hh]epatitis )(?<![Tt]ype )(?<![Gg]roup )(?<![Cc]lass )(?<![Pp]oint )"
-    r"(?:[B-J]|A(?! [a-z]{2,}))(?![a-zA-Z'])|A (?:and|or|nor|but|is)(?![a-zA-Z])"
+    r"(?<![a-zA-Z])(?<!vitamin )(?<!hepatitis )(?<!type )(?<!group )(?<!class )(?<!point )"
+    r"(?:[b-j]|a(?! [a-z]{2,}))(?![a-zA-Z'])|(?<![a-zA-Z])a (?:and|or|nor|but|is)(?![a-zA-Z])",
+    re.IGNORECASE,
 )
-"""A letter that may be another choice: `A triangle` begins with an article."""
+"""A letter in either case that may be another choice: `A triangle` and `a triangle` begin with an article."""
 _EARLIER = re.compile(
     r"(?:[Bb]oth )?\(?([A-J])\)?(?:, ?\(?([A-J])\)?)?,? and \(?([A-J])\)?(?: only| are (?:correct|true))?"
 )
+_LISTED = re.compile(
+    r"(?<![\w.)])\(?([A-J])[).:]+[ \t]*(\S.*?)"
+    r"(?=\s*(?:\n|$|<[|/\N{FULLWIDTH VERTICAL LINE}]|<end_of|\[/)|,?\s+\(?[A-J][).:])"
+)
+"""A choice that a prompt tells, up to the next one, the end of the line or a mark of a chat template."""
 _WRAPPED = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
 _SEPARATOR = r" ?(?:[,;&和与及]| and ) ?(?:and )?"
 _SEVERAL = re.compile(
@@ -43,8 +78,8 @@ def chosen(answer: str) -> str | None:
 
     The text may name earlier choices that the choice consists of: `C) A and B`. Nothing may take the letter back.
 
-    >>> [chosen(text) for text in ("C", "(C)", "C. 42", "C) A and B", "D) A triangle", "C. or B", "B) No, C")]
-    ['C', 'C', 'C', 'C', 'D', None, None]
+    >>> [chosen(text) for text in ("C", "(C)", "C. 42", "C) A and B", "D) A triangle", "C. or B", "C: no", "C. b")]
+    ['C', 'C', 'C', 'C', 'D', None, None, None]
     """
     if len(answer) > MAX_TEXT:
         return None
@@ -57,7 +92,44 @@ def chosen(answer: str) -> str | None:
     letter, text = found[1], found[2].strip()
     if earlier := _EARLIER.fullmatch(text):
         return letter if all(other < letter for other in earlier.groups() if other) else None
-    return None if _TAKEN_BACK.match(text) or _OTHER_LETTER.search(text) else letter
+    return letter if _HARMLESS.fullmatch(text) or not (_is_taken_back(text) or _OTHER_LETTER.search(text)) else None
+
+
+def _is_taken_back(text: str) -> bool:
+    words = re.findall(r"[\w'-]+", text.casefold())
+    return (
+        text.startswith("&")
+        or not _JOINED.isdisjoint(words[:1])
+        or not _DENYING.isdisjoint(words)
+        or any(word.endswith("n't") for word in words)
+        or _DENYING_SIGN.search(text) is not None
+    )
+
+
+def of_prompt(answer: str, prompt: str) -> str:
+    """An answer with the text of its choice as its letter alone, if the prompt gives that letter this very text.
+
+    Empty if the prompt gives it another text. Where the prompt tells no choices, and for any other answer, the answer.
+
+    >>> prompt = "Where is it?\\nA) Oslo\\nB) Not in Oslo"
+    >>> of_prompt("B) not in Oslo.", prompt), of_prompt("A) ruled out", prompt), of_prompt("A) Oslo", "Where is it?")
+    ('B', '', 'A) Oslo')
+    """
+    plain = _WRAPPED.sub(r"\1", normalise(answer)).strip() if len(answer) <= MAX_TEXT else ""
+    found = _LETTER_AND_TEXT.fullmatch(plain)
+    if not found:
+        return answer
+    texts = dict[str, set[str]]()
+    for letter, text in _LISTED.findall(prompt):
+        texts.setdefault(letter, set()).add(_plain_text(text[:MAX_TEXT]))
+    if found[1] not in texts or len(texts) == 1:
+        return answer
+    return found[1] if _plain_text(found[2]) in texts[found[1]] else ""
+
+
+def _plain_text(text: str) -> str:
+    """The words and formulas of a choice, whatever their case and the signs around them."""
+    return _WRAPPED.sub(r"\1", normalise(text)).replace("$", "").casefold().strip(" .,;")
 
 
 def several_choices(gold: str) -> frozenset[str] | None:

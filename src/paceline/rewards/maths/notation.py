@@ -107,6 +107,7 @@ _FUNCTIONS = (
 )
 _OPERATORS = "Re|Im|tr|Tr|rank|dim|ker|sgn|sign|deg|Var|Cov|arg|Arg|diag|span|adj"
 _MOD = r"\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}|\\[pb]?mod(?![a-zA-Z])|(?<![a-zA-Z\\])mod(?![a-zA-Z])"
+_PHANTOM = r"\\[hv]?phantom\s*\{[^{}]*\}"
 _MIXED_PART = r"[ ]?/|[ ]?\\frac|[ ][0-9]"
 
 
@@ -118,7 +119,8 @@ def _joined(groups: re.Match[str]) -> str:
 _REWRITES = tuple(
     (sign, re.compile(pattern), replacement)
     for sign, pattern, replacement in (
-        ("phantom", r"\\[hv]?phantom\s*\{[^{}]*\}", ""),
+        ("phantom", rf"(?<=[0-9])(?:\s*{_PHANTOM})+\s*(?=[0-9])", r"\\quad "),
+        ("phantom", _PHANTOM, ""),
         ("color", rf"\\(?:text)?color\s*\{{{_COLOUR}\}}\s*(?=\{{)", ""),
         ("color", rf"\\color\s*\{{{_COLOUR}\}}\s*", ""),
         ("underline", r"(?<![0-9a-zA-Z.])\\underline\s*\{([^{}]*)\}(?![0-9a-zA-Z.])", r"\1"),
@@ -146,7 +148,7 @@ _REWRITES = tuple(
         ("\\,", r"(?<=[0-9])\\,(?=[0-9]{3}(?![0-9]))", ","),
         ("{,}", r"\{,\}", ","),
         ("\\", r"(?<!\\)\\[,;: ]", " "),
-        ("~", r"^~", r"\\approx "),
+        ("~", r"~=|(?:^|=\s*)~", r"\\approx "),
         ("~", r"~", " "),
         ("", rf"(?<![0-9a-zA-Z.,_^{{\\])[1-9][0-9]{{0,2}}(?:[ '_][0-9]{{3}})+(?![0-9_']|{_MIXED_PART})", _joined),
         ("\\!", r"\\!", ""),

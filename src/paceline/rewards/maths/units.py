@@ -5,7 +5,8 @@ Words are read in any case. Abbreviations keep theirs, as `Mg` is not `mg`. Noth
 
 import re
 
-from paceline.data.extraction.wording import CLOSING_WORDS, SCALES, noun
+from paceline.data.extraction.nouns import noun
+from paceline.data.extraction.wording import SCALES, without_closing
 
 _ABBREVIATIONS = (
     "percent: % pct, degree: ° deg deg., celsius: °C °c, fahrenheit: °F °f, radian: rad, dollar: USD usd, "
@@ -27,7 +28,7 @@ _WORDS = (
     "km: kilometer kilometers kilometre kilometres kilomètre kilomètres kilómetro kilómetros, "
     "inch: inch inches, foot: foot feet, yard: yard yards, mile: mile miles, "
     "mg: milligram milligrams milligramm milligramme milligrammes, g: gram grams gramm gramme grammes gramos, "
-    "kg: kilogram kilograms kilogramm kilogramme kilogrammes kilo kilos, tonne: ton tons tonne tonnes tonnen, "
+    "kg: kilogram kilograms kilogramm kilogramme kilogrammes, tonne: ton tons tonne tonnes tonnen, "
     "ounce: ounce ounces, pound-weight: pfund, litre: liter liters litre litres litro litros, "
     "ml: milliliter milliliters millilitre millilitres, gallon: gallon gallons, "
     "second: second seconds sekunde sekunden seconde secondes segundos, minute: minute minutes minuten minutos, "
@@ -135,7 +136,7 @@ def scaled_unit(suffix: str, *, singular: bool = False) -> tuple[int, str] | Non
     if len(suffix) > MAX_UNIT or (len(suffix) == 1 and suffix.isascii() and suffix.isalpha()):
         return None
     text = _FRACTION.sub(r" \1/\2", _WRAPPER.sub(r" \1", suffix))
-    text = _PER_CENT.sub("percent", re.sub(r"\s+", " ", CLOSING_WORDS.sub("", text))).strip()
+    text = _PER_CENT.sub("percent", re.sub(r"\s+", " ", without_closing(text))).strip()
     tens = 0
     while scale := _leading_scale(text):
         text, tens = text[len(scale) :].strip(), tens + SCALES[scale.lower()]
