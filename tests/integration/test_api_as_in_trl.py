@@ -1,7 +1,10 @@
 """What a script does under TRL and `GRPOTrainer` does alike: rewards of None, several runs, keywords for the model."""
 
+import errno
+import json
 import logging
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from transformers.integrations import integration_utils
 
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.checkpoints.existing_runs import WriteLock
+from paceline.checkpoints.finding import original, read_checkpoint
 from paceline.compat.trl.checkpoints import belongings
 from paceline.errors import CheckpointError, ConfigError, ModelError
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -100,10 +104,10 @@ def test_a_second_train_goes_on_from_the_weights_and_has_a_schedule_and_a_log_of
     assert numbers(made, "learning_rate") == rates == [0.01, 0.005]
     assert (made.state.global_step, len(numbers(made, "loss"))) == (2, 2)
     # what the first one wrote is still there
-    moved = load_file(run / "aside" / "run" / "final" / "model.safetensors")
-    assert torch.equal(moved["model.embed_tokens.weight"], first)
-    named = run / "aside" / "run" / "checkpoint-2"
-    assert os.readlink(named / "progress.json") == "../checkpoints/step-000002/progress.json"
+    earlier = load_file(run / "aside" / "run" / "final" / "model.safetensors")
+    assert torch.equal(earlier["model.embed_tokens.weight"], first)
+    moved = run / "aside" / "run"
+    assert original(moved / "checkpoint-2", moved / "checkpoints") == moved / "checkpoints" / "step-000002"
     assert (run / "aside" / "run" / "checkpoint-2" / "model").is_dir()
     assert (run / "checkpoint-2" / "model").is_dir()
 
@@ -192,6 +196,53 @@ def test_a_run_half_moved_aside_goes_on_from_its_checkpoint_or_is_refused(tmp_pa
     (run / config).rename(folder / config)
     with pytest.raises(CheckpointError, match=r"is not a run directory \(it has no config\.yaml\)"):
         trainer(tmp_path, max_steps=2).train(resume_from_checkpoint=True)
+
+
+class Keeping(TrainerCallback):
+    """Renames the first checkpoint, as scripts do that keep one from rotation."""
+
+    def on_save(self, args, state, control, **parts):
+        if state.global_step == 1:
+            os.rename(f"{args.output_dir}/checkpoint-1", f"{args.output_dir}/keep-1")
+
+
+def no_links(file, place):
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+@pytest.mark.parametrize("has_links", [True, False], ids=["hard links", "a disk without links"])
+def test_a_checkpoint_that_a_script_renames_stays_whole_when_the_run_drops_it(tmp_path, monkeypatch, has_links):
+    if not has_links:
+        for name in ("link", "symlink"):
+            monkeypatch.setattr(os, name, no_links)
+    changes = {"max_steps": 2, "save_steps": 1, "save_total_limit": 1}
+    made = trainer(tmp_path, parts={"callbacks": [Keeping]}, **changes)
+    made.train()
+    run, kept = tmp_path / "run", tmp_path / "run" / "keep-1"
+    assert sorted(path.name for path in run.glob("*-[0-9]")) == ["checkpoint-2", "keep-1"]
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
+    assert not [path for path in run.rglob("*") if path.is_symlink()]
+    for folder in (kept, run / "checkpoint-2"):
+        assert read_checkpoint(folder).state.step == int(folder.name[-1])  # every file as it was saved
+        assert load_file(folder / "model.safetensors").keys() == load_file(folder / "model/model.safetensors").keys()
+    with pytest.raises(CheckpointError, match=r"still in its checkpoints/, got .*keep-1; give True for the newest one"):
+        trainer(tmp_path, **changes).train(resume_from_checkpoint=str(kept))
+    # either side may go without the other
+    shutil.rmtree(run / "checkpoint-2")
+    assert read_checkpoint(run / "checkpoints/step-000002").state.step == 2
+
+
+def test_a_checkpoint_that_was_moved_elsewhere_is_gone_on_from_while_the_run_still_has_it(tmp_path):
+    trainer(tmp_path, max_steps=1).train()
+    run, place = tmp_path / "run", tmp_path / "elsewhere"
+    shutil.move(run / "checkpoint-1", place)
+    # a program may write the state anew without touching the checkpoint's own
+    (place / "trainer_state.json").write_text("{}")
+    assert json.loads((run / "checkpoints/step-000001/trainer_state.json").read_text())["global_step"] == 1
+    again = trainer(tmp_path, max_steps=2)
+    again.train(resume_from_checkpoint=str(place))
+    assert (again.state.global_step, sorted(path.name for path in run.glob("checkpoint-*"))) == (2, ["checkpoint-2"])
+    assert read_checkpoint(place).state.step == 1
 
 
 def test_a_scheduler_of_ones_own_goes_on_in_a_second_run_and_that_run_is_not_resumed(tmp_path):

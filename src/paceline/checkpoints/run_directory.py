@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from paceline.checkpoints.run_files import (
     append,
     cut_torn_line,
     json_line,
+    link_or_copy,
     read_records,
     remove_drafts,
     step_files,
@@ -351,10 +351,7 @@ def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
             (folder / name).mkdir()
             for file, number in step_files(run_dir.path / name).items():
                 if number > step:
-                    try:
-                        os.link(file, folder / name / file.name)
-                    except OSError:  # not every file system has links
-                        shutil.copyfile(file, folder / name / file.name)
+                    link_or_copy(file, folder / name / file.name)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
     for name, records in (("metrics.jsonl", run_dir.metrics()), ("evals.jsonl", run_dir.evals())):

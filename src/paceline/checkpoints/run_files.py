@@ -6,6 +6,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -88,6 +89,19 @@ def open_to_write(file: Path, flags: int) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file")
     return descriptor
+
+
+def link_or_copy(file: Path, place: Path) -> None:
+    """Give a file that nothing changes in place a second name, or copy it where the disk has no hard links.
+
+    Either name may go without the other.
+    """
+    try:
+        os.link(file, place)
+    except FileExistsError:  # a copy would be written into what is there
+        raise
+    except OSError:
+        shutil.copyfile(file, place)
 
 
 def remove_drafts(folder: Path) -> None:
