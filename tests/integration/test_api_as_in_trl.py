@@ -12,14 +12,16 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM, TrainerCallback
 from transformers.integrations import integration_utils
 
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.checkpoints.existing_runs import WriteLock
 from paceline.checkpoints.finding import original, read_checkpoint
+from paceline.cli.main import main
 from paceline.compat.trl.checkpoints import belongings
 from paceline.errors import CheckpointError, ConfigError, ModelError
+from paceline.training.setup.configuration import EMBEDDED
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.trainer_settings import SHORT
 
@@ -255,6 +257,34 @@ def test_a_scheduler_of_ones_own_goes_on_in_a_second_run_and_that_run_is_not_res
     assert numbers(made, "learning_rate") == pytest.approx([0.02, 0.01])
     with pytest.raises(CheckpointError, match="with 4 updates, 2 of them this run's, and the state of the program's"):
         made.train(resume_from_checkpoint=True)
+
+
+def addressed(tmp_path, monkeypatch, **parts) -> Path:
+    """A run of one step on rows, a reward and a model that the command line knows too; returns its directory."""
+    monkeypatch.chdir(tmp_path)
+    GRPOTrainer(
+        reward_funcs="accuracy",
+        args=GRPOConfig(**{**SHORT, "output_dir": "run", "max_steps": 1}),
+        train_dataset="arithmetic",
+        **parts,
+    ).train()
+    return tmp_path / "run"
+
+
+def test_a_run_with_a_programs_own_optimizer_names_it_and_goes_on_nowhere_else(tmp_path, monkeypatch, capsys):
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED["embedded"])
+    optimizers = torch.optim.SGD(model.parameters(), lr=0.01), None
+    run = addressed(tmp_path, monkeypatch, model=model, optimizers=optimizers)
+    assert "\noptimizer: program\n" in (run / "config.yaml").read_text()
+    assert json.loads((run / "identity.json").read_text())["options"]["optimizer"] == "program"
+    assert main(["train", "--resume", str(run), "--max-steps", "2", "--override", "max_steps"]) == 2
+    assert "--optimizer program stands for an optimizer of a program's own" in capsys.readouterr().err
+
+
+def test_a_run_of_a_model_object_is_resumed_by_the_command_line_from_the_files_of_that_model(tmp_path, monkeypatch):
+    run = addressed(tmp_path, monkeypatch, model=AutoModelForCausalLM.from_pretrained(EMBEDDED["embedded"]))
+    assert main(["train", "--resume", str(run), "--max-steps", "2", "--override", "max_steps"]) == 0
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_other_ranks_are_told_the_state_of_every_step_without_the_log(tmp_path):
