@@ -259,12 +259,12 @@ def test_a_scheduler_of_ones_own_goes_on_in_a_second_run_and_that_run_is_not_res
         made.train(resume_from_checkpoint=True)
 
 
-def addressed(tmp_path, monkeypatch, **parts) -> Path:
+def addressed(tmp_path, monkeypatch, *, changes=None, **parts) -> Path:
     """A run of one step on rows, a reward and a model that the command line knows too; returns its directory."""
     monkeypatch.chdir(tmp_path)
     GRPOTrainer(
         reward_funcs="accuracy",
-        args=GRPOConfig(**{**SHORT, "output_dir": "run", "max_steps": 1}),
+        args=GRPOConfig(**{**SHORT, "output_dir": "run", "max_steps": 1, **(changes or {})}),
         train_dataset="arithmetic",
         **parts,
     ).train()
@@ -279,6 +279,31 @@ def test_a_run_with_a_programs_own_optimizer_names_it_and_goes_on_nowhere_else(t
     assert json.loads((run / "identity.json").read_text())["options"]["optimizer"] == "program"
     assert main(["train", "--resume", str(run), "--max-steps", "2", "--override", "max_steps"]) == 2
     assert "--optimizer program stands for an optimizer of a program's own" in capsys.readouterr().err
+
+
+def test_a_rollout_func_samples_for_rows_at_an_address_and_the_run_goes_on_nowhere_else(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def answering(prompts, trainer):
+        asked.extend(prompts)
+        ids, ends = trainer.processing_class.encode("1", add_special_tokens=False), len(prompts)
+        return {"prompt_ids": [ids] * ends, "completion_ids": [ids] * ends, "logprobs": [[-1.0] * len(ids)] * ends}
+
+    run = addressed(tmp_path, monkeypatch, model="embedded", rollout_func=answering)
+    assert {type(prompt) for prompt in asked} == {list}
+    assert asked[0][-1]["role"] == "user"
+    assert "\nrollout_func: program\n" in (run / "config.yaml").read_text()
+    assert main(["train", "--resume", str(run), "--max-steps", "2", "--override", "max_steps"]) == 2
+    assert "--rollout-func program stands for a function of a program's own" in capsys.readouterr().err
+
+
+def test_held_out_rows_may_lie_at_an_address(tmp_path, monkeypatch):
+    place = tmp_path / "rows.jsonl"
+    place.write_text('{"prompt": "What is 1 + 1?", "answer": "2"}\n')
+    evaluating = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
+    addressed(tmp_path, monkeypatch, model="embedded", eval_dataset="rows.jsonl", changes=evaluating)
+    (line,) = (tmp_path / "run" / "evals.jsonl").read_text().splitlines()
+    assert (json.loads(line)["set"], json.loads(line)["n"]) == ("eval_dataset", 1)
 
 
 def test_a_run_of_a_model_object_is_resumed_by_the_command_line_from_the_files_of_that_model(tmp_path, monkeypatch):

@@ -174,6 +174,8 @@ def _with_objects(config: Config, arguments: TrainerArguments) -> Config:
         words = None
     optimizer = config.optim.optimizer if arguments.optimizers[0] is None else PROGRAM
     config = replace(config, optim=replace(config.optim, optimizer=optimizer, lr_scheduler=words))
+    if arguments.rollout_func is not None:
+        config = replace(config, sampling=replace(config.sampling, rollout_func=PROGRAM))
     adapter = arguments.peft_config or getattr(arguments.model, "peft_config", {}).get(ADAPTER_NAME)
     if adapter is None:
         return config

@@ -138,6 +138,15 @@ def _refuse_lost_objects(config: Config, overrides: Overrides) -> None:
             f"--lr-scheduler {PROGRAM} stands for a scheduler of a program's own, which only that program has",
             remedies=["go on with that program", "give another, as in --lr-scheduler linear --override lr_scheduler"],
         )
+    if config.sampling.rollout_func is not None and overrides.completer is None:
+        raise ConfigError(
+            f"--rollout-func {PROGRAM} stands for a function of a program's own that samples, which only that program "
+            "has",
+            remedies=[
+                "go on with that program",
+                "let the engine sample by --rollout-func none --override rollout_func",
+            ],
+        )
     kind = config.lora.settings.get(OTHER_ADAPTER)
     if kind is not None and overrides.adapter is None and not hasattr(overrides.model, "peft_config"):
         raise ConfigError(
