@@ -247,6 +247,18 @@ def test_a_checkpoint_that_was_moved_elsewhere_is_gone_on_from_while_the_run_sti
     assert read_checkpoint(place).state.step == 1
 
 
+def test_a_log_that_a_callback_appends_to_metrics_jsonl_does_not_break_the_run(tmp_path, caplog):
+    class Logging(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **parts):
+            with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({"step": state.global_step, "mine": len(logs)}) + "\n")
+
+    made = trainer(tmp_path, parts={"callbacks": [Logging]}, max_steps=2)
+    made.train()
+    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
+    assert sum("are no records of the run" in message for message in caplog.messages) == 1
+
+
 def test_a_scheduler_of_ones_own_goes_on_in_a_second_run_and_that_run_is_not_resumed(tmp_path):
     model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.08)

@@ -220,12 +220,12 @@ class RunDir:
         return records[0] | {"options": recorded_options(records[0]["options"])}
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read all steps in order, without an unfinished line; CheckpointError, as `read_records`, for a bad one."""
-        return read_records(self.path / "metrics.jsonl", needs={"step": int})
+        """Read all steps in order, without an unfinished or a foreign line; CheckpointError for a bad one."""
+        return read_records(self.path / "metrics.jsonl", mark="clock", needs={"step": int})
 
     def evals(self) -> list[dict[str, Any]]:
         """Read all evaluations, as `metrics` reads steps."""
-        return read_records(self.path / "evals.jsonl", needs={"step": int})
+        return read_records(self.path / "evals.jsonl", mark="set", needs={"step": int})
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""
