@@ -1,7 +1,10 @@
 """What a script does under TRL and `GRPOTrainer` does alike: rewards of None, several runs, keywords for the model."""
 
+import errno
+import json
 import logging
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +12,16 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, GptOssConfig, GptOssForCausalLM, TrainerCallback
 from transformers.integrations import integration_utils
 
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.checkpoints.existing_runs import WriteLock
+from paceline.checkpoints.finding import original, read_checkpoint
+from paceline.cli.main import main
 from paceline.compat.trl.checkpoints import belongings
 from paceline.errors import CheckpointError, ConfigError, ModelError
+from paceline.training.setup.configuration import EMBEDDED
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.trainer_settings import SHORT
 
@@ -100,10 +106,10 @@ def test_a_second_train_goes_on_from_the_weights_and_has_a_schedule_and_a_log_of
     assert numbers(made, "learning_rate") == rates == [0.01, 0.005]
     assert (made.state.global_step, len(numbers(made, "loss"))) == (2, 2)
     # what the first one wrote is still there
-    moved = load_file(run / "aside" / "run" / "final" / "model.safetensors")
-    assert torch.equal(moved["model.embed_tokens.weight"], first)
-    named = run / "aside" / "run" / "checkpoint-2"
-    assert os.readlink(named / "progress.json") == "../checkpoints/step-000002/progress.json"
+    earlier = load_file(run / "aside" / "run" / "final" / "model.safetensors")
+    assert torch.equal(earlier["model.embed_tokens.weight"], first)
+    moved = run / "aside" / "run"
+    assert original(moved / "checkpoint-2", moved / "checkpoints") == moved / "checkpoints" / "step-000002"
     assert (run / "aside" / "run" / "checkpoint-2" / "model").is_dir()
     assert (run / "checkpoint-2" / "model").is_dir()
 
@@ -194,6 +200,65 @@ def test_a_run_half_moved_aside_goes_on_from_its_checkpoint_or_is_refused(tmp_pa
         trainer(tmp_path, max_steps=2).train(resume_from_checkpoint=True)
 
 
+class Keeping(TrainerCallback):
+    """Renames the first checkpoint, as scripts do that keep one from rotation."""
+
+    def on_save(self, args, state, control, **parts):
+        if state.global_step == 1:
+            os.rename(f"{args.output_dir}/checkpoint-1", f"{args.output_dir}/keep-1")
+
+
+def no_links(file, place):
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+@pytest.mark.parametrize("has_links", [True, False], ids=["hard links", "a disk without links"])
+def test_a_checkpoint_that_a_script_renames_stays_whole_when_the_run_drops_it(tmp_path, monkeypatch, has_links):
+    if not has_links:
+        for name in ("link", "symlink"):
+            monkeypatch.setattr(os, name, no_links)
+    changes = {"max_steps": 2, "save_steps": 1, "save_total_limit": 1}
+    made = trainer(tmp_path, parts={"callbacks": [Keeping]}, **changes)
+    made.train()
+    run, kept = tmp_path / "run", tmp_path / "run" / "keep-1"
+    assert sorted(path.name for path in run.glob("*-[0-9]")) == ["checkpoint-2", "keep-1"]
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-000002"]
+    assert not [path for path in run.rglob("*") if path.is_symlink()]
+    for folder in (kept, run / "checkpoint-2"):
+        assert read_checkpoint(folder).state.step == int(folder.name[-1])  # every file as it was saved
+        assert load_file(folder / "model.safetensors").keys() == load_file(folder / "model/model.safetensors").keys()
+    with pytest.raises(CheckpointError, match=r"still in its checkpoints/, got .*keep-1; give True for the newest one"):
+        trainer(tmp_path, **changes).train(resume_from_checkpoint=str(kept))
+    # either side may go without the other
+    shutil.rmtree(run / "checkpoint-2")
+    assert read_checkpoint(run / "checkpoints/step-000002").state.step == 2
+
+
+def test_a_checkpoint_that_was_moved_elsewhere_is_gone_on_from_while_the_run_still_has_it(tmp_path):
+    trainer(tmp_path, max_steps=1).train()
+    run, place = tmp_path / "run", tmp_path / "elsewhere"
+    shutil.move(run / "checkpoint-1", place)
+    # a program may write the state anew without touching the checkpoint's own
+    (place / "trainer_state.json").write_text("{}")
+    assert json.loads((run / "checkpoints/step-000001/trainer_state.json").read_text())["global_step"] == 1
+    again = trainer(tmp_path, max_steps=2)
+    again.train(resume_from_checkpoint=str(place))
+    assert (again.state.global_step, sorted(path.name for path in run.glob("checkpoint-*"))) == (2, ["checkpoint-2"])
+    assert read_checkpoint(place).state.step == 1
+
+
+def test_a_log_that_a_callback_appends_to_metrics_jsonl_does_not_break_the_run(tmp_path, caplog):
+    class Logging(TrainerCallback):
+        def on_log(self, args, state, control, logs=None, **parts):
+            with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps({"step": state.global_step, "mine": len(logs)}) + "\n")
+
+    made = trainer(tmp_path, parts={"callbacks": [Logging]}, max_steps=2)
+    made.train()
+    assert (tmp_path / "run" / "final" / "model.safetensors").is_file()
+    assert sum("are no records of the run" in message for message in caplog.messages) == 1
+
+
 def test_a_scheduler_of_ones_own_goes_on_in_a_second_run_and_that_run_is_not_resumed(tmp_path):
     model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.08)
@@ -204,6 +269,59 @@ def test_a_scheduler_of_ones_own_goes_on_in_a_second_run_and_that_run_is_not_res
     assert numbers(made, "learning_rate") == pytest.approx([0.02, 0.01])
     with pytest.raises(CheckpointError, match="with 4 updates, 2 of them this run's, and the state of the program's"):
         made.train(resume_from_checkpoint=True)
+
+
+def addressed(tmp_path, monkeypatch, *, changes=None, **parts) -> Path:
+    """A run of one step on rows, a reward and a model that the command line knows too; returns its directory."""
+    monkeypatch.chdir(tmp_path)
+    GRPOTrainer(
+        reward_funcs="accuracy",
+        args=GRPOConfig(**{**SHORT, "output_dir": "run", "max_steps": 1, **(changes or {})}),
+        train_dataset="arithmetic",
+        **parts,
+    ).train()
+    return tmp_path / "run"
+
+
+def test_a_run_with_a_programs_own_optimizer_names_it_and_goes_on_nowhere_else(tmp_path, monkeypatch, capsys):
+    model = AutoModelForCausalLM.from_pretrained(EMBEDDED["embedded"])
+    optimizers = torch.optim.SGD(model.parameters(), lr=0.01), None
+    run = addressed(tmp_path, monkeypatch, model=model, optimizers=optimizers)
+    assert "\noptimizer: program\n" in (run / "config.yaml").read_text()
+    assert json.loads((run / "identity.json").read_text())["options"]["optimizer"] == "program"
+    assert main(["train", "--resume", str(run), "--max-steps", "2", "--override", "max_steps"]) == 2
+    assert "--optimizer program stands for an optimizer of a program's own" in capsys.readouterr().err
+
+
+def test_a_rollout_func_samples_for_rows_at_an_address_and_the_run_goes_on_nowhere_else(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def answering(prompts, trainer):
+        asked.extend(prompts)
+        ids, ends = trainer.processing_class.encode("1", add_special_tokens=False), len(prompts)
+        return {"prompt_ids": [ids] * ends, "completion_ids": [ids] * ends, "logprobs": [[-1.0] * len(ids)] * ends}
+
+    run = addressed(tmp_path, monkeypatch, model="embedded", rollout_func=answering)
+    assert {type(prompt) for prompt in asked} == {list}
+    assert asked[0][-1]["role"] == "user"
+    assert "\nrollout_func: program\n" in (run / "config.yaml").read_text()
+    assert main(["train", "--resume", str(run), "--max-steps", "2", "--override", "max_steps"]) == 2
+    assert "--rollout-func program stands for a function of a program's own" in capsys.readouterr().err
+
+
+def test_held_out_rows_may_lie_at_an_address(tmp_path, monkeypatch):
+    place = tmp_path / "rows.jsonl"
+    place.write_text('{"prompt": "What is 1 + 1?", "answer": "2"}\n')
+    evaluating = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
+    addressed(tmp_path, monkeypatch, model="embedded", eval_dataset="rows.jsonl", changes=evaluating)
+    (line,) = (tmp_path / "run" / "evals.jsonl").read_text().splitlines()
+    assert (json.loads(line)["set"], json.loads(line)["n"]) == ("eval_dataset", 1)
+
+
+def test_a_run_of_a_model_object_is_resumed_by_the_command_line_from_the_files_of_that_model(tmp_path, monkeypatch):
+    run = addressed(tmp_path, monkeypatch, model=AutoModelForCausalLM.from_pretrained(EMBEDDED["embedded"]))
+    assert main(["train", "--resume", str(run), "--max-steps", "2", "--override", "max_steps"]) == 0
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_other_ranks_are_told_the_state_of_every_step_without_the_log(tmp_path):

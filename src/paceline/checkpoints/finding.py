@@ -47,7 +47,7 @@ class Checkpoint:
 def run_and_checkpoint(place: Path, base: Path = Path()) -> tuple[Path, Path | None]:
     """Return the run directory that a path is, or is a checkpoint of, and the checkpoint; None: it is the run's.
 
-    A relative path stands in the directory `base`. A checkpoint may have transformers' name, `checkpoint-N`.
+    A relative path stands in the directory `base`. A checkpoint may be named by its likeness beside `checkpoints/`.
 
     >>> run_and_checkpoint(Path("runs/a/checkpoints/step-000002"))[0].as_posix()
     'runs/a'
@@ -55,11 +55,26 @@ def run_and_checkpoint(place: Path, base: Path = Path()) -> tuple[Path, Path | N
     whole = base / place
     if (whole / "config.yaml").is_file():  # a run may lie in such a folder too
         return place, None
-    if (whole / "progress.json").is_symlink():
-        place = whole = (whole / "progress.json").resolve().parent
+    found = original(whole, whole.parent / "checkpoints")
+    if found is not None:
+        place = whole = found
     if whole.parent.name != "checkpoints":
         return place, None
     return (place if len(place.parts) > 2 else whole).parent.parent, place
+
+
+def original(likeness: Path, root: Path) -> Path | None:
+    """Return the checkpoint below `root` whose files a directory also has, as `checkpoint-N` does; None: there is none.
+
+    They are told by their manifest, which has the digest of every file, whatever the directory is called and wherever
+    it lies.
+    """
+    manifest = likeness / "manifest.json"
+    if not manifest.is_file():
+        return None
+    content, places = manifest.read_bytes(), [place for _, place in numbered(root)]
+    manifests = ((place, place / "manifest.json") for place in places)
+    return next((place for place, file in manifests if file.is_file() and file.read_bytes() == content), None)
 
 
 def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint | None, tuple[str, ...]]:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from paceline.checkpoints.run_files import (
     append,
     cut_torn_line,
     json_line,
+    link_or_copy,
     read_records,
     remove_drafts,
     step_files,
@@ -220,12 +220,12 @@ class RunDir:
         return records[0] | {"options": recorded_options(records[0]["options"])}
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read all steps in order, without an unfinished line; CheckpointError, as `read_records`, for a bad one."""
-        return read_records(self.path / "metrics.jsonl", needs={"step": int})
+        """Read all steps in order, without an unfinished or a foreign line; CheckpointError for a bad one."""
+        return read_records(self.path / "metrics.jsonl", mark="clock", needs={"step": int})
 
     def evals(self) -> list[dict[str, Any]]:
         """Read all evaluations, as `metrics` reads steps."""
-        return read_records(self.path / "evals.jsonl", needs={"step": int})
+        return read_records(self.path / "evals.jsonl", mark="set", needs={"step": int})
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""
@@ -351,10 +351,7 @@ def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
             (folder / name).mkdir()
             for file, number in step_files(run_dir.path / name).items():
                 if number > step:
-                    try:
-                        os.link(file, folder / name / file.name)
-                    except OSError:  # not every file system has links
-                        shutil.copyfile(file, folder / name / file.name)
+                    link_or_copy(file, folder / name / file.name)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
     for name, records in (("metrics.jsonl", run_dir.metrics()), ("evals.jsonl", run_dir.evals())):

@@ -2,13 +2,16 @@
 
 import errno
 import json
+import logging
 import math
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 from paceline.errors import CheckpointError, StorageError
 from paceline.metrics.definitions import Record
 
+LOGGER = logging.getLogger(__name__)
 APPENDED = ("metrics.jsonl", "evals.jsonl", "journal.jsonl")
 """Files of a run that grow by lines."""
 _DRAFT = re.compile(r"\.[0-9a-f]{16}\.new")
@@ -90,6 +94,19 @@ def open_to_write(file: Path, flags: int) -> int:
     return descriptor
 
 
+def link_or_copy(file: Path, place: Path) -> None:
+    """Give a file that nothing changes in place a second name, or copy it where the disk has no hard links.
+
+    Either name may go without the other.
+    """
+    try:
+        os.link(file, place)
+    except FileExistsError:  # a copy would be written into what is there
+        raise
+    except OSError:
+        shutil.copyfile(file, place)
+
+
 def remove_drafts(folder: Path) -> None:
     """Remove the unfinished files of a killed process."""
     for file in folder.glob(".*.new"):
@@ -133,15 +150,22 @@ def whole_lines(file: Path) -> list[bytes]:
     return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
 
 
-def read_records(file: Path, *, needs: Mapping[str, type] = MappingProxyType({})) -> list[dict[str, Any]]:
-    """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object or
-    has no value of the type that it `needs`."""
+def read_records(
+    file: Path, *, mark: str | None = None, needs: Mapping[str, type] = MappingProxyType({})
+) -> list[dict[str, Any]]:
+    """Return the objects of a file, in order, without those that lack `mark`: a program's own, which are named once.
+
+    CheckpointError, with file and line, for one that is no JSON object or has no value of the type that it `needs`.
+    """
     records = list[dict[str, Any]]()
     for number, line in enumerate(whole_lines(file), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
+        if mark is not None and isinstance(record, dict) and mark not in record:
+            _name_foreign_lines(file)
+            continue
         lacking = [name for name, kind in needs.items() if type(record) is dict and type(record.get(name)) is not kind]
         if lacking:
             raise CheckpointError(
@@ -155,6 +179,11 @@ def read_records(file: Path, *, needs: Mapping[str, type] = MappingProxyType({})
             )
         records.append(record)
     return records
+
+
+@cache
+def _name_foreign_lines(file: Path) -> None:
+    LOGGER.warning("%s has lines that are no records of the run, which are left out; log to a file of your own", file)
 
 
 def step_files(folder: Path) -> dict[Path, int]:

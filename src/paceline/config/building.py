@@ -205,7 +205,7 @@ def _check_processes(config: Config) -> None:
         engine = config.engine.engine
         require(engine == "local", "engine", engine, "be local with --deterministic", "vLLM promises no such thing")
         rule, why = "be adamw with --deterministic", "bitsandbytes promises no such thing"
-        require(kind == "adamw", "optimizer", kind, rule, why)
+        require(kind != "adamw_8bit", "optimizer", kind, rule, why)
 
 
 def refuse_served_judges(config: Config, where: str) -> None:

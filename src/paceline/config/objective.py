@@ -210,15 +210,16 @@ SCHEDULERS: Mapping[str, tuple[str, ...]] = {
 }
 """Parameters of each of transformers' schedules, without those that follow a measured loss."""
 PROGRAM = "program"
-"""Stands in `lr_scheduler` for a scheduler that only the program has which gave it."""
+"""Stands in `optimizer` and `lr_scheduler` for an object that only the program has which gave it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
     """Optimiser, learning rate and batches of an update."""
 
-    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    """AdamW, with its two moments in float32 or in 8 bits (bitsandbytes): a quarter of their memory, slow on a CPU."""
+    optimizer: Literal["adamw", "adamw_8bit", "program"] = "adamw"
+    """AdamW, with its two moments in float32 or in 8 bits (bitsandbytes): a quarter of their memory, slow on a CPU.
+    `program`: one that only the program has which gave it, and which the numbers of AdamW do not describe."""
     offload: tuple[str, ...] = ()
     """CUDA: what waits in main memory. optimizer: AdamW's moments, which visit the GPU one parameter at a time;
     activations: until the backward pass, and `gradient_checkpointing` goes by that; parameters: the slices of
@@ -278,5 +279,5 @@ class OptimConfig:
 
     @property
     def moment_bytes(self) -> int:
-        """Bytes of AdamW's two moments per trained weight."""
-        return {"adamw": 8, "adamw_8bit": 2}[self.optimizer]
+        """Bytes of AdamW's two moments per trained weight; of a program's own optimiser, the most that is usual."""
+        return {"adamw": 8, "adamw_8bit": 2, PROGRAM: 8}[self.optimizer]

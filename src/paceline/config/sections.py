@@ -12,7 +12,7 @@ from typing import Literal
 from paceline.config.engine import EngineConfig
 from paceline.config.environments import EnvironmentConfig
 from paceline.config.layout import ClusterConfig, ParallelConfig
-from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
+from paceline.config.objective import PROGRAM, AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.rules import require
 
 MODEL = "model:"
@@ -273,8 +273,13 @@ class SamplingConfig:
     """Sample among tokens of at least this share of the top token's probability; 0 is off."""
     stop: tuple[str, ...] = ()
     """A completion ends after any of these strings, also the name of a special token; text stays in the completion."""
+    rollout_func: str | None = None
+    """`program`: completions come from a function that only the program has which gave it, `rollout_func` of
+    `GRPOTrainer`. None: from the engine."""
 
     def __post_init__(self) -> None:
+        right = self.rollout_func in (None, PROGRAM)
+        require(right, "rollout_func", self.rollout_func, f"be left out, or {PROGRAM}")
         require(self.num_generations >= 1, "num_generations", self.num_generations, "be at least 1")
         require(self.max_completion_length >= 1, "max_completion_length", self.max_completion_length, "be at least 1")
         require(self.temperature >= 0, "temperature", self.temperature, "be at least 0")

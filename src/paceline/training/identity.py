@@ -60,11 +60,13 @@ EXPLAINED: Mapping[str, tuple[IdentityPart, ...]] = {
 """By option, the parts that its change, itself asked for by name, explains. Every other change of a file is refused."""
 CONFIG_SETTING = "config.json: "
 """What the name of a model's digest begins with that is a setting of its configuration."""
+WEIGHTS = "weights"
+"""Name of the digest of a program's own model."""
 SAMPLED_NUMBERS = 1000
 PLACE_SETTINGS = ("_name_or_path", "transformers_version")
 """Settings of a model's configuration that tell where it lies and what wrote it."""
 SAVED_SETTINGS = ("architectures", "dtype")
-"""Settings that saving a model object adds to it."""
+"""Settings that saving or loading a model adds to it, so that an object and its files differ in them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +119,7 @@ def model_digests(
         folders = [local_path(place.base), *([] if place.adapter is None else [place.adapter])]
         found = {file.name: sampled_digest(file) for folder in folders for file in sorted(folder.glob("*.safetensors"))}
     else:
-        settings = {key: one for key, one in model.config.to_diff_dict().items() if key not in SAVED_SETTINGS}
+        settings = model.config.to_diff_dict()
         if has_adapter or (config.loss.beta > 0 and not config.loss.ref_sync_steps):
             # a thousand evenly spread numbers of every weight, without those of an adapter, which are trained
             is_adapted, digest = hasattr(model, "peft_config"), hashlib.sha256()
@@ -125,7 +127,7 @@ def model_digests(
                 if not (is_adapted and weight.requires_grad):
                     numbers = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLED_NUMBERS)]
                     digest.update(f"{name} {tuple(weight.shape)} ".encode() + numbers.float().cpu().numpy().tobytes())
-            found = {"weights": digest.hexdigest()[:16]}
+            found = {WEIGHTS: digest.hexdigest()[:16]}
     parts: Mapping[str, object] = {
         "vocabulary": tokenizer.get_vocab(),
         "special tokens": tokenizer.special_tokens_map,
@@ -259,7 +261,11 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
         changed |= _changed_environments(before.get("environments", {}), environment_digests(inputs.conversations))
     now = inputs.model_digests
     was = before.get("model", now)
-    others = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name))
+    compared = (was.keys() | now.keys()) - {f"{CONFIG_SETTING}{key}" for key in SAVED_SETTINGS}
+    weights = {name for name in compared if name == WEIGHTS or name.endswith(".safetensors")}
+    if not (weights & was.keys() and weights & now.keys()):  # checkpoints hold every weight of a program's own model
+        compared -= weights
+    others = sorted(name for name in compared if was.get(name) != now.get(name))
     # prompts are others under another chat template or with other tools, which are named themselves
     is_shown_otherwise = "chat template" in others or "environment" in changed or "prompts" in parts
     others = [

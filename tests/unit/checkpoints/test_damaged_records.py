@@ -13,18 +13,20 @@ from paceline.cli.main import main
 from paceline.errors import CheckpointError, ModelError
 from paceline.models.weight_headers import read_whole
 
+OURS = '{"set": "s", "clock": {}'
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
 def run_at(path: Path) -> RunDir:
     with RunDir.create(path, "# paceline 0\nmodel: m\ndataset: d\n") as run_dir:
-        run_dir.append_metrics({"step": 1, "reward_mean": 0.5})
+        run_dir.append_metrics({"clock": {}, "step": 1, "reward_mean": 0.5})
         run_dir.append_eval({"step": 0, "set": "s", "n": 1, "accuracy": 0.5})
     return RunDir(path)
 
 
 @pytest.mark.parametrize(
-    "line", ["{}", '{"step": "1"}', '{"step": null}', "[1]", "1", DEEP, '{"a": ' + DEEP + "}", "{"]
+    "line",
+    [OURS + "}", OURS + ', "step": "1"}', OURS + ', "step": null}', "[1]", "1", DEEP, '{"a": ' + DEEP + "}", "{"],
 )
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evals.jsonl"])
 def test_a_line_without_what_every_line_has_is_named(tmp_path, name, line, capsys):
@@ -36,6 +38,18 @@ def test_a_line_without_what_every_line_has_is_named(tmp_path, name, line, capsy
         run_dir.metrics() + run_dir.evals()
     assert main(["report", str(run_dir.path)]) in (0, 2)  # the page shows what can be read
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["{}", '{"step": 1, "loss": 0.5}', '{"epoch": 1.0, "reward": 0.5}'])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "evals.jsonl"])
+def test_a_line_of_a_programs_own_log_is_left_out_and_named_once(tmp_path, name, line, caplog):
+    run_dir = run_at(tmp_path / "run")
+    before = run_dir.metrics(), run_dir.evals()
+    with (run_dir.path / name).open("a") as file:
+        file.write(f"{line}\n")
+    assert (run_dir.metrics(), run_dir.evals()) == before == (run_dir.metrics(), run_dir.evals())
+    (said,) = caplog.messages
+    assert f"{name} has lines that are no records of the run, which are left out" in said
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", DEEP, "1"])

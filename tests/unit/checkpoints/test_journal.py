@@ -33,7 +33,7 @@ def again(run, step):
 def test_committed_rollouts_stay_when_metrics_and_evaluations_after_the_checkpoint_go(run):
     commit(run, 1, 2, 3)
     for step in (1, 2):
-        run.append_metrics({"step": step})
+        run.append_metrics({"clock": {}, "step": step})
     run.write_rollouts(4, ROLLOUTS)  # its line was not written any more
     assert again(run, 1)[:2] == ([2, 3], "")
     assert [record["step"] for record in run.metrics()] == [1]

@@ -21,7 +21,7 @@ CONFIG = "# paceline 0.1.0\n\nmodel: embedded\ndataset: arithmetic\n"
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     with RunDir.create(tmp_path / "run", CONFIG) as made:
-        made.append_metrics({"step": 1})
+        made.append_metrics({"clock": {}, "step": 1})
     (tmp_path / "run/final").mkdir()
     (tmp_path / "run/checkpoints/step-000001").mkdir(parents=True)
     return tmp_path / "run"

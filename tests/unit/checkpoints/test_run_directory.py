@@ -23,7 +23,7 @@ def run(tmp_path):
 
 
 def test_what_is_written_is_read_back_exactly_with_keys_in_their_order(run):
-    record = {"step": 1, "loss": 0.1 + 0.2, "rewards": {"b": 1e-320, "a": None}, "text": "é\u2028\n<"}
+    record = {"clock": {}, "step": 1, "loss": 0.1 + 0.2, "rewards": {"b": 1e-320, "a": None}, "text": "é\u2028\n<"}
     run.append_metrics(record)
     assert run.metrics() == [record]
     assert list(run.metrics()[0]) == list(record)
@@ -40,7 +40,7 @@ def test_a_lone_surrogate_from_a_model_survives_in_a_valid_utf8_file(run):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_number_that_is_not_finite_is_refused_by_key_and_nothing_is_written(run, value):
     with pytest.raises(ValueError, match=r"rewards\.accuracy\[1\] must be a finite number"):
-        run.append_metrics({"step": 1, "rewards": {"accuracy": [0.0, value]}})
+        run.append_metrics({"clock": {}, "step": 1, "rewards": {"accuracy": [0.0, value]}})
     assert run.metrics() == []
 
 
@@ -74,28 +74,28 @@ def test_a_step_without_rollouts_is_refused_with_the_steps_that_have_some(run):
 
 
 def test_a_torn_last_line_is_ignored_by_readers_and_cut_off_and_counted_on_resume(run):
-    run.append_metrics({"step": 1})
+    run.append_metrics({"clock": {}, "step": 1})
     with (run.path / "metrics.jsonl").open("ab") as stream:
         stream.write(b'{"step": 2, "lo')
     run.close()
-    assert RunDir(run.path).metrics() == [{"step": 1}]
+    assert RunDir(run.path).metrics() == [{"clock": {}, "step": 1}]
     resumed = RunDir.open(run.path)
     assert resumed.torn_lines == 1
-    resumed.append_metrics({"step": 2})
+    resumed.append_metrics({"clock": {}, "step": 2})
     assert [record["step"] for record in resumed.metrics()] == [1, 2]
     resumed.close()
 
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b""])
 def test_a_bad_line_elsewhere_names_file_and_line(run, line):
-    (run.path / "evals.jsonl").write_bytes(b'{"step": 0}\n' + line + b'\n{"step": 1}\n')
+    (run.path / "evals.jsonl").write_bytes(b'{"set": "a", "step": 0}\n' + line + b'\n{"set": "a", "step": 1}\n')
     with pytest.raises(CheckpointError, match=r"evals\.jsonl, line 2, is not a JSON object"):
         run.evals()
 
 
 def test_a_resumed_run_forgets_everything_after_its_checkpoint_and_keeps_the_bytes_before(run):
     for step in (1, 2, 3):
-        run.append_metrics({"step": step, "loss": 0.1 * step})
+        run.append_metrics({"clock": {}, "step": step, "loss": 0.1 * step})
         run.append_eval({"set": "s", "step": step})
         run.write_rollouts(step, [{"sample": step}])
         run.write_eval_completions("s", step, [])
@@ -118,7 +118,7 @@ def test_a_half_written_file_of_a_killed_process_is_never_taken_for_rollouts(run
 @pytest.mark.parametrize("work", ["metrics", "rollouts", "checkpoint", "summary"])
 def test_a_directory_that_holds_a_run_is_refused_with_both_ways_on(run, work):
     if work == "metrics":
-        run.append_metrics({"step": 1})
+        run.append_metrics({"clock": {}, "step": 1})
     elif work == "rollouts":
         run.write_rollouts(1, [])
     elif work == "checkpoint":
@@ -137,8 +137,12 @@ def test_a_run_without_a_finished_step_is_replaced_with_all_that_it_wrote(run):
     again = RunDir.create(run.path, "# paceline 0\nmodel: other\n")
     assert (again.replaced, run.replaced) == (True, False)
     assert (run.path / "config.yaml").read_text() == "# paceline 0\nmodel: other\n"
-    again.append_metrics({"step": 1})
-    assert (again.metrics(), again.evals(), list((run.path / "evals").iterdir())) == ([{"step": 1}], [], [])
+    again.append_metrics({"clock": {}, "step": 1})
+    assert (again.metrics(), again.evals(), list((run.path / "evals").iterdir())) == (
+        [{"clock": {}, "step": 1}],
+        [],
+        [],
+    )
 
 
 def test_a_run_that_another_process_makes_is_never_replaced(run):
@@ -222,15 +226,15 @@ def test_a_run_whose_config_has_lost_its_head_can_be_resumed(run):
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_half_line(run):
-    run.append_metrics({"step": 1})
+    run.append_metrics({"clock": {}, "step": 1})
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))  # room for the first bytes of the second line only
     try:
         with pytest.raises(StorageError, match=r"metrics\.jsonl cannot be written \(.*\); make room"):
-            run.append_metrics({"step": 2, "text": "x" * 100})
+            run.append_metrics({"clock": {}, "step": 2, "text": "x" * 100})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (run.path / "metrics.jsonl").read_text() == '{"step":1}\n'
+    assert (run.path / "metrics.jsonl").read_text() == '{"clock":{},"step":1}\n'
 
 
 def test_a_second_writer_here_or_in_another_process_is_kept_out_until_the_first_ends(run):

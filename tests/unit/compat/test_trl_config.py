@@ -130,7 +130,7 @@ def test_every_field_has_a_help_text_of_its_own():
 
 def test_the_table_of_names_speaks_of_options_and_fields_that_exist():
     fields = {field.name for field in dataclasses.fields(GRPOConfig)} | {"model", "peft_config"}
-    fields |= {"reward_funcs", "train_dataset", "environment_factory"}
+    fields |= {"reward_funcs", "train_dataset", "environment_factory", "rollout_func"}
     assert set(FIELDS) - {"resume"} <= {option.name for option in options()}
     assert {re.match(r"\w+", field)[0] for field in FIELDS.values()} <= fields
 

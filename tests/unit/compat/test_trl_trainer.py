@@ -7,12 +7,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from datasets import Dataset
 
 from paceline import GRPOTrainer
-from paceline.compat.trl.datasets import ROW, check_columns, held_out_sets, make_tasks, read_rows, row_loader
+from paceline.compat.trl.datasets import (
+    ROW,
+    check_columns,
+    columns_of,
+    held_out_sets,
+    make_tasks,
+    read_rows,
+    row_loader,
+)
 from paceline.compat.trl.history import averaged, num_tokens, step_numbers, summary, tracker_numbers
 from paceline.compat.trl.rewards import RewardLog, adapted, as_list, make_graders, reward_names
 from paceline.config.sections import DataConfig
+from paceline.data.rows import WHOLE
 from paceline.errors import ConfigError, DataError
 from paceline.metrics.definitions import METRICS
 from paceline.rewards.function import RewardContext, compares_group, needs_group
@@ -141,6 +151,17 @@ def test_a_dataset_that_holds_no_prompts_is_refused_by_its_name():
         read_rows([{"prompt": "a"}, "b"], "eval_dataset", limit=None)
     with pytest.raises(ConfigError, match="got a dict"):
         check_columns({"train": []}, "train_dataset")
+
+
+def test_a_transform_that_makes_the_prompts_is_judged_by_the_first_row():
+    raw = Dataset.from_list([{"question": "a", "level": 1}, {"question": "b", "level": 2}])
+    made = raw.with_transform(lambda rows: {"prompt": [f"{one}?" for one in rows["question"]]})
+    check_columns(made, "train_dataset")
+    rows = read_rows(made, "train_dataset", limit=None)
+    assert [row["prompt"] for row in rows] == ["a?", "b?"]
+    assert columns_of(made, range(WHOLE + 1)) == ["prompt"]
+    with pytest.raises(DataError, match="train_dataset has no column `prompt`, its columns: question, level"):
+        check_columns(raw, "train_dataset")
 
 
 def test_a_stream_is_read_no_further_than_asked():

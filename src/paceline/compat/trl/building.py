@@ -164,14 +164,18 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
 
 
 def _with_objects(config: Config, arguments: TrainerArguments) -> Config:
-    """Record the schedule and the adapter that are trained with, so that another entry point trains the same."""
+    """Record the optimizer, the schedule and the adapter that are trained with, so that another entry point trains the
+    same or refuses."""
     args = arguments.args
     words: str | None = scheduler_words(args)
     if arguments.optimizers[1] is not None:
         words = PROGRAM
     elif args.lr_scheduler_type == "constant":  # the options' own is the same
         words = None
-    config = replace(config, optim=replace(config.optim, lr_scheduler=words))
+    optimizer = config.optim.optimizer if arguments.optimizers[0] is None else PROGRAM
+    config = replace(config, optim=replace(config.optim, optimizer=optimizer, lr_scheduler=words))
+    if arguments.rollout_func is not None:
+        config = replace(config, sampling=replace(config.sampling, rollout_func=PROGRAM))
     adapter = arguments.peft_config or getattr(arguments.model, "peft_config", {}).get(ADAPTER_NAME)
     if adapter is None:
         return config

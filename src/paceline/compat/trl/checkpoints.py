@@ -1,15 +1,15 @@
 """The start of a trainer's run, in an empty directory or at a checkpoint, and transformers' names of checkpoints.
 
-`output_dir/checkpoint-{global_step}` is a directory of links to the files of a checkpoint, those of its `model/` among
-them, so that `from_pretrained` opens that name as it opens one of TRL's. A program may remove it as one of TRL's.
+`output_dir/checkpoint-{global_step}` has the files of a checkpoint, those of its `model/` also beside the others, so
+that `from_pretrained` opens that name as it opens one of TRL's. They are hard links, or copies where the disk has none:
+a program may remove, rename, move and pack the directory as one of TRL's, and it is whole without the run.
 """
 
 import dataclasses
 import json
-import os
 import shutil
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from transformers import TrainerState
 
 from paceline.base_directory import local_path
 from paceline.checkpoints.existing_runs import LOCK, WRITTEN, WriteLock, holds_work
-from paceline.checkpoints.finding import Checkpoint, free_name
-from paceline.checkpoints.run_files import write_or_explain
+from paceline.checkpoints.finding import Checkpoint, free_name, original
+from paceline.checkpoints.run_files import link_or_copy, write_or_explain
 from paceline.errors import CheckpointError, ConfigError, StorageError
 
 STATE_FILE = "trainer_state.json"
@@ -43,18 +43,20 @@ def resume_point(output_dir: Path, resume: str | Path | bool | None, *, named: s
             for place in sorted(output_dir.glob(f"{PREFIX}*")):
                 _refuse_trl_checkpoint(place, place)
         return True
-    place = (local_path(resume) / PROGRESS).resolve().parent
-    _refuse_trl_checkpoint(local_path(resume), resume)
-    if place.parent != root.resolve():
+    place = local_path(resume).resolve()
+    _refuse_trl_checkpoint(place, resume)
+    found = place if place.parent == root.resolve() else original(place, root)
+    if found is None:
         raise CheckpointError(
-            f"resume_from_checkpoint must be a checkpoint of output_dir ({named}/{PREFIX}...), got {resume}; set "
-            "output_dir to the run that it belongs to, or give its model/ directory as the model of a new run"
+            f"resume_from_checkpoint must be a checkpoint of output_dir ({named}/{PREFIX}...) that is still in its "
+            f"checkpoints/, got {resume}; give True for the newest one, set output_dir to the run that it belongs to, "
+            "or give its model/ directory as the model of a new run"
         )
-    return root / place.name
+    return root / found.name
 
 
 def set_run_aside(output_dir: Path) -> str:
-    """Move what an earlier `train()` of one trainer wrote, links to checkpoints too; a sentence that says where.
+    """Move what an earlier `train()` of one trainer wrote, transformers' names too; a sentence that says where.
 
     A process killed in between leaves a run that goes on from its checkpoints, or a place without config.yaml that is
     no run and is refused as such.
@@ -84,9 +86,9 @@ def set_run_aside(output_dir: Path) -> str:
 def belongings(output_dir: Path) -> list[str]:
     """Names of what a run has in its directory; what a resume must find comes last, the checkpoints after the rest."""
     last = ("config.yaml", "checkpoints")
-    names = [place.name for place in named_checkpoints(output_dir).values()]
+    names = [place.name for place in named_directories(output_dir).values()]
     names += [name for name in WRITTEN if name not in (LOCK, "aside", *last)]
-    return [name for name in (*names, *last) if (output_dir / name).exists() or (output_dir / name).is_symlink()]
+    return [name for name in (*names, *last) if (output_dir / name).exists()]
 
 
 def existing_run(output_dir: object) -> str:
@@ -107,40 +109,56 @@ def _refuse_trl_checkpoint(place: Path, given: object) -> None:
 
 
 def name_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) -> Path:
-    """Make the directory by which transformers knows a checkpoint, and drop those whose checkpoints are gone.
+    """Make the directory by which transformers knows a checkpoint, whole or not at all (StorageError).
 
     A directory of that name that is not ours stays, and the checkpoint keeps its own name alone.
     """
-    drop_stale_names(output_dir)
     folder = output_dir / f"{PREFIX}{global_step}"
-    if _is_ours(folder):
-        _remove(folder)
-    if folder.exists():
-        return checkpoint.path
-    folder.mkdir()
-    for file in sorted(checkpoint.path.iterdir()):
-        _link(folder / file.name, file)
+    with _refused_by_the_disk(folder):
+        if _is_ours(folder):
+            shutil.rmtree(folder)
+        if folder.exists():
+            return checkpoint.path
+        draft = checkpoint.path.with_name(f"draft-{folder.name}")  # what is left of a killed attempt goes with others
+        for file in sorted(one for one in checkpoint.path.rglob("*") if one.is_file()):
+            place = draft / file.relative_to(checkpoint.path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if file.name == STATE_FILE:  # the one file that programs write anew
+                shutil.copyfile(file, place)
+            else:
+                link_or_copy(file, place)
+        draft.rename(folder)
     return folder
 
 
-def link_model_files(folder: Path, checkpoint: Checkpoint) -> None:
-    """Link the files of a checkpoint's model beside its other files, unless a program saved some of these names."""
-    if folder != checkpoint.path:
-        for file in sorted(checkpoint.model.iterdir()):
-            _link(folder / file.name, file)
+def add_model_files(folder: Path, checkpoint: Checkpoint) -> None:
+    """Put the files of a checkpoint's model beside its other files, unless a program saved some of these names."""
+    with _refused_by_the_disk(folder):
+        for file in sorted(checkpoint.model.iterdir()) if folder != checkpoint.path else ():
+            place = folder / file.name
+            if file.is_dir() and not place.exists():
+                shutil.copytree(file, place)
+            elif not place.exists():
+                link_or_copy(file, place)
 
 
-def drop_stale_names(output_dir: Path) -> None:
-    """Remove the directories whose checkpoints are gone."""
-    for folder in named_checkpoints(output_dir).values():
-        if not (folder / PROGRESS).exists():
-            _remove(folder)
+def forget(output_dir: Path, numbers: Collection[int]) -> None:
+    """Remove our directories of these global steps, if they are there."""
+    named = named_directories(output_dir)
+    for number in named.keys() & {*numbers}:
+        shutil.rmtree(named[number])
 
 
-def named_checkpoints(output_dir: Path) -> dict[int, Path]:
+def named_directories(output_dir: Path) -> dict[int, Path]:
     """Return our directories under transformers' names, by the global step in the name."""
     found = ((folder.name.removeprefix(PREFIX), folder) for folder in sorted(output_dir.glob(f"{PREFIX}*")))
     return {int(number): folder for number, folder in found if number.isdecimal() and _is_ours(folder)}
+
+
+def named_checkpoints(output_dir: Path) -> frozenset[int]:
+    """Return the global steps of those whose checkpoint is still in the run."""
+    named, root = named_directories(output_dir), output_dir / "checkpoints"
+    return frozenset(number for number, folder in named.items() if original(folder, root) is not None)
 
 
 def step_of_name(checkpoint: str, updates_per_step: int) -> int:
@@ -154,20 +172,17 @@ def step_of_name(checkpoint: str, updates_per_step: int) -> int:
 
 
 def _is_ours(folder: Path) -> bool:
-    # a link alone: so an earlier version named a checkpoint
-    return folder.is_symlink() or (folder / PROGRESS).is_symlink()
+    return not folder.is_symlink() and (folder / PROGRESS).is_file()
 
 
-def _remove(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-    else:
-        shutil.rmtree(folder)
-
-
-def _link(link: Path, file: Path) -> None:
-    if not link.exists():
-        link.symlink_to(os.path.relpath(file, link.parent), target_is_directory=file.is_dir())
+@contextmanager
+def _refused_by_the_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be written ({error.strerror}); make room for it, then train(resume_from_checkpoint=True)"
+        ) from error
 
 
 def write_state(state: TrainerState, folder: Path) -> None:

@@ -52,7 +52,7 @@ def placeholders(args: GRPOConfig) -> list[Mapping[str, Any]]:
 
 
 def check_columns(dataset: Any, name: str, *, may_lack_prompt: bool = False) -> None:
-    """Refuse what is visibly no dataset of prompts, without reading a row (ConfigError, DataError).
+    """Refuse what is visibly no dataset of prompts, without reading more than a row (ConfigError, DataError).
 
     `may_lack_prompt`: an environment may write the prompts.
     """
@@ -71,17 +71,25 @@ def check_columns(dataset: Any, name: str, *, may_lack_prompt: bool = False) -> 
         raise ConfigError(
             f"{name} must be a datasets.Dataset, an IterableDataset or a list of dicts, got a {type(dataset).__name__}"
         )
-    columns = getattr(dataset, "column_names", None)
+    columns = _listed_columns(dataset)
     if columns is not None:
-        _check_names(tuple(columns), name, may_lack_prompt=may_lack_prompt)
+        _check_names(columns, name, may_lack_prompt=may_lack_prompt)
+
+
+def _listed_columns(dataset: Any) -> tuple[str, ...] | None:
+    """Names of the columns of a dataset that lists them; its first row has them as its transform makes them."""
+    named = getattr(dataset, "column_names", None)
+    if named is None:
+        return None
+    return tuple(dataset[0] if size_of(dataset) else named)
 
 
 class AddressedRows(Sequence[Mapping[str, Any]]):
     """Rows at an address that the option `dataset` takes, under the names that they have for every other door."""
 
-    def __init__(self, address: str, *, seed: int) -> None:
+    def __init__(self, address: str, *, split: str, seed: int) -> None:
         """Read them; DataError where nothing lies there."""
-        self.address, self.rows = address, load_rows(address, split="train", size=None, seed=seed)
+        self.address, self.rows = address, load_rows(address, split=split, size=None, seed=seed)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -124,8 +132,8 @@ def read_rows(
 
 def columns_of(dataset: Any, rows: DatasetRows) -> list[str]:
     """Names of all columns; if a large dataset does not list them, those of a sample."""
-    named = getattr(dataset, "column_names", None)
-    seen = rows if len(rows) <= WHOLE else [*named] if named else spread(rows, SAMPLE)
+    named = _listed_columns(dataset) if len(rows) > WHOLE else None
+    seen = [*named] if named else rows if len(rows) <= WHOLE else spread(rows, SAMPLE)
     return list(dict.fromkeys(name for row in seen for name in ([row] if isinstance(row, str) else row)))
 
 
@@ -237,6 +245,15 @@ def _mapping(row: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(row, Mapping):
         raise DataError(f"row {name} is a {type(row).__name__}; every row must be a dict with a prompt")
     return row
+
+
+def addressed(eval_dataset: Any, *, seed: int) -> Any:
+    """Read held-out sets that are given by their addresses, of the split `test` where one has splits (DataError)."""
+    if isinstance(eval_dataset, str):
+        return AddressedRows(eval_dataset, split="test", seed=seed)
+    if type(eval_dataset) is dict and any(isinstance(one, str) for one in eval_dataset.values()):
+        return {name: addressed(one, seed=seed) if isinstance(one, str) else one for name, one in eval_dataset.items()}
+    return eval_dataset
 
 
 def held_out_sets(eval_dataset: Any) -> dict[str, Any]:

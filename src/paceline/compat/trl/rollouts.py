@@ -47,7 +47,7 @@ class RolloutFunction:
             ConfigError: what the function returns is not as described above.
         """
         entries = [task for task, _ in drawn for _ in range(num_generations)]
-        output = self.function([copy.deepcopy(cast(Any, task.columns[ROW])["prompt"]) for task in entries])
+        output = self.function([copy.deepcopy(_prompt(task)) for task in entries])
         lists = checked_lists(output, len(entries))
         extras = extra_fields(output)
         version = cast(TrainedEngine, engine).policy_version
@@ -134,12 +134,19 @@ class RolloutFunction:
         )
 
     def _asked(self, task: Task, part: "_Part", extras: Mapping[str, Any]) -> Task:
-        row = {**cast(Any, task.columns[ROW]), **extras}
+        row = {ROW: {**cast(Any, task.columns[ROW]), **extras}} if ROW in task.columns else {}
         whole = (self._text(part.ids), list(part.ids))
-        return replace(task, columns={**task.columns, **extras, ROW: row, WHOLE: whole})
+        return replace(task, columns={**task.columns, **extras, **row, WHOLE: whole})
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _prompt(task: Task) -> Any:
+    """Prompt as the program's row has it; of rows at an address, the messages or the text that the model reads."""
+    if ROW in task.columns:
+        return cast(Any, task.columns[ROW])["prompt"]
+    return task.prompt if task.messages is None else [dict(message) for message in task.messages]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

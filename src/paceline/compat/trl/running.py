@@ -22,10 +22,11 @@ from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.checkpoints import (
     PREFIX,
     STATE_FILE,
-    drop_stale_names,
-    link_model_files,
+    add_model_files,
+    forget,
     name_checkpoint,
     named_checkpoints,
+    named_directories,
     step_of_name,
     write_state,
 )
@@ -75,7 +76,6 @@ def run_training(
     )
     allow_named_code(job.config, None, {}, output_dir=job.output_dir)
     with RunSession(request, job.inputs, VOICE) as session:
-        drop_stale_names(job.output_dir)
         observer.restore(session.checkpoint)
         try:
             run = session.start(
@@ -136,8 +136,8 @@ class CallbackObserver:
         self.has_begun = False
         """A run of this trainer's was opened, so that what lies in the run directory may be its own."""
         self.trackers = Trackers(opened=())
-        self._named = set[int]()
-        """Global steps of the checkpoints that have transformers' name, as far as this process knows."""
+        self._named = frozenset[int]()
+        """Global steps of the checkpoints that have transformers' name, when it was last looked."""
         self._window: list[LogNumbers] = []
         self._in_epoch = False
 
@@ -171,7 +171,9 @@ class CallbackObserver:
             self.handler.eval_dataloader = self.trainer.get_eval_dataloader()
         if self.state.best_model_checkpoint is not None:
             run.protected.add(self._best_step)
-        self._named = set(named_checkpoints(run.run_dir.path))
+        place = run.run_dir.path
+        forget(place, [number for number in named_directories(place) if number > self.state.global_step])
+        self._named = named_checkpoints(place)
 
     def stop(self) -> None:
         """Close the run: later logs and evaluations do not belong to it."""
@@ -288,7 +290,7 @@ class CallbackObserver:
         return numbers
 
     def saved(self, checkpoint: Checkpoint) -> Requests:
-        """Write the state beside the checkpoint, link transformers' name for it, and fire on_save."""
+        """Write the state beside the checkpoint, give it transformers' name, and fire on_save."""
         if self.state.best_global_step == self.state.global_step:
             self.state.best_model_checkpoint = os.path.join(
                 str(self.args.output_dir), f"{PREFIX}{self.state.global_step}"
@@ -298,25 +300,27 @@ class CallbackObserver:
         write_state(self.state, checkpoint.path)
         if checkpoint.state.step == 0:
             return Requests()
-        output_dir = self._open_run().run_dir.path
-        folder = name_checkpoint(output_dir, checkpoint, self.state.global_step)
+        self._follow_names(newest=checkpoint.state.step)
+        folder = name_checkpoint(self._open_run().run_dir.path, checkpoint, self.state.global_step)
         self.trainer.save_model(str(folder), _internal_call=True)
-        link_model_files(folder, checkpoint)
+        add_model_files(folder, checkpoint)
         self._fire("on_save")
-        self._discard_removed(newest=checkpoint.state.step)
+        self._follow_names(newest=checkpoint.state.step)
         return Requests(stop=self.control.should_training_stop)
 
-    def _discard_removed(self, *, newest: int) -> None:
-        """Remove the checkpoints whose directory under transformers' name a callback has removed.
+    def _follow_names(self, *, newest: int) -> None:
+        """Remove the names whose checkpoints are gone, and the checkpoints whose names a callback took away.
 
-        The newest one stays, which the run may have to go on from, and the best one.
+        The newest checkpoint stays, which the run may have to go on from, and the best one.
         """
         run, updates = self._open_run(), updates_per_step(self.job.config)
-        there = set(named_checkpoints(run.run_dir.path))
-        for step in {number // updates for number in self._named - there} - {newest} - run.protected:
+        there = named_checkpoints(run.run_dir.path)
+        gone = self._named - there
+        for step in {number // updates for number in gone} - {newest} - run.protected:
             folder = step_directory(run.run_dir.path / "checkpoints", step)
             if folder.is_dir():
                 discard(folder)
+        forget(run.run_dir.path, gone)
         self._named = there
 
     @property

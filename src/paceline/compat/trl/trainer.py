@@ -20,7 +20,7 @@ from paceline.compat.trl.batches import interval
 from paceline.compat.trl.building import build, held_out_tasks, model_name, quantizations, said_in_field_names
 from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_metrics, write_state
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import AddressedRows, held_out_sets, size_of
+from paceline.compat.trl.datasets import AddressedRows, addressed, held_out_sets, size_of
 from paceline.compat.trl.environments import environment_reward, given_environments
 from paceline.compat.trl.generate import Generated, VllmWeights, generated, sampling_by_program
 from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
@@ -89,9 +89,10 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         surface.refuse_hooks(self)
         checks.refuse_what_is_not_offered(**others)
         self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
-        if isinstance(train_dataset, str):
-            with said_in_field_names():
-                train_dataset = AddressedRows(train_dataset, seed=self.args.seed)
+        with said_in_field_names():
+            if isinstance(train_dataset, str):
+                train_dataset = AddressedRows(train_dataset, split="train", seed=self.args.seed)
+            eval_dataset = addressed(eval_dataset, seed=self.args.seed)
         seconds = (self.args.environment_timeout or ENVIRONMENT_TIMEOUT)[0]
         with said_in_field_names():
             self._environments = given_environments(
@@ -257,7 +258,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         self, eval_dataset: Any = None, ignore_keys: None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float | None]:
         """Rewards and loss on held-out prompts, several sets each under its name (DataError: one cannot be used)."""
-        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        given = addressed(self.eval_dataset if eval_dataset is None else eval_dataset, seed=self.args.seed)
         if given is None:
             raise ConfigError("evaluate needs eval_dataset, here or in the trainer, got None")
         surface.refuse_changed(self, self._in_place)

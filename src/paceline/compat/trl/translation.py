@@ -35,6 +35,7 @@ FIELDS: Mapping[str, str] = {
     "lora_targets": "peft_config.target_modules",
     "lora_settings": "peft_config",
     "lr_scheduler": "lr_scheduler_type",
+    "rollout_func": "rollout_func",
     "dataset": "train_dataset",
     "environment": "environment_factory",
     "prompt_column": "train_dataset's column `prompt`",

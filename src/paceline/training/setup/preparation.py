@@ -60,17 +60,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
     overrides = overrides or Overrides()
-    if config.optim.lr_scheduler == PROGRAM and overrides.make_scheduler is None:
-        raise ConfigError(
-            f"--lr-scheduler {PROGRAM} stands for a scheduler of a program's own, which only that program has",
-            remedies=["go on with that program", "give another, as in --lr-scheduler linear --override lr_scheduler"],
-        )
-    kind = config.lora.settings.get(OTHER_ADAPTER)
-    if kind is not None and overrides.adapter is None and not hasattr(overrides.model, "peft_config"):
-        raise ConfigError(
-            f"--lora-settings {OTHER_ADAPTER}={kind} stands for an adapter that only the program has which gave it; go "
-            "on with that program, or train an adapter by --lora-rank"
-        )
+    _refuse_lost_objects(config, overrides)
     if checked is None:
         checked = resolved(config) if overrides.functions is None else Checked(functions=overrides.functions)
     functions, completion = dict(checked.functions), config.sampling.max_completion_length
@@ -134,6 +124,35 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
         policy_loss=loss,
         needs_reward=overrides.needs_reward,
     )
+
+
+def _refuse_lost_objects(config: Config, overrides: Overrides) -> None:
+    """Refuse what stands in the options for an object that only the program has which gave it (ConfigError)."""
+    if config.optim.optimizer == PROGRAM and overrides.optimizer is None:
+        raise ConfigError(
+            f"--optimizer {PROGRAM} stands for an optimizer of a program's own, which only that program has",
+            remedies=["go on with that program", "start a new run with --model and one of its checkpoints' model/"],
+        )
+    if config.optim.lr_scheduler == PROGRAM and overrides.make_scheduler is None:
+        raise ConfigError(
+            f"--lr-scheduler {PROGRAM} stands for a scheduler of a program's own, which only that program has",
+            remedies=["go on with that program", "give another, as in --lr-scheduler linear --override lr_scheduler"],
+        )
+    if config.sampling.rollout_func is not None and overrides.completer is None:
+        raise ConfigError(
+            f"--rollout-func {PROGRAM} stands for a function of a program's own that samples, which only that program "
+            "has",
+            remedies=[
+                "go on with that program",
+                "let the engine sample by --rollout-func none --override rollout_func",
+            ],
+        )
+    kind = config.lora.settings.get(OTHER_ADAPTER)
+    if kind is not None and overrides.adapter is None and not hasattr(overrides.model, "peft_config"):
+        raise ConfigError(
+            f"--lora-settings {OTHER_ADAPTER}={kind} stands for an adapter that only the program has which gave it; go "
+            "on with that program, or train an adapter by --lora-rank"
+        )
 
 
 def _training_tasks(
