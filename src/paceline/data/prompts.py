@@ -209,7 +209,7 @@ def left_out(
     """Return what the chat template does not show of messages: the place of each, and the key.
 
     They are rendered with a mark in the place of each text and in the arguments of calls: a mark that does not come
-    back is of a text that the model never reads.
+    back is of a text that the model never reads. So is a key of another type whose absence changes nothing.
     """
     marked, marks = list[Message](), dict[str, tuple[int, str]]()
 
@@ -219,11 +219,12 @@ def left_out(
         return text
 
     for place, message in enumerate(messages):
-        is_mute = message["role"] == "tool"  # names and ids of results are of their calls
+        # names and ids of results are of their calls
+        is_mute = ("role", "name", "tool_call_id") if message["role"] == "tool" else ("role",)
         changed = {
             key: mark(place, key)
             for key, value in message.items()
-            if isinstance(value, str) and value.strip() and key != "role" and (key == "content" or not is_mute)
+            if isinstance(value, str) and value.strip() and key not in is_mute
         }
         calls = message.get("tool_calls")
         if isinstance(calls, Sequence) and calls:
@@ -232,11 +233,24 @@ def left_out(
             marked.append({**message, **changed, "tool_calls": changed_calls})
         else:
             marked.append({**message, **changed})
+    hidden = list[tuple[int, str]]()
     try:
         text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
+        hidden += [where for one, where in marks.items() if one not in text]
     except ModelError:  # a template that looks at what it is given takes no marks
-        return []
-    return [where for one, where in marks.items() if one not in text]
+        pass
+    for place, message in enumerate(messages):
+        for key in message:
+            if isinstance(message[key], str) or key == "tool_calls":
+                continue
+            less: Message = {other: value for other, value in message.items() if other != key}
+            try:
+                changed_text = chat_text(tokenizer, [*messages[:place], less, *messages[place + 1 :]], switches, tools)
+                if changed_text == chat_text(tokenizer, messages, switches, tools):
+                    hidden.append((place, key))
+            except ModelError:  # it needs the key
+                continue
+    return hidden
 
 
 def shape_of(messages: Sequence[Message]) -> tuple[object, ...]:
