@@ -25,6 +25,7 @@ from decimal import Decimal
 from paceline.config.sections import DataConfig
 from paceline.data.extraction.answers import closing_hashes, last_boxed
 from paceline.data.messages import (
+    CALL_KEYS,
     ROLES,
     MessageError,
     calls_in,
@@ -163,14 +164,16 @@ def _message(entry: object, row_id: str, place: str, *, may_be_empty: bool) -> M
         entry = unpacked(entry)
         if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
             raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
-        if entry["role"] not in ROLES:
-            raise DataError(f"row {row_id}: {place} has the role {entry['role']!r}; the roles are {', '.join(ROLES)}")
+        # `function` is the role of a result in OpenAI's first interface, whose calls are `function_call`.
+        role = "tool" if entry["role"] == "function" else entry["role"]
+        if role not in ROLES:
+            raise DataError(f"row {row_id}: {place} has the role {role!r}; the roles are {', '.join(ROLES)}")
         # Tables fill missing keys with None, which templates would take for a value.
-        given = {key: value for key, value in entry.items() if value is not None and key != "tool_calls"}
+        given = {key: value for key, value in entry.items() if value is not None and key not in CALL_KEYS}
         if calls := calls_in(entry):
             given["tool_calls"] = calls
         value = plain_value(entry["content"])
-        if entry["role"] in WRITTEN_FOR_THE_MODEL:
+        if role in WRITTEN_FOR_THE_MODEL:
             if has_messages(unpacked(value)):
                 raise MessageError("content", "holds messages as text; put them into the list of messages themselves")
             value = unpacked_parts(value)
@@ -180,7 +183,7 @@ def _message(entry: object, row_id: str, place: str, *, may_be_empty: bool) -> M
     # An assistant message that calls a tool may say nothing.
     if not calls and not (may_be_empty and content == ""):
         content = _text(None if value is None else content, row_id, f"{place}'s content")
-    return {**given, "content": content}
+    return {**given, "role": role, "content": content}
 
 
 def _first_answer(row: Row) -> str | None:

@@ -223,3 +223,17 @@ def test_an_assistant_that_called_a_tool_may_have_said_nothing():
     prompt, _ = asked({"prompt": [*user("1+2?"), call, {"role": "tool", "content": "3"}]})
     add = {"type": "function", "function": {"name": "add", "arguments": {}}}
     assert prompt[1] == {"role": "assistant", "content": "", "tool_calls": [add]}
+
+
+def test_a_call_and_its_result_of_openais_first_interface_are_read_as_todays():
+    add = {"name": "add", "arguments": "{'a': 1}"}
+    old = [{"role": "assistant", "content": None, "function_call": add}, {"role": "function", "content": "4"}]
+    prompt, _ = asked({"prompt": [*user("1+3?"), *old]})
+    read = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    assert prompt[1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [read]},
+        {"role": "tool", "content": "4"},
+    ]
+    both = {**old[0], "tool_calls": [add]}
+    with pytest.raises(DataError, match="message 1's function_call must not stand beside tool_calls; keep one"):
+        asked({"prompt": [both, *user("?")]})
