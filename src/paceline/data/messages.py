@@ -124,19 +124,26 @@ def _arguments(text: str) -> Any:
             raise error from None
 
 
-def unpacked_parts(value: object) -> object:
-    """Return the parts of text that a content holds as JSON; any other value as it is."""
-    value = plain_value(value)
-    if not isinstance(value, str) or not value.lstrip().startswith("[") or '"text"' not in value.replace("'", '"'):
-        return value
-    try:
-        found = written_value(value)
-    except ValueError:
-        return value
-    are_parts = isinstance(found, list) and all(
-        isinstance(one, Mapping) and one.get("type") in TEXT_PARTS for one in found
+def joined_parts(value: object) -> object:
+    """Return the text of parts of text, stored as a list, as one object or as text of these; any other value as it is.
+
+    >>> joined_parts('{"type": "text", "text": "Hi"}'), joined_parts('{"text": 1}')
+    ('Hi', '{"text": 1}')
+
+    Raises:
+        MessageError: a part has no text.
+    """
+    value = parts = plain_value(value)
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and '"text"' in value.replace("'", '"'):
+        try:
+            parts = written_value(value)
+        except ValueError:
+            return value
+    listed = [parts] if isinstance(parts, Mapping) else parts
+    are_parts = isinstance(listed, list | tuple) and all(
+        isinstance(one, Mapping) and one.get("type") in TEXT_PARTS for one in listed
     )
-    return found if are_parts and found else value
+    return content_text(parts) if are_parts and listed else value
 
 
 def unpacked(value: object) -> object:
