@@ -8,9 +8,9 @@ r"""The test cases of a row, in the forms that datasets have them.
 | `reward_model` | `{"ground_truth": tests}` | verl, Eurus-2-RL-Data |
 
 One of these holds tests; null or empty is none, and two that hold some are refused. Tests are `{"inputs": [...],
-"outputs": [...], "fn_name": name}`, or a list of `{"input": ..., "output": ..., "type": ..., "fn_name": name}`; any of it
-may be JSON text instead. `ground_truth` holds tests where it is a list of objects, an object, or JSON text of an object
-that names `inputs`; else it is an answer.
+"outputs": [...], "fn_name": name}`, or a list of `{"input": ..., "output": ..., "type": ..., "fn_name": name}`; any of
+it may be JSON text instead. `ground_truth` holds tests where it is a list of objects, an object, or JSON text of an
+object that names `inputs`; else it is an answer.
 
 Without a function's name a program reads the input and prints the output: both are text (in `input_output` also a list
 of lines). With one, the function, or the method of that name of a class `Solution`, is called:
