@@ -244,21 +244,21 @@ def _parquet_batches(path: Path) -> tuple[Any, Iterator[Any]]:
 
 def _csv(path: Path) -> NumberedColumns:
     """Rows below the header, numbered from 1, whose cells are texts."""
-    with (
-        cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
-        if _is_packed(path)
-        else path.open(encoding="utf-8-sig", newline="") as stream
-    ):
+    with _text_of(path) as stream:
         number, rows = 0, csv.reader([])
         csv.field_size_limit(LONGEST_CELL)
         try:
-            first = _first_line(stream)
-            rows = csv.reader(chain([first], stream), delimiter=_separator(first), strict=True)
+            first, separator = _start(stream)
+            separator = separator or _separator(path, first)
+            # `question, "answer"`: the blank behind each comma belongs to no cell
+            is_spaced = f"{separator} " in _unquoted(first)
+            lines = chain([first], stream)
+            rows = csv.reader(lines, delimiter=separator, skipinitialspace=is_spaced, strict=True)
             header = _named(next((row for row in rows if row), []))
             _check_header(path, header)
             for number, cells in enumerate(filter(None, rows), start=1):
-                if len(cells) == len(header):
-                    yield number, dict(zip(header, cells, strict=True))
+                if len(cells) >= len(header) and not any(cells[len(header) :]):
+                    yield number, dict(zip(header, cells, strict=False))
                     continue
                 yield (
                     number,
@@ -276,20 +276,56 @@ def _csv(path: Path) -> NumberedColumns:
             ) from error
 
 
-def _first_line(stream: TextIO) -> str:
-    """Return the first line that is not blank, or an empty text."""
-    return next((line for line in stream if line.strip()), "")
+def _text_of(path: Path) -> TextIO:
+    if _is_packed(path):
+        return cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
+    return path.open(encoding="utf-8-sig", newline="")
 
 
-def _separator(header: str) -> str:
-    """Return what separates the cells of a file with this first line: a comma, or one of the marks it has instead."""
-    outside = re.sub(r'"[^"]*"', "", header)
-    return next((mark for mark in ",;\t" if mark in outside), ",")
+def _start(stream: TextIO) -> tuple[str, str | None]:
+    """Return the first line that is not blank, or an empty text, and the mark that Excel's `sep=;` before it names."""
+    lines = (line for line in stream if line.strip())
+    first = next(lines, "")
+    named = _SEPARATOR_LINE.fullmatch(first)
+    return (first, None) if named is None else (next(lines, ""), named[1])
+
+
+_SEPARATOR_LINE = re.compile(r'"?sep=([^\w\s"]|\t)"?\s*', re.IGNORECASE)
+
+
+def _unquoted(line: str) -> str:
+    return re.sub(r'"[^"]*"', "", line)
+
+
+def _separator(path: Path, header: str) -> str:
+    """Return what separates the cells of a file with this header: a comma, or one of the marks it has instead.
+
+    Of several marks it is the one that cuts header and first row into as many cells, and into the most.
+    """
+    marks = [mark for mark in ",;\t" if mark in _unquoted(header)] or [","]
+    return marks[0] if len(marks) == 1 else max(marks, key=lambda mark: _fitting_cells(path, mark))
+
+
+def _fitting_cells(path: Path, mark: str) -> int:
+    """Return the number of cells that header and first row of a file have alike with this separator, else 0."""
+    with _text_of(path) as stream:
+        first, _ = _start(stream)
+        try:
+            header, *row = islice(filter(None, csv.reader(chain([first], stream), delimiter=mark, strict=True)), 2)
+        except csv.Error:
+            return 0
+    return len(header) if row and len(row[0]) == len(header) else 0
 
 
 def _named(header: list[str]) -> list[str]:
-    """Return the names of columns; pandas writes the number of a row into a first column without one."""
-    return [UNNAMED, *header[1:]] if len(header) > 1 and not header[0].strip() else header
+    """Return the names of columns, without nameless ones at the end, which a separator behind each line makes.
+
+    pandas writes the number of a row into a first column without a name.
+    """
+    names = [name.strip() for name in header]
+    while len(names) > 1 and not names[-1]:
+        names.pop()
+    return [UNNAMED, *names[1:]] if len(names) > 1 and not names[0] else names
 
 
 def _check_header(path: Path, header: list[str]) -> None:
