@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -234,22 +235,16 @@ def left_out(
         else:
             marked.append({**message, **changed})
     hidden = list[tuple[int, str]]()
-    try:
+    with suppress(ModelError):  # a template that looks at what it is given takes no marks
         text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
         hidden += [where for one, where in marks.items() if one not in text]
-    except ModelError:  # a template that looks at what it is given takes no marks
-        pass
     for place, message in enumerate(messages):
-        for key in message:
-            if isinstance(message[key], str) or key == "tool_calls":
-                continue
+        for key in [name for name, value in message.items() if not isinstance(value, str) and name != "tool_calls"]:
             less: Message = {other: value for other, value in message.items() if other != key}
-            try:
-                changed_text = chat_text(tokenizer, [*messages[:place], less, *messages[place + 1 :]], switches, tools)
-                if changed_text == chat_text(tokenizer, messages, switches, tools):
+            both = messages, [*messages[:place], less, *messages[place + 1 :]]
+            with suppress(ModelError):  # where it needs the key
+                if len({chat_text(tokenizer, one, switches, tools) for one in both}) == 1:
                     hidden.append((place, key))
-            except ModelError:  # it needs the key
-                continue
     return hidden
 
 

@@ -6,23 +6,19 @@ after the other, without those that a test of known values keeps from running. W
 `$(nproc)`, is refused where the training command needs it.
 """
 
-import ast
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from paceline.compat.commands.evaluating import ASSIGNMENT, UNKNOWN, sum_of, truth
 from paceline.compat.commands.launching import LAUNCHERS, PYTHON
 from paceline.compat.commands.wrapping import unwrapped
 from paceline.errors import ConfigError
 
 SHELLS = ("bash", "sh", "zsh", "dash")
 NAME = re.compile(r"[A-Za-z_]\w*")
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 PARAMETER = re.compile(r"([A-Za-z_]\w*|\d+|[@*])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)
-UNKNOWN = "\0"
-"""Surrounds the text of an expansion that only a shell can make."""
 OPENING = ("do", "while", "until", "{", "!")
 """Words of the shell's own in front of a command."""
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
@@ -154,7 +150,7 @@ class _Reader:
         self._line = 1
         self._branches: list[_Branching] = []
         self._status: bool | None = None
-        """Whether the last command succeeded, as far as a reader knows."""
+        """True if the last command succeeded, None where only a shell knows."""
         self._link = ""
         """`&&` or `||` in front of the present command."""
 
@@ -263,7 +259,7 @@ class _Reader:
         elif following == "(":
             inside = self._inside("(", ")")
             is_sum = inside.startswith("(") and inside.endswith(")")
-            found = _sum_of(self._replaced(inside[1:-1], bare=True)) if is_sum else None
+            found = sum_of(self._replaced(inside[1:-1], bare=True)) if is_sum else None
             self._append(f"{UNKNOWN}$({inside}){UNKNOWN}" if found is None else str(found))
         elif following == "{":
             self._add(self._value(self._inside("{", "}")), is_quoted=is_quoted)
@@ -362,7 +358,7 @@ class _Reader:
 
     def _run(self, words: list[str], line: int) -> None:
         """Assign what a command assigns, or add it to the commands."""
-        self._status = _truth(words)
+        self._status = truth(words)
         while words and words[0] in OPENING:
             words = words[1:]
         if words[:1] == ["for"] and len(words) > 1:
@@ -390,67 +386,3 @@ class _Reader:
             assert found is not None
             before = "".join(self._variables.get(found[1], ("",))[:1]) if found[2] else ""
             self._variables[found[1]] = (before + word[found.end() :],)
-
-
-def _truth(words: Sequence[str]) -> bool | None:
-    """Whether a test of texts and numbers succeeds, or another command that says so; None where only a shell knows.
-
-    >>> _truth(["[[", "-n", "", "]]"]), _truth(["!", "[", "a", "=", "b", "]"]), _truth(["[", "-f", "x", "]"])
-    (False, True, None)
-    """
-    if words[:1] == ["!"]:
-        truth = _truth(words[1:])
-        return None if truth is None else not truth
-    if words and all(ASSIGNMENT.match(word) for word in words):
-        return True
-    closing = {"[": ["]"], "[[": ["]]"], "test": []}.get(words[0] if words else "")
-    if closing is None or list(words[-1:] if closing else []) != closing or any(UNKNOWN in word for word in words):
-        return None
-    match words[1 : -1 if closing else None]:
-        case ["!", *rest]:
-            return _truth(["!", words[0], *rest, *closing])
-        case ["-n" | "-z" as sign, text]:
-            return (text != "") is (sign == "-n")
-        case ["-n" | "-z" as sign] if words[0] == "[[":  # an unquoted variable that is empty
-            return sign == "-z"
-        case [left, "=" | "==" | "!=" as sign, right] if not re.search(r"[*?\[]", right):
-            return (left == right) is (sign != "!=")
-        case [left, sign, right] if sign in _COMPARED and left.isdecimal() and right.isdecimal():
-            return _COMPARED[sign](int(left), int(right))
-    return None
-
-
-_COMPARED = {
-    "-eq": operator.eq,
-    "-ne": operator.ne,
-    "-gt": operator.gt,
-    "-ge": operator.ge,
-    "-lt": operator.lt,
-    "-le": operator.le,
-}
-
-
-def _sum_of(text: str) -> int | None:
-    """Value of a sum of whole numbers; None for anything else.
-
-    >>> _sum_of("2 * (8 + 1) / 3"), _sum_of("2 ** 9")
-    (6, None)
-    """
-
-    def value(node: ast.expr) -> int | None:
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        if not isinstance(node, ast.BinOp):
-            return None
-        left, right = value(node.left), value(node.right)
-        if left is None or right is None or (isinstance(node.op, ast.Div) and right == 0):
-            return None
-        if isinstance(node.op, ast.Div):
-            return left // right
-        kinds = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
-        return kinds.get(type(node.op))
-
-    try:
-        return value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError):
-        return None
