@@ -94,7 +94,15 @@ def named_path(name: str | Path) -> Path:
         )
     if b"\0" in whole:
         raise ConfigError(f"the name {str(name)[:SHOWN]!r} has a zero byte, which no file's name has; leave it out")
-    return Path(name).expanduser()
+    return expanded(name)
+
+
+def expanded(name: str | Path) -> Path:
+    """Return a name as a path with the home directory for `~` and `~USER`; a `~` before no user is part of the name."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # no such user
+        return Path(name)
 
 
 def import_path(entries: list[str]) -> list[str]:

@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from paceline.base_directory import expanded
 from paceline.cli import train
 from paceline.compat.commands.command import translate
 from paceline.compat.commands.shell import script_of
@@ -54,7 +54,7 @@ def run(argv: list[str]) -> int:
 
 def _text_of(path: str) -> str:
     try:
-        return Path(path).expanduser().read_text(encoding="utf-8-sig")
+        return expanded(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}, which the command names, cannot be read as text ({error}); check it") from None
 

@@ -5,24 +5,23 @@ CSV, is decoded into a temporary file.
 """
 
 import codecs
-import csv
 import gzip
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.data.csv_rows import BATCH, Columns, NumberedColumns, csv_batches, csv_rows, is_packed
 from paceline.data.rows import WHOLE, Row, RowsOnDemand
 from paceline.errors import DataError
 
@@ -31,16 +30,8 @@ PACKABLE = (*JSON_LINES, ".json", ".csv")  # Endings that `.gz` may follow
 TABLES = (".csv", ".parquet")
 READABLE = (*PACKABLE, ".parquet")
 CHUNK = 1 << 24
-LONGEST_CELL = 1 << 30  # Characters of a cell of CSV, at most: Python's own limit is below that of a row's test cases
-UNNAMED = "Unnamed: 0"
-"""Name that pandas gives a first column without one."""
-BATCH = 1024  # Rows of a table that are decoded at once: a row group can be the whole of a file
 NEWLINE = ord("\n")
 BLANKS = np.frombuffer(b" \t\r\n\v\f", dtype=np.uint8)
-
-Columns = dict[str, object]
-NumberedColumns = Iterator[tuple[int, Columns | DataError]]
-"""Line or item numbers, each with its columns or with the reason why it has none."""
 
 
 def read_file(path: Path, *, size: int | None, named: str | None = None) -> Sequence[Row]:
@@ -70,7 +61,7 @@ def read_file(path: Path, *, size: int | None, named: str | None = None) -> Sequ
             with _opened(path) as stream:
                 first = next((line for line in stream if line.removeprefix(codecs.BOM_UTF8).strip()), b"")
             is_list = first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-        read = {".parquet": _parquet, ".csv": _csv}.get(kind, _listed if is_list else _lines)
+        read = {".parquet": _parquet, ".csv": csv_rows}.get(kind, _listed if is_list else _lines)
         numbered = read(path)
         most = size if is_list else min(WHOLE + 1, size or WHOLE + 1)
         rows: Sequence[Row] = [_row(path, number, columns) for number, columns in islice(numbered, most)]
@@ -99,7 +90,7 @@ class LineRows(RowsOnDemand):
     def __init__(self, path: Path, *, size: int | None) -> None:
         """`size`: rows to take (None: all)."""
         self._path = path
-        if _is_packed(path):
+        if is_packed(path):
             self._file = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - stays open as long as its rows
             with gzip.open(path, "rb") as packed:
                 shutil.copyfileobj(packed, self._file, CHUNK)
@@ -158,7 +149,7 @@ class ArrowRows(RowsOnDemand):
         place, name = tempfile.mkstemp(suffix=".arrow")
         try:
             with os.fdopen(place, "wb") as decoded:
-                schema, batches = _csv_batches(path, self._unreadable) if _is_csv(path) else _parquet_batches(path)
+                schema, batches = csv_batches(path, self._unreadable) if _is_csv(path) else _parquet_batches(path)
                 with ipc.new_file(decoded, schema) as writer:
                     for batch in batches:
                         writer.write_table(batch)
@@ -195,12 +186,8 @@ def _is_csv(path: Path) -> bool:
     return data_ending(path) == ".csv"
 
 
-def _is_packed(path: Path) -> bool:
-    return path.name.lower().endswith(".gz")
-
-
 def _opened(path: Path) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb") if _is_packed(path) else path.open("rb"))
+    return cast(BinaryIO, gzip.open(path, "rb") if is_packed(path) else path.open("rb"))
 
 
 def _listed(path: Path) -> NumberedColumns:
@@ -240,83 +227,6 @@ def _parquet_batches(path: Path) -> tuple[Any, Iterator[Any]]:
     schema = pyarrow.schema([field.with_type(plain(field.type)) for field in file.schema_arrow])
     tables = (pyarrow.Table.from_batches([batch]).cast(schema) for batch in file.iter_batches(batch_size=BATCH))
     return schema, tables
-
-
-def _csv(path: Path) -> NumberedColumns:
-    """Rows below the header, numbered from 1, whose cells are texts."""
-    with (
-        cast(TextIO, gzip.open(path, "rt", encoding="utf-8-sig", newline=""))
-        if _is_packed(path)
-        else path.open(encoding="utf-8-sig", newline="") as stream
-    ):
-        number, rows = 0, csv.reader([])
-        csv.field_size_limit(LONGEST_CELL)
-        try:
-            first = _first_line(stream)
-            rows = csv.reader(chain([first], stream), delimiter=_separator(first), strict=True)
-            header = _named(next((row for row in rows if row), []))
-            _check_header(path, header)
-            for number, cells in enumerate(filter(None, rows), start=1):
-                if len(cells) == len(header):
-                    yield number, dict(zip(header, cells, strict=True))
-                    continue
-                yield (
-                    number,
-                    DataError(
-                        f"{path}, row {number} (up to line {rows.line_num}): has {len(cells)} cells where the header "
-                        f"names {len(header)} columns; put a text with commas or line breaks in double quotes"
-                    ),
-                )
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}, behind row {number}: is not UTF-8 text; save the file as CSV UTF-8") from error
-        except csv.Error as error:
-            raise DataError(
-                f"{path}, line {rows.line_num}: is not CSV ({error}); double quotes enclose a cell, and two of them "
-                "stand for one in it"
-            ) from error
-
-
-def _first_line(stream: TextIO) -> str:
-    """Return the first line that is not blank, or an empty text."""
-    return next((line for line in stream if line.strip()), "")
-
-
-def _separator(header: str) -> str:
-    """Return what separates the cells of a file with this first line: a comma, or one of the marks it has instead."""
-    outside = re.sub(r'"[^"]*"', "", header)
-    return next((mark for mark in ",;\t" if mark in outside), ",")
-
-
-def _named(header: list[str]) -> list[str]:
-    """Return the names of columns; pandas writes the number of a row into a first column without one."""
-    return [UNNAMED, *header[1:]] if len(header) > 1 and not header[0].strip() else header
-
-
-def _check_header(path: Path, header: list[str]) -> None:
-    if len({*header}) != len(header) or (header and not all(map(str.strip, header))):
-        raise DataError(
-            f"{path}: its first line must name each column once, got {', '.join(map(repr, header))}; mend it"
-        )
-
-
-def _csv_batches(path: Path, unreadable: dict[int, DataError]) -> tuple[Any, Iterator[Any]]:
-    """Schema and tables of a CSV file; `unreadable` gets the reason of each row that is none, by its place."""
-    import pyarrow
-
-    rows = _csv(path)
-    first = next((columns for _, columns in _csv(path) if not isinstance(columns, DataError)), None)
-    if first is None:
-        raise DataError(f"{path}: no row has as many cells as its header names columns; put texts in double quotes")
-    schema = pyarrow.schema([(name, pyarrow.string()) for name in first])
-
-    def tables() -> Iterator[Any]:
-        while some := list(islice(rows, BATCH)):
-            unreadable.update({number - 1: why for number, why in some if isinstance(why, DataError)})
-            yield pyarrow.Table.from_pylist(
-                [{} if isinstance(columns, DataError) else columns for _, columns in some], schema=schema
-            )
-
-    return schema, tables()
 
 
 def _unreadable_table(path: Path, error: Exception) -> DataError:

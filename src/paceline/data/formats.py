@@ -18,22 +18,25 @@ A row with test cases needs no answer: its `solution` is a program, which no ans
 `test_cases`, `verification_info`, `input_output`, or a `reward_model` with tests as its `ground_truth`."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 from paceline.config.sections import DataConfig
-from paceline.data.extraction.answers import closing_hashes, last_boxed
+from paceline.data.extraction.answers import boxed_answer, closing_hashes
 from paceline.data.messages import (
+    CALL_KEYS,
     ROLES,
     MessageError,
     calls_in,
     content_text,
     has_messages,
     is_empty,
+    joined_parts,
     plain_value,
     unpacked,
-    unpacked_parts,
+    written_value,
 )
 from paceline.data.rows import Row
 from paceline.errors import DataError
@@ -42,7 +45,9 @@ from paceline.types import Message, RowCheck
 ANSWER_COLUMNS = ("gt_answer", "answer", "solution", "ground_truth")
 IMAGE_COLUMNS = ("image", "images")
 WRITTEN_FOR_THE_MODEL = ("system", "developer", "user")
-"""Roles whose content is written in words; a tool may answer by anything."""
+"""Roles whose content is written in words; an assistant may quote messages, and a tool answer by anything."""
+_LIST_OF_ONE = re.compile(r"""\s*\[\s*(["']).*\1\s*\]\s*""", re.DOTALL)
+TRUTH = "reward_model.ground_truth"
 CASES_COLUMNS = ("test_cases", "verification_info", "input_output", "reward_model")
 
 
@@ -73,11 +78,15 @@ def problem(row: Row, data: DataConfig) -> Problem:
         seen = ", ".join(row.columns) or "(none)"
         raise DataError(f"row {row.row_id}: no known format has the columns {seen}; name one with --prompt-column")
     try:
-        value = unpacked(_cell(row, column, "--prompt-column"))
+        value = joined_parts(unpacked(_cell(row, column, "--prompt-column")))
     except MessageError as error:
         raise DataError(f"row {row.row_id}: column {column!r} {error.rule}") from error
     if isinstance(value, str):
         text = _text(value, row.row_id, column)
+        if _LIST_OF_ONE.fullmatch(text) and _is_list_of_one(text):
+            raise DataError(
+                f"row {row.row_id}: column {column!r} holds a list of one text as text; store the text itself"
+            )
         if known is not None and known.after is not None and data.prompt_column is None:
             rest = row.columns.get(known.after)  # the head of a function that is to be completed
             text = f"{text.rstrip()}\n\n{rest.rstrip()}" if isinstance(rest, str) and rest.strip() else text
@@ -96,8 +105,8 @@ def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
     """Return the final answer that a cell states; None for an empty cell.
 
     A number becomes its text. Of a text whose last line is `#### 72` (GSM8K) it is the text after the last `####`.
-    Otherwise it is the content of the last complete \\boxed{...}, if any, or the whole text. Outer space is stripped,
-    nothing else is changed: `1,000` stays `1,000`.
+    Otherwise it is what the last complete \\boxed{...} says (`boxed_answer`), if any, or the whole text. Outer space is
+    stripped, nothing else is changed: `1,000` stays `1,000`.
 
     Raises:
         DataError: the cell is neither text nor a finite number.
@@ -118,7 +127,7 @@ def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
             remedies=["name the right column with --answer-column"],
         )
     text = value or ""
-    return (closing_hashes(text) or last_boxed(text) or text.strip()) or None
+    return (closing_hashes(text) or boxed_answer(text) or text.strip()) or None
 
 
 def _cell(row: Row, column: str, option: str) -> object:
@@ -136,6 +145,15 @@ def _text(value: object, row_id: str, place: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise DataError(f"row {row_id}: {place} holds half a surrogate pair, which is no character; mend the row")
     return value
+
+
+def _is_list_of_one(text: str) -> bool:
+    """Return whether this is a list with one text, as pandas writes a column of lists into CSV."""
+    try:
+        value = written_value(text)
+    except ValueError:
+        return False
+    return isinstance(value, list) and len(value) == 1
 
 
 def _messages(value: object, row_id: str, column: str, *, may_be_empty: bool) -> list[Message]:
@@ -163,52 +181,94 @@ def _message(entry: object, row_id: str, place: str, *, may_be_empty: bool) -> M
         entry = unpacked(entry)
         if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
             raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
-        if entry["role"] not in ROLES:
-            raise DataError(f"row {row_id}: {place} has the role {entry['role']!r}; the roles are {', '.join(ROLES)}")
+        # `function` is the role of a result in OpenAI's first interface, whose calls are `function_call`.
+        role = "tool" if entry["role"] == "function" else entry["role"]
+        if role not in ROLES:
+            raise DataError(f"row {row_id}: {place} has the role {role!r}; the roles are {', '.join(ROLES)}")
         # Tables fill missing keys with None, which templates would take for a value.
-        given = {key: value for key, value in entry.items() if value is not None and key != "tool_calls"}
+        given = {key: value for key, value in entry.items() if value is not None and key not in CALL_KEYS}
         if calls := calls_in(entry):
             given["tool_calls"] = calls
         value = plain_value(entry["content"])
-        if entry["role"] in WRITTEN_FOR_THE_MODEL:
-            if has_messages(unpacked(value)):
-                raise MessageError("content", "holds messages as text; put them into the list of messages themselves")
-            value = unpacked_parts(value)
+        if role in WRITTEN_FOR_THE_MODEL and has_messages(unpacked(value)):
+            raise MessageError("content", "holds messages as text; put them into the list of messages themselves")
+        if role != "tool":
+            value = joined_parts(value)
         content = content_text(value, may_be_none=True)
     except MessageError as error:
         raise DataError(f"row {row_id}: {place}'s {error}") from error
     # An assistant message that calls a tool may say nothing.
     if not calls and not (may_be_empty and content == ""):
         content = _text(None if value is None else content, row_id, f"{place}'s content")
-    return {**given, "content": content}
+    return {**given, "role": role, "content": content}
+
+
+def _is_blank(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _first_answer(row: Row) -> str | None:
+    has_cases = cases_column(row.columns) is not None
     for column in ANSWER_COLUMNS:
-        if row.columns.get(column) is not None and not (column == "solution" and cases_column(row.columns)):
-            return gold_answer(row.columns[column], row_id=row.row_id, column=column)
-    reward_model = row.columns.get("reward_model")
-    if isinstance(reward_model, Mapping) and "ground_truth" in reward_model and not cases_column(row.columns):
-        return gold_answer(reward_model["ground_truth"], row_id=row.row_id, column="reward_model.ground_truth")
-    return None
+        value = row.columns.get(column)
+        if not _is_blank(value) and not (column == "solution" and has_cases):
+            return gold_answer(value, row_id=row.row_id, column=column)
+    return None if has_cases else gold_answer(truth_of(row.columns), row_id=row.row_id, column=TRUTH)
+
+
+def truth_of(columns: Mapping[str, object]) -> object:
+    """Return the `ground_truth` of verl's `reward_model`, which may be stored as text; None without one."""
+    value = plain_value(columns.get("reward_model"))
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = written_value(value)
+        except ValueError:
+            return None
+    return plain_value(value.get("ground_truth")) if isinstance(value, Mapping) else None
 
 
 def cases_column(columns: Mapping[str, object]) -> str | None:
-    """Return the column of `CASES_COLUMNS` that holds test cases, usable or not; None without any."""
-    for column in CASES_COLUMNS[:-1]:
-        if columns.get(column) is not None:
-            return column
-    reward_model = columns.get("reward_model")
-    truth = reward_model.get("ground_truth") if isinstance(reward_model, Mapping) else None
+    """Return the first column of `CASES_COLUMNS` that holds test cases, usable or not; None without any."""
+    given = [column for column, _ in _cases(columns)]
+    return (cases_columns(columns) or given or [None])[0]
+
+
+def cases_columns(columns: Mapping[str, object]) -> list[str]:
+    """Return the columns of `CASES_COLUMNS` that hold test cases and are not empty."""
+    return [column for column, value in _cases(columns) if holds_tests(value)]
+
+
+def _cases(columns: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Columns that mean to hold tests, empty or not, with their values."""
+    given = [(column, columns[column]) for column in CASES_COLUMNS[:-1] if columns.get(column) is not None]
+    truth = truth_of(columns)
     if isinstance(truth, str):
         # An answer may start with a brace too, such as the set {1, 2}; the quoted key is in none.
-        return "reward_model" if truth.lstrip().startswith("{") and '"inputs"' in truth else None
-    return "reward_model" if isinstance(truth, Mapping | list | tuple) else None
+        has_tests = truth.lstrip().startswith("{") and '"inputs"' in truth
+    elif isinstance(truth, list | tuple):
+        has_tests = any(isinstance(one, Mapping) for one in truth)  # a list of texts is one of answers
+    else:
+        has_tests = isinstance(truth, Mapping)
+    return [*given, ("reward_model", truth)] if has_tests else given
+
+
+def holds_tests(value: object) -> bool:
+    """Return whether a value has anything of test cases in it; tables fill what other rows have with nothing.
+
+    >>> [holds_tests(one) for one in (None, "[]", {"language": "python", "test_cases": None}, {"inputs": ["1"]})]
+    [False, False, False, True]
+    """
+    value = plain_value(value)
+    if isinstance(value, Mapping):
+        return any(holds_tests(one) for key, one in value.items() if key not in ("language", "fn_name"))
+    if isinstance(value, str):
+        return value.strip() not in ("", "[]", "{}", "null")
+    return not (value is None or value != value or value in ([], ()))
 
 
 def _boxed_answer(row: Row) -> str | None:
     solution = row.columns.get("solution")
-    boxed = last_boxed(solution) if isinstance(solution, str) else None
+    boxed = boxed_answer(solution) if isinstance(solution, str) else None
     # A solution without a box is a derivation, not an answer.
     rest = {name: value for name, value in row.columns.items() if name != "solution"}
     return boxed or _first_answer(Row(row_id=row.row_id, columns=rest))

@@ -4,8 +4,9 @@
 |-----------------------------------------------------------------|-------------------------------------------------|
 | a text, or a list of parts of type `text`                       | the text; parts are joined                      |
 | messages as JSON text, or as Python prints them                 | the messages                                    |
-| a call's arguments as JSON text                                 | an object: a template would encode a text again |
+| a call's arguments as text, in JSON or as Python prints them    | an object: a template would encode a text again |
 | a call without `function` around its name and arguments         | with it                                         |
+| `function_call`, as OpenAI's first interface had it             | the one call of `tool_calls`                    |
 | JSON schemas of tools, of functions alone, or as text           | `{"type": "function", "function": {...}}`       |
 """
 
@@ -20,6 +21,8 @@ from typing import Any, NoReturn
 from paceline.errors import DataError
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+CALL_KEYS = ("tool_calls", "function_call")
+"""Keys of a message that hold calls."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 MOST_SHOWN = 60  # Characters of a wrong value in an error
 MOST_DEPTH = 64
@@ -60,21 +63,32 @@ def content_text(value: object, *, may_be_none: bool = False) -> str:
 def calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a message's tool calls, the arguments of each as an object; none where it has no calls.
 
+    They are its `tool_calls`, or the one of its `function_call`.
+
     Raises:
         MessageError: they are no list of calls with a name and an object of arguments.
     """
-    calls: Any = plain_value(message.get("tool_calls"))
-    if isinstance(calls, str):
-        try:
-            calls = written_value(calls) if calls.strip() else []
-        except ValueError as error:
-            raise MessageError("tool_calls", f"must be a list of objects, got {shown(calls)}") from error
-    calls = calls or []
+    calls: Any = _written("tool_calls", message)
+    if single := _written("function_call", message):
+        if calls:
+            raise MessageError("function_call", "must not stand beside tool_calls; keep one of the two")
+        calls = [single]
     are_objects = isinstance(calls, list | tuple) and all(isinstance(one, Mapping) for one in calls)
     if not are_objects or not all(isinstance(one.get("id"), str | None) for one in calls):
         rule = f"must be a list of objects, an id of which is a text, got {shown(calls)}"
         raise MessageError("tool_calls", rule)
     return [_call(call, f"tool_calls[{place}].function") for place, call in enumerate(calls)]
+
+
+def _written(key: str, message: Mapping[str, Any]) -> Any:
+    """The value of a key, which may be stored as text; an empty list where it is null or empty."""
+    value = plain_value(message.get(key))
+    if isinstance(value, str):
+        try:
+            value = written_value(value) if value.strip() else []
+        except ValueError as error:
+            raise MessageError(key, f"must hold objects, got {shown(value)}") from error
+    return value or []
 
 
 def _call(call: Mapping[str, Any], part: str) -> dict[str, Any]:
@@ -85,7 +99,7 @@ def _call(call: Mapping[str, Any], part: str) -> dict[str, Any]:
         raise MessageError(part, f"must have a name and arguments, got {shown(function)}")
     arguments = function.get("arguments") or function.get("parameters") or {}
     try:
-        found = parsed_json(arguments) if isinstance(arguments, str) else arguments
+        found = _arguments(arguments) if isinstance(arguments, str) else arguments
     except ValueError as error:
         raise MessageError(f"{part}.arguments", f"must be a JSON object in a text ({error})") from error
     if not isinstance(found, Mapping):
@@ -97,19 +111,39 @@ def _call(call: Mapping[str, Any], part: str) -> dict[str, Any]:
     return {"type": "function", **rest, "function": {"name": name, "arguments": known}}
 
 
-def unpacked_parts(value: object) -> object:
-    """Return the parts of text that a content holds as JSON; any other value as it is."""
-    value = plain_value(value)
-    if not isinstance(value, str) or not value.lstrip().startswith("[") or '"text"' not in value.replace("'", '"'):
-        return value
+def _arguments(text: str) -> Any:
+    """Arguments that are stored as text; those that Python printed pass through JSON, whose rules hold for them too."""
+    if not text.strip():
+        return {}
     try:
-        found = written_value(value)
-    except ValueError:
-        return value
-    are_parts = isinstance(found, list) and all(
-        isinstance(one, Mapping) and one.get("type") in TEXT_PARTS for one in found
+        return parsed_json(text)
+    except ValueError as error:
+        try:
+            return parsed_json(json.dumps(written_value(text)))
+        except (ValueError, TypeError, RecursionError):
+            raise error from None
+
+
+def joined_parts(value: object) -> object:
+    """Return the text of parts of text, stored as a list, as one object or as text of these; any other value as it is.
+
+    >>> joined_parts('{"type": "text", "text": "Hi"}'), joined_parts('{"text": 1}')
+    ('Hi', '{"text": 1}')
+
+    Raises:
+        MessageError: a part has no text.
+    """
+    value = parts = plain_value(value)
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and '"text"' in value.replace("'", '"'):
+        try:
+            parts = written_value(value)
+        except ValueError:
+            return value
+    listed = [parts] if isinstance(parts, Mapping) else parts
+    are_parts = isinstance(listed, list | tuple) and all(
+        isinstance(one, Mapping) and one.get("type") in TEXT_PARTS for one in listed
     )
-    return found if are_parts and found else value
+    return content_text(parts) if are_parts and listed else value
 
 
 def unpacked(value: object) -> object:

@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
@@ -209,7 +210,7 @@ def left_out(
     """Return what the chat template does not show of messages: the place of each, and the key.
 
     They are rendered with a mark in the place of each text and in the arguments of calls: a mark that does not come
-    back is of a text that the model never reads.
+    back is of a text that the model never reads. So is a key of another type whose absence changes nothing.
     """
     marked, marks = list[Message](), dict[str, tuple[int, str]]()
 
@@ -219,11 +220,12 @@ def left_out(
         return text
 
     for place, message in enumerate(messages):
-        is_mute = message["role"] == "tool"  # names and ids of results are of their calls
+        # names and ids of results are of their calls
+        is_mute = ("role", "name", "tool_call_id") if message["role"] == "tool" else ("role",)
         changed = {
             key: mark(place, key)
             for key, value in message.items()
-            if isinstance(value, str) and value.strip() and key != "role" and (key == "content" or not is_mute)
+            if isinstance(value, str) and value.strip() and key not in is_mute
         }
         calls = message.get("tool_calls")
         if isinstance(calls, Sequence) and calls:
@@ -232,11 +234,18 @@ def left_out(
             marked.append({**message, **changed, "tool_calls": changed_calls})
         else:
             marked.append({**message, **changed})
-    try:
+    hidden = list[tuple[int, str]]()
+    with suppress(ModelError):  # a template that looks at what it is given takes no marks
         text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
-    except ModelError:  # a template that looks at what it is given takes no marks
-        return []
-    return [where for one, where in marks.items() if one not in text]
+        hidden += [where for one, where in marks.items() if one not in text]
+    for place, message in enumerate(messages):
+        for key in [name for name, value in message.items() if not isinstance(value, str) and name != "tool_calls"]:
+            less: Message = {other: value for other, value in message.items() if other != key}
+            both = messages, [*messages[:place], less, *messages[place + 1 :]]
+            with suppress(ModelError):  # where it needs the key
+                if len({chat_text(tokenizer, one, switches, tools) for one in both}) == 1:
+                    hidden.append((place, key))
+    return hidden
 
 
 def shape_of(messages: Sequence[Message]) -> tuple[object, ...]:

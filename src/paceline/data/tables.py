@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from paceline.base_directory import local_path
-from paceline.data.files import BATCH
+from paceline.data.csv_rows import BATCH
 from paceline.data.rows import WHOLE, OnDemand, Row, RowsOnDemand
 from paceline.errors import DataError, first_line
 

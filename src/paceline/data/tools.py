@@ -5,9 +5,9 @@ The form is that of Hermes: schemas between `<tools>` tags, calls between `<tool
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, count, groupby, takewhile
 from typing import Any
 
 from paceline.types import Message
@@ -94,26 +94,31 @@ def _said(message: Message) -> dict[str, object]:
 def with_call_ids(messages: Iterable[Message]) -> list[dict[str, object]]:
     """Give calls and results the ids that belong together, and results the name of the called tool.
 
-    A result belongs to the call of its id, else to the call of its place. An id of another length or with other
-    characters than templates take is replaced by the place of its call.
+    A result belongs to the call of its id, else to the first call of the turn that no other result belongs to. An id of
+    another length or with other characters than templates take is replaced by the place of its call.
     """
-    numbered, calls, results = list[dict[str, object]](), list[Mapping[str, Any]](), 0
-    for message in messages:
+    listed = list(messages)
+    numbered, calls = list[dict[str, object]](), list[Mapping[str, Any]]()
+    free: Iterator[int] = count()
+    for number, message in enumerate(listed, start=1):
         complete, given = dict(message), message.get("tool_calls")
         if message["role"] == "tool":
             named = [place for place, call in enumerate(calls) if call.get("id") == message.get("tool_call_id")]
-            place = named[0] if named and message.get("tool_call_id") is not None else results
+            place = named[0] if named and message.get("tool_call_id") is not None else next(free)
             call: Mapping[str, Any] | None = calls[place] if place < len(calls) else None
             complete["tool_call_id"] = call_id(message.get("tool_call_id") if call is None else call.get("id"), place)
             complete["name"] = message.get("name") or ("tool" if call is None else call["function"]["name"])
-            results += 1
         elif isinstance(given, Sequence):
-            calls, results = list(given), 0
+            calls = list(given)
+            results = takewhile(lambda one: one["role"] == "tool", listed[number:])
+            taken = {result.get("tool_call_id") for result in results} - {None}
+            unnamed = [place for place, call in enumerate(calls) if call.get("id") not in taken]
+            free = chain(unnamed, count(len(calls)))
             complete["tool_calls"] = [
                 {**call, "type": "function", "id": call_id(call.get("id"), place)} for place, call in enumerate(calls)
             ]
         else:
-            calls, results = [], 0
+            calls, free = [], count()
         numbered.append(complete)
     return numbered
 

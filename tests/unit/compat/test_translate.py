@@ -677,3 +677,58 @@ def test_accelerates_own_file_says_processes_and_slices():
 def test_several_datasets_of_ms_swift_keep_their_numbers_of_rows():
     command = f"{SWIFT} --dataset 'a.jsonl#500' org/b --use_hf true".replace("--dataset rows.jsonl ", "")
     assert translated(command).options["dataset"] == ("a.jsonl#500", "org/b")
+
+
+OPEN_R1 = "src/open_r1/grpo.py --model_name_or_path M --dataset_name rows.jsonl --reward_funcs accuracy format"
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        (f"env A=1 {TRL}", f"A=1 {TRL}"),
+        (f"uv run {TRL}", TRL),
+        (f"uv run --with trl python -m {TRL}", TRL),
+        (f"nohup time {TRL}", TRL),
+        (f"srun -N 1 --gres=gpu:2 {TRL}", TRL),
+        (f"python -m {TRL}", TRL),
+        (
+            f"accelerate launch --num_processes 2 -m {TRL.replace('trl grpo', 'trl.scripts.grpo')}",
+            f"{TRL} --num_processes 2",
+        ),
+        (
+            f"torchrun --nproc_per_node 2 --module {TRL.replace('trl grpo', 'trl.scripts.grpo')}",
+            f"NPROC_PER_NODE=2 {TRL}",
+        ),
+        (f"env -u B NPROC_PER_NODE=2 {SWIFT}", f"NPROC_PER_NODE=2 {SWIFT}"),
+        (f"NPROC_PER_NODE=2 bash -c 'A=1; {SWIFT}'", f"NPROC_PER_NODE=2 {SWIFT}"),
+        (f"srun bash -lc 'uv run {TRL}'", TRL),
+    ],
+)
+def test_a_command_is_read_behind_what_starts_it(text, plain):
+    found, same = translated(text), translated(plain)
+    assert (found.options, found.launch) == (same.options, same.launch)
+    missed = {note.about for note in found.notes if "is left out: what follows" in note.text}
+    assert missed == {name for name in ("uv run", "srun") if name in text}
+
+
+def test_the_environment_of_a_wrapped_command_is_kept():
+    assert translated(f"srun env A=1 {TRL}").environment == {"A": "1"}
+
+
+def test_what_open_r1_calls_prompt_and_system_prompt_are_options():
+    found = translated(f"python {OPEN_R1} --dataset_prompt_column problem --system_prompt 'Think first.'").options
+    assert (found["prompt_column"], found["system_prompt"]) == ("problem", "Think first.")
+    assert found["reward_funcs"] == ("accuracy", "format")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (f"torchrun --nproc-per-node=gpu {OPEN_R1}", "got 'gpu'; write the number in its place"),
+        (f"accelerate launch --num_processes 1 --mixed_precision fp16 {OPEN_R1}", "must be no or bf16, got 'fp16'"),
+        (f"{TRL} --mixed_precision fp16", "--mixed_precision must be no or bf16, got 'fp16'; half precision is not"),
+        (f"accelerate launch --config_file a.yaml {OPEN_R1}", "a.yaml: mixed_precision must be no or bf16, got 'fp16'"),
+    ],
+)
+def test_half_precision_and_a_number_that_only_the_machine_knows_are_refused(text, sentence):
+    assert sentence in refusal(text, a_yaml="num_processes: 1\nmixed_precision: fp16\n")

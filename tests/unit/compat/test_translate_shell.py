@@ -33,6 +33,9 @@ python -m http.server &
 """
 
 
+TRL = "trl grpo --model_name_or_path M --dataset_name rows.jsonl --reward_funcs accuracy_reward"
+
+
 def translated(script: str, *arguments: str, command: tuple[str, ...] = ("bash",), **environment: str) -> Translation:
     def read(path: str) -> str:
         assert path == "grpo.sh"
@@ -102,3 +105,35 @@ def test_words_are_those_of_a_shell(script, words):
 def test_a_script_that_is_torn_ends_all_the_same(text):
     read_shell(text, arguments=(), environment={})
     read_shell(f"run {text}", arguments=(), environment={})
+
+
+ADDS = 'A+=(--output_dir "$RESUME")'
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        f'if [[ -n "${{RESUME:-}}" ]]; then {ADDS}; fi',
+        f'if [ -z "${{RESUME:-}}" ]; then\n  A+=(--seed 5)\nelse\n  {ADDS}\nfi',
+        f"if [[ -n ${{RESUME:-}} ]]\nthen\n  {ADDS}\nelif [[ 2 -gt 1 ]]; then\n  A+=(--seed 5)\nfi",
+        f'[[ -n "${{RESUME:-}}" ]] && {ADDS}',
+        f'[ -z "${{RESUME:-}}" ] || {ADDS}',
+        f'if ! [[ -z "${{RESUME:-}}" ]]; then if true; then {ADDS}; fi; fi',
+    ],
+)
+def test_a_branch_that_does_not_run_is_not_read(branch):
+    script = f'A=(--max_steps 2)\n{branch}\n{TRL} "${{A[@]}}"\n'
+    assert "output_dir" not in translated(script).options
+    assert translated(script).options.get("seed") == (5 if "--seed" in branch else None)
+    assert translated(script, RESUME="there").options["output_dir"] == "there"
+
+
+def test_a_branch_whose_test_only_a_shell_knows_is_read():
+    for test in ("[ -f x ]", '[[ "$OTHER" == a* ]]', '[[ -n "${A:-}" ]] && [ -d y ]', "grep -q x y"):
+        script = f"S=1; A=a\nif {test}; then S=5; else T=1; fi\n{TRL} --seed $S\n"
+        assert translated(script).options["seed"] == 5
+
+
+def test_a_training_in_a_branch_that_does_not_run_is_not_the_one():
+    script = f"if [ a = b ]; then\n{TRL} --seed 5\nelse\nsrun {TRL} --seed 6\nfi\n"
+    assert translated(script).options["seed"] == 6

@@ -132,6 +132,13 @@ def test_a_gold_answer_stands_after_hashes_that_start_the_last_line(text, answer
     assert closing_hashes(text) == answer
 
 
+def test_boxes_in_one_list_are_one_answer():
+    assert final_answer(r"So $x=\boxed{5}$ or $x=\boxed{6}$.") == "5, 6"
+    assert final_answer(r"\boxed{5}, \(\boxed{6}\), and \boxed{7}") == "5, 6, 7"
+    assert final_answer(r"\boxed{5} and then \boxed{6}") == "6"
+    assert final_answer(r"\boxed{5}" + " " * 100_000 + r"or \boxed{6}") == "6"
+
+
 def test_the_tag_goes_before_the_box_and_the_box_before_the_hashes():
     assert final_answer(r"\boxed{1} <answer>2</answer> #### 3") == "2"
     assert final_answer(r"#### 3 \boxed{1}") == "1"

@@ -223,3 +223,65 @@ def test_an_assistant_that_called_a_tool_may_have_said_nothing():
     prompt, _ = asked({"prompt": [*user("1+2?"), call, {"role": "tool", "content": "3"}]})
     add = {"type": "function", "function": {"name": "add", "arguments": {}}}
     assert prompt[1] == {"role": "assistant", "content": "", "tool_calls": [add]}
+
+
+def test_a_call_and_its_result_of_openais_first_interface_are_read_as_todays():
+    add = {"name": "add", "arguments": "{'a': 1}"}
+    old = [{"role": "assistant", "content": None, "function_call": add}, {"role": "function", "content": "4"}]
+    prompt, _ = asked({"prompt": [*user("1+3?"), *old]})
+    read = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    assert prompt[1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [read]},
+        {"role": "tool", "content": "4"},
+    ]
+    both = {**old[0], "tool_calls": [add]}
+    with pytest.raises(DataError, match="message 1's function_call must not stand beside tool_calls; keep one"):
+        asked({"prompt": [both, *user("?")]})
+
+
+PARTS = [{"type": "text", "text": "Hi"}]
+
+
+@pytest.mark.parametrize("stored", [json.dumps(PARTS), repr(PARTS), json.dumps(PARTS[0]), PARTS, PARTS[0]])
+def test_parts_of_text_are_the_text_however_they_are_stored(stored):
+    assert asked({"question": stored})[0] == user("Hi")
+    assert asked({"prompt": stored})[0] == "Hi"
+    turns = [{"role": role, "content": stored} for role in ("user", "assistant", "user")]
+    assert [one["content"] for one in asked({"prompt": turns})[0]] == ["Hi"] * 3
+
+
+def test_the_result_of_a_tool_stays_as_the_tool_wrote_it():
+    result = {"role": "tool", "content": json.dumps(PARTS)}
+    assert asked({"prompt": [*user("?"), result]})[0][1] == result
+
+
+@pytest.mark.parametrize("text", ['["Hi"]', "['Hi']"])
+def test_a_list_of_one_text_that_is_stored_as_text_is_refused(text):
+    with pytest.raises(DataError, match="column 'prompt' holds a list of one text as text; store the text itself"):
+        asked({"prompt": text})
+    assert asked({"prompt": text + " has how many items?"})[0] == text + " has how many items?"
+
+
+@pytest.mark.parametrize(
+    ("columns", "answer"),
+    [
+        ({"solution": r"$x=\boxed{5}$ or $x=\boxed{6}$."}, "5, 6"),
+        ({"problem": "?", "solution": r"\boxed{5}, \boxed{6} \text{ and } \boxed{7}"}, "5, 6, 7"),
+        ({"solution": r"Half of \boxed{12} is \boxed{6}"}, "6"),
+        ({"answer": "", "solution": "42"}, "42"),
+        ({"gt_answer": " ", "answer": "42"}, "42"),
+        ({"reward_model": json.dumps({"style": "rule", "ground_truth": "42"})}, "42"),
+        ({"reward_model": "{'style': 'rule', 'ground_truth': '42'}"}, "42"),
+        ({"answer": "", "reward_model": {"ground_truth": 42}}, "42"),
+        ({"reward_model": "a judge"}, None),
+    ],
+)
+def test_a_gold_answer_is_found_wherever_the_row_has_it(columns, answer):
+    assert asked({"question": "?", **columns})[1] == answer
+
+
+def test_a_list_of_answers_is_no_test_case():
+    with pytest.raises(
+        DataError, match=r"column 'reward_model\.ground_truth' holds a list, but an answer must be text"
+    ):
+        asked({"question": "?", "reward_model": {"ground_truth": ["42"]}})

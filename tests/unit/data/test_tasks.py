@@ -290,3 +290,17 @@ def test_what_a_row_says_and_the_model_does_not_read_is_noted(tokenizer):
         "prompts do not show the column 'tools', which holds no JSON schemas of tools",
     ]
     assert build_tasks(rows(QUESTION), tokenizer, options(), system="Be brief.").notes == ()
+
+
+def test_a_key_that_is_no_text_is_noted_where_the_template_does_not_show_it():
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for d in m.documents or [] %} {{ d.title }}"
+        "{% endfor %}\n{% endfor %}"
+    )
+    message = {"role": "user", "content": "?", "documents": [{"title": "A"}], "context": ["B"], "limit": 5}
+    noted = build_tasks(rows({"prompt": [message]}), tokenizer, options(), system=None).notes
+    assert [note.partition(":")[0] for note in noted] == [
+        f"the chat template does not show the key {key!r} of messages of the role 'user'"
+        for key in ("context", "limit")
+    ]

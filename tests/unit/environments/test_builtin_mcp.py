@@ -16,9 +16,10 @@ pytest.importorskip("mcp")
 
 from mcp import Client
 
+from paceline.base_directory import held_base
 from paceline.environments import EnvironmentSpec, Observation
 from paceline.environments.builtin import mcp as ours
-from paceline.environments.builtin.mcp import McpTools, by_command, check_command, listed_tools
+from paceline.environments.builtin.mcp import McpTools, by_command, check_command, listed_tools, words_of
 from paceline.environments.hosting import Hosts
 from paceline.environments.tools import ToolEnvironment
 from paceline.errors import ConfigError, EnvironmentFailure
@@ -228,3 +229,15 @@ def test_a_server_that_hangs_dies_with_a_trainer_that_is_killed():
         trainer.kill()
         assert select.select([descriptor], [], [], 30)[0]
         os.close(descriptor)
+
+
+def test_a_program_with_a_slash_is_looked_for_where_the_server_is_started(tmp_path, monkeypatch):
+    (tmp_path / "base").mkdir()
+    server = tmp_path / "base" / "server"
+    server.write_text("#!/bin/sh\n")
+    server.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    with held_base(tmp_path / "base"):
+        assert words_of("./server --quick", address="mcp:./server --quick") == ["./server", "--quick"]
+    with held_base(tmp_path), pytest.raises(ConfigError, match=r"there is no program '\./server'"):
+        words_of("./server", address="mcp:./server")

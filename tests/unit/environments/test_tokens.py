@@ -133,6 +133,28 @@ def test_results_get_ids_and_names_of_their_calls():
     assert [(one["name"], one["tool_call_id"]) for one in (first, second)] == [("f", "call00000"), ("g", "call00001")]
 
 
+@pytest.mark.parametrize(
+    ("ids", "names"),
+    [
+        (("c1", None), ["f", "g"]),
+        (("c2", None), ["g", "f"]),
+        ((None, "c1"), ["g", "f"]),
+        (("c2", None, None), ["g", "f", "tool"]),
+    ],
+)
+def test_a_result_without_an_id_belongs_to_the_first_call_that_has_no_result(ids, names):
+    turn = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": key, "function": {"name": name, "arguments": {}}} for key, name in (("c1", "f"), ("c2", "g"))
+        ],
+    }
+    _, *results = with_call_ids([turn, *(result("1", **({"tool_call_id": key} if key else {})) for key in ids)])
+    assert [one["name"] for one in results] == names
+    assert len({one["tool_call_id"] for one in results}) == len(ids)
+
+
 def test_an_id_that_the_model_chose_is_kept_where_templates_take_it():
     assert '"call_id": "qwertyuio"' in seen("mistral", call("lookup", id="qwertyuio"), result("4"))[1]
     assert (

@@ -166,3 +166,28 @@ def test_tests_that_would_be_passed_over_are_refused(tests, sentence):
 def test_keys_that_a_table_filled_with_nothing_are_no_tests():
     filled = {"inputs": ["1"], "outputs": ["2"], "assert_case": None, "other": []}
     assert parse_cases({"test_cases": filled}, "row 1").inputs == ("1",)
+
+
+NONE_OF_ANOTHER_ROW = [None, "", "[]", [], {}, {"inputs": None, "outputs": None}, {"inputs": [], "outputs": []}]
+
+
+@pytest.mark.parametrize("nothing", NONE_OF_ANOTHER_ROW)
+def test_an_empty_source_of_tests_leaves_them_to_the_other(nothing):
+    assert parsed({"test_cases": nothing, "input_output": STDIN}) == READS
+    assert parsed({"input_output": STDIN, "reward_model": {"ground_truth": nothing}}) == READS
+    assert parsed({"verification_info": {"language": "python", "test_cases": nothing, **STDIN}}) == READS
+    assert parsed({"verification_info": {"test_cases": nothing}, "input_output": STDIN}) == READS
+    assert parsed({"verification_info": {"test_cases": LISTED, "inputs": None, "outputs": []}}) == READS
+
+
+def test_tests_in_two_places_are_refused():
+    with pytest.raises(DataError, match="verification_info has test_cases beside inputs and outputs; keep one of the"):
+        parsed({"verification_info": {"test_cases": LISTED, **STDIN}})
+    with pytest.raises(DataError, match="has test cases in each of the columns test_cases, input_output; keep one of"):
+        parsed({"test_cases": LISTED, "input_output": json.dumps(STDIN)})
+    with pytest.raises(DataError, match="in each of the columns test_cases, reward_model; keep one of them"):
+        parsed({"test_cases": LISTED, "reward_model": {"ground_truth": STDIN}})
+
+
+def test_tests_of_a_reward_model_that_is_stored_as_text_are_read():
+    assert parsed({"reward_model": json.dumps({"ground_truth": STDIN})}) == READS

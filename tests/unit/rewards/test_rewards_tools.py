@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow
 import pytest
 
 from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
@@ -190,10 +191,46 @@ def test_an_input_that_is_no_json_is_compared_as_text():
     assert grade('Action: search\nAction Input: "capital of Norway"', gold) == 0
 
 
+def test_an_argument_that_a_table_filled_in_with_null_is_not_asked_for():
+    table = pyarrow.Table.from_pylist(
+        [{"tool_calls": [{"name": "f", "arguments": one}]} for one in ({"x": 1}, {"city": "Oslo", "at": {"h": 3}})]
+    )
+    first, second = (row["tool_calls"] for row in table.to_pylist())
+    assert first[0]["arguments"] == {"x": 1, "city": None, "at": None}
+    assert grade(call("f", {"x": 1}), None, first) == 1
+    assert grade(call("f", {"x": 1, "city": None}), None, first) == 1
+    assert grade(call("f", {"city": "Oslo", "at": {"h": 3}}), None, second) == 1
+    assert grade(call("f", {"city": "Oslo"}), None, second) == 0
+    assert grade(call("f", {"x": 1, "city": "Oslo"}), None, first) == 0
+
+
+@pytest.mark.parametrize(
+    "tool_calls",
+    [
+        "[{'name': 'weather', 'arguments': {'city': 'Oslo', 'days': 3}}]",  # as pandas writes them into CSV
+        [{"function": {"name": "weather", "arguments": "{'city': 'Oslo', 'days': 3}"}, "id": "c"}],
+        {"tool_calls": [{"name": "weather", "arguments": {"city": "Oslo", "days": 3}}]},
+    ],
+)
+def test_gold_calls_are_read_as_the_calls_of_messages_are(tool_calls):
+    assert grade(OSLO, None, tool_calls) == 1
+    assert grade(call("weather", {"city": "Rome", "days": 3}), None, tool_calls) == 0
+
+
+@pytest.mark.parametrize("arguments", [{"arguments": ""}, {"arguments": None}, {"arguments": {}}, {}])
+def test_a_gold_call_without_arguments_asks_for_none(arguments):
+    assert grade(call("f", {}), None, [{"name": "f", **arguments}]) == 1
+    assert grade(call("f", {"x": 1}), None, [{"name": "f", **arguments}]) == 0
+
+
 @pytest.mark.parametrize("answer", [None, "42", ""])
 def test_a_row_that_speaks_of_no_call_is_not_graded(answer):
     assert grade(OSLO, answer) is None
     assert grade(OSLO, answer, []) is None
+
+
+def test_an_empty_cell_of_calls_leaves_them_to_the_answer():
+    assert [grade(OSLO, OSLO, nothing) for nothing in ("", [], float("nan"))] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,12 @@ def test_a_name_that_no_file_can_have_is_refused(name: str, sentence: str):
     with pytest.raises(ConfigError, match=sentence):
         local_path(name)
     local_path("x" * 255)
+
+
+def test_a_tilde_before_no_user_is_part_of_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "~rows.jsonl").touch()
+    with held_base(tmp_path):
+        assert local_path("~rows.jsonl") == tmp_path / "~rows.jsonl"
+        assert local_path("~/rows.jsonl") == tmp_path / "rows.jsonl"
+        assert seen_from(tmp_path, {"dataset": "~rows.jsonl"}, {})["dataset"] == "~rows.jsonl"

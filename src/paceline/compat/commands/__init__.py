@@ -9,6 +9,8 @@ scripts/         Python scripts that call TRL's trainer or the from-scratch tuto
 fields.py        the fields of TRL's trainer, by the tables of `paceline.compat.trl`
 flags.py         flags as transformers' parser reads them
 launching.py     torchrun, accelerate and deepspeed in front of a command, and variables with the same meaning
+wrapping.py      env, nohup, srun, `uv run` in front of a command
 shell.py         shell scripts with such a command: read, never run
+evaluating.py    tests and sums of a shell whose values are known
 layouts.py       other tools' names for parallel layouts, and placement of sampling and training
 """

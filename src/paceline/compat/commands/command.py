@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from paceline.compat.commands.colossalchat import from_colossalchat
 from paceline.compat.commands.scripts import from_script
-from paceline.compat.commands.shell import read_shell, script_of, training_command
+from paceline.compat.commands.shell import inline_script, read_shell, script_of, training_command
 from paceline.compat.commands.swift import from_swift
 from paceline.compat.commands.translation import (
     CommandReader,
@@ -19,6 +19,7 @@ from paceline.compat.commands.translation import (
     without_defaults,
 )
 from paceline.compat.commands.trl import from_trl
+from paceline.compat.commands.wrapping import ASSIGNMENT, unwrapped
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
 
@@ -30,7 +31,6 @@ COMMAND_READERS = (
     CommandReader("TRL", "trl grpo --model_name_or_path M --dataset_name D ...", from_trl),
     CommandReader("a script of TRL or of GRPO From Scratch", "python train_grpo.py", from_script),
 )
-ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 COPY, ORIGINAL = "NPROC_PER_NODE", "nproc_per_node"
 """A variable that examples set from one of their own, which the shell has already replaced by nothing."""
@@ -69,15 +69,22 @@ def translate(
 
 def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str]) -> tuple[ForeignCommand, list[Note]]:
     """The command, from the shell script that the words run if they do; notes on the script's other commands."""
-    command, notes = read_command(words), list[Note]()
-    script = script_of(command.words)
-    if script is not None:
-        path, arguments = script
+    plain, wrappers = unwrapped(words)
+    command, notes = read_command(plain), list[Note]()
+    script, inline = script_of(command.words), inline_script(command.words)
+    if script is not None or inline is not None:
+        path, arguments = script or ("the script of -c", inline[1] if inline else ())
+        text = read(path) if inline is None else inline[0]
         before = {**environment, **command.environment}
-        chosen, others = training_command(read_shell(read(path), arguments=arguments, environment=before), path)
-        command = ForeignCommand(environment={**command.environment, **chosen.environment}, words=chosen.words)
+        chosen, others = training_command(read_shell(text, arguments=arguments, environment=before), path)
+        plain, more = unwrapped(chosen.words)
+        within = read_command(plain)
+        environments = {**command.environment, **chosen.environment, **within.environment}
+        command, wrappers = ForeignCommand(environment=environments, words=within.words), wrappers + more
         text = "is not run, and no option comes of it"
         notes = [Note("idle", f"{path}, line {one.line}: {one.start}", text) for one in others]
+    text = "is left out: what follows runs where it is typed; write it in front of the new command where it is needed"
+    notes += [Note("changed", wrapper, text) for wrapper in wrappers]
     return dataclasses.replace(command, read=read, inherited=environment), notes
 
 

@@ -35,7 +35,7 @@ ELSEWHERE = ("engine", "cluster", "parallel", "lora")
 """Sections without fields in the Python trainer; the caller decides them."""
 OF_OTHERS = (
     *("device", "dtype", "threads", "model", "output_dir", "report_to", "background_save", "offload"),
-    *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt"),
+    *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt", "prompt_column"),
 )
 """Options that the fields leave to the caller or the machine."""
 OF_EVALUATION = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")

@@ -45,14 +45,24 @@ NUMBERS_OF: Mapping[str, Mapping[str, str]] = {
 VARIABLES: Mapping[str, str] = {name.upper(): number for name, number in TORCHRUN.items()}
 WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
     "torchrun": (
-        *("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts", "log_dir", "redirects", "tee"),
+        *(
+            "module",
+            "standalone",
+            "rdzv_backend",
+            "rdzv_endpoint",
+            "rdzv_id",
+            "max_restarts",
+            "log_dir",
+            "redirects",
+            "tee",
+        ),
         *("no_python", "run_path", "monitor_interval", "start_method", "role", "local_addr"),
     ),
     "accelerate": (
         *("multi_gpu", "use_deepspeed", "use_fsdp", "mixed_precision", "dynamo_backend", "gpu_ids", "same_network"),
         *("rdzv_backend", "num_cpu_threads_per_process", "deepspeed_multinode_launcher", "debug", "module"),
     ),
-    "deepspeed": ("hostfile", "include", "exclude", "launcher"),
+    "deepspeed": ("module", "hostfile", "include", "exclude", "launcher"),
 }
 OWN_LAYOUT = "the layout and precision of a run are options of its own here"
 """Note on each of them."""
@@ -149,9 +159,10 @@ def _read_launcher(
     """Add a launcher's flags to the settings; returns the words from the program on."""
     known, idle = NUMBERS_OF[launcher], WITHOUT_EFFECT[launcher]
     at = 0
-    while at < len(words) and words[at].startswith("--"):
+    start: tuple[str, ...] = ()
+    while at < len(words) and words[at].startswith(("--", "-m")):
         flag, equals, value = words[at].partition("=")
-        name = flag.removeprefix("--").replace("-", "_")
+        name = "module" if flag == "-m" else flag.removeprefix("--").replace("-", "_")
         if name not in known and name not in idle:
             near = suggest(name, (*known, *idle), form=lambda right: f"--{right}", otherwise="leave it out")
             raise ConfigError(f"{launcher} has no flag {flag} that is known here; {near}")
@@ -160,16 +171,28 @@ def _read_launcher(
             if at == len(words):
                 raise ConfigError(f"{flag} needs a value; write it behind the flag")
             value, at = words[at], at + 1
-        if name in known:
+        if name == "module":
+            start = ("python", "-m")
+        elif name in known:
             settings[known[name]] = value
         else:
+            check_precision(f"{launcher} --{name}", name, value)
+
             notes.append(Note("idle", f"{launcher} --{name}", OWN_LAYOUT))
-    return words[at:]
+    return (*start, *words[at:])
+
+
+def check_precision(place: str, name: str, value: object) -> None:
+    """Refuse half precision, which accelerate's `mixed_precision` asks for."""
+    if name == "mixed_precision" and str(value) not in ("no", "bf16", "False"):
+        raise ConfigError(f"{place} must be no or bf16, got {value!r}; half precision is not offered, use bf16")
 
 
 def _count(name: str, text: str, least: int = 1) -> int:
     if not text.isdecimal() or int(text) < least:
-        raise ConfigError(f"{name} must be a whole number of at least {least}, got {text!r}")
+        raise ConfigError(
+            f"{name} must be a whole number of at least {least}, got {text!r}; write the number in its place"
+        )
     return int(text)
 
 
@@ -188,6 +211,7 @@ def _file(name: str, read: ReadText) -> tuple[int, int | None]:
         raise ConfigError(f"{name} is not YAML ({' '.join(str(error).split())}); mend it") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{name} must hold lines of `name: value`; give accelerate's own file")
+    check_precision(f"{name}: mixed_precision", "mixed_precision", values.get("mixed_precision", "no"))
     slices = values.get("deepspeed_config")
     stage = slices.get("zero_stage") if isinstance(slices, dict) else None
     if values.get("distributed_type") == "FSDP":

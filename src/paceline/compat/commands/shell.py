@@ -1,33 +1,42 @@
 """Shell scripts as people keep their commands in: read, never run.
 
 Understood are comments, continued lines, quotes, assignments, `export`, arrays, `$X`, `${X}`, `${X:-y}`, positional
-parameters, sums of whole numbers, and redirections. Branches of an `if` are read one after the other. What only a shell
-can know, such as `$(nproc)`, is refused where the training command needs it.
+parameters, sums of whole numbers, and redirections. Branches of an `if`, and what follows `&&` and `||`, are read one
+after the other, without those that a test of known values keeps from running. What only a shell can know, such as
+`$(nproc)`, is refused where the training command needs it.
 """
 
-import ast
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from paceline.compat.commands.evaluating import ASSIGNMENT, UNKNOWN, sum_of, truth
 from paceline.compat.commands.launching import LAUNCHERS, PYTHON
+from paceline.compat.commands.wrapping import unwrapped
 from paceline.errors import ConfigError
 
 SHELLS = ("bash", "sh", "zsh", "dash")
 NAME = re.compile(r"[A-Za-z_]\w*")
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 PARAMETER = re.compile(r"([A-Za-z_]\w*|\d+|[@*])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)
-UNKNOWN = "\0"
-"""Surrounds the text of an expansion that only a shell can make."""
-WRAPPERS = ("then", "else", "do", "if", "elif", "while", "{", "!", "time", "nohup", "exec", "env", "sudo")
-"""Words in front of a command."""
+OPENING = ("do", "while", "until", "{", "!")
+"""Words of the shell's own in front of a command."""
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
 SILENT = (
     *("fi", "done", "esac", "}", "set", "echo", "printf", "mkdir", "source", ".", "[", "[[", "test", "unset", "exit"),
     *("ulimit", "module", "conda", "for", "case", "trap", "sleep", "wait", "date", "true", "tee", "shopt", "alias"),
 )
 """Commands on which no option of a training depends."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Branching:
+    """An `if` that is being read."""
+
+    runs: bool | None = None
+    """True if the present branch runs, as far as a reader knows."""
+    had: bool | None = False
+    """True if an earlier branch runs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +47,8 @@ class ShellCommand:
     environment: Mapping[str, str]
     """Exported variables, and assignments in front of it."""
     line: int
+    runs: bool = True
+    """False if a test of known values keeps it from running."""
 
     @property
     def start(self) -> str:
@@ -58,30 +69,47 @@ def script_of(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
+def inline_script(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Text and arguments of the script that stands in a command; None for another command.
+
+    >>> inline_script(["bash", "-lc", "trl grpo"])
+    ('trl grpo', ())
+    """
+    if not words or PurePosixPath(words[0]).name not in SHELLS:
+        return None
+    at = next((at for at, word in enumerate(words) if re.fullmatch(r"-[a-z]*c", word)), len(words))
+    return (words[at + 1], tuple(words[at + 3 :])) if at + 1 < len(words) else None
+
+
 def training_command(commands: Sequence[ShellCommand], path: str) -> tuple[ShellCommand, list[ShellCommand]]:
     """The one command that trains, and the others that may matter; ConfigError for none or several."""
-    launched = [one for one in commands if _is_training(one.words)]
-    training = launched or [one for one in commands if _is_program(one.words)]
+    running = [one for one in commands if one.runs]
+    launched = [one for one in running if _is_training(one.words)]
+    training = launched or [one for one in running if _is_program(one.words)]
     if len(training) != 1:
         lines = ", ".join(f"line {one.line} {one.start}" for one in training) or "none"
         raise ConfigError(f"{path} must have one command that trains, got {lines}; write that command behind --")
     (chosen,) = training
+    silent = [(word,) for word in SILENT]
     for word in (*chosen.words, *chosen.environment.values()):
         if UNKNOWN in word:
             raise ConfigError(
                 f"{path}, line {chosen.line}: the value of {word.split(UNKNOWN)[1]} is not in the script; write it in "
                 "its place, or export the variable first"
             )
-    others = [one for one in commands if one is not chosen and one.words[0] not in SILENT]
+    others = [one for one in commands if one is not chosen and unwrapped(one.words)[0][:1] not in silent]
     return chosen, others
 
 
 def _is_training(words: Sequence[str]) -> bool:
+    words = [word for word in unwrapped(words)[0] if not ASSIGNMENT.match(word)]
     if tuple(words[:2]) in (("swift", "rlhf"), ("megatron", "rlhf"), ("trl", "grpo")):
         return True
     names = [PurePosixPath(word).name for word in words[:3]]
     if names and PYTHON.fullmatch(names[0]):
         names[0] = "python"
+    if words[1:4] == ["-m", "trl", "grpo"]:
+        return True
     is_launched = any(tuple(names[: len(start)]) == start for start in LAUNCHERS)
     modules = ("swift.cli.rlhf", "trl.scripts.grpo")
     programs = ("rl_example.py", "rl_example_zero_bubble.py", "rlhf.py")
@@ -91,7 +119,7 @@ def _is_training(words: Sequence[str]) -> bool:
 
 
 def _is_program(words: Sequence[str]) -> bool:
-    return any(word.endswith(".py") for word in words[:2])
+    return any(word.endswith(".py") for word in unwrapped(words)[0][:2])
 
 
 def read_shell(text: str, *, arguments: Sequence[str], environment: Mapping[str, str]) -> list[ShellCommand]:
@@ -120,6 +148,11 @@ class _Reader:
         self._word: str | None = None
         self._is_empty_list = False
         self._line = 1
+        self._branches: list[_Branching] = []
+        self._status: bool | None = None
+        """True if the last command succeeded, None where only a shell knows."""
+        self._link = ""
+        """`&&` or `||` in front of the present command."""
 
     def read(self) -> None:
         """Read to the end."""
@@ -139,7 +172,9 @@ class _Reader:
         elif character == "#" and self._word is None:
             self._at = self._find("\n")
         elif character in "\n;&|)":
-            self._end_command()
+            is_link = character in "&|" and self._text[self._at : self._at + 1] == character
+            self._at += is_link
+            self._end_command(character * 2 if is_link else "")
         elif character in "<>":
             self._skip_redirection(character)
         elif character in "\"'":
@@ -159,9 +194,35 @@ class _Reader:
         self._word = (self._word or "") + text
 
     def _end_word(self) -> None:
-        if self._word is not None:
+        if self._word is not None and (self._words or not self._branch(self._word)):
             self._words.append(self._word)
         self._word = None
+
+    def _branch(self, word: str) -> bool:
+        """Follow a word of an `if`; False for any other word."""
+        if word == "if":
+            self._branches.append(_Branching())
+            self._status = None
+        elif not self._branches or word not in ("then", "elif", "else", "fi"):
+            return False
+        elif word == "fi":
+            self._branches.pop()
+        else:
+            present = self._branches[-1]
+            if word == "then":
+                present.runs = False if present.had else self._status if present.had is False else None
+                if self._status is False:
+                    present.runs = False
+            else:
+                present.had = True if present.had or present.runs else None if present.runs is None else present.had
+                present.runs = None if present.had is None else not present.had
+            self._status = None
+        return True
+
+    def _is_skipped(self) -> bool:
+        """True where a test of known values keeps the present command from running."""
+        is_left_out = any(branch.runs is False for branch in self._branches)
+        return is_left_out or (self._link, self._status) in (("&&", False), ("||", True))
 
     def _is_assigning(self) -> bool:
         """True within the value of an assignment, which is not split into words."""
@@ -198,7 +259,7 @@ class _Reader:
         elif following == "(":
             inside = self._inside("(", ")")
             is_sum = inside.startswith("(") and inside.endswith(")")
-            found = _sum_of(self._replaced(inside[1:-1], bare=True)) if is_sum else None
+            found = sum_of(self._replaced(inside[1:-1], bare=True)) if is_sum else None
             self._append(f"{UNKNOWN}$({inside}){UNKNOWN}" if found is None else str(found))
         elif following == "{":
             self._add(self._value(self._inside("{", "}")), is_quoted=is_quoted)
@@ -222,9 +283,9 @@ class _Reader:
         found = PARAMETER.fullmatch(parameter)
         if found is None:
             return (f"{UNKNOWN}${{{parameter}}}{UNKNOWN}",)
-        name, index, operator, otherwise = found.groups()
+        name, index, default, otherwise = found.groups()
         value = self._variables.get(name)
-        if operator and (value is None or (operator.startswith(":") and not "".join(value))):
+        if default and (value is None or (default.startswith(":") and not "".join(value))):
             return (self._replaced(otherwise),)
         if value is None:
             return (f"{UNKNOWN}${name}{UNKNOWN}",)
@@ -260,16 +321,19 @@ class _Reader:
             inner._read_one()
         inner._end_word()
         before = self._variables.get(assigned[1], ()) if assigned[2] else ()
-        self._variables[assigned[1]] = (*before, *inner._words)
+        if not self._is_skipped():
+            self._variables[assigned[1]] = (*before, *inner._words)
+            self._status = True
+        self._link = ""
         self._word = None
 
     def _skip_redirection(self, character: str) -> None:
         if self._word is not None and not self._word.isdecimal():
             self._end_word()
         self._word = None
-        operator = re.compile(r"[<>&|-]*\s*").match(self._text, self._at)
+        sign = re.compile(r"[<>&|-]*\s*").match(self._text, self._at)
         is_document = character == "<" and self._text[self._at : self._at + 1] == "<"
-        self._at = operator.end() if operator else self._at
+        self._at = sign.end() if sign else self._at
         target = re.compile(r"\"[^\"]*\"|'[^']*'|[^\s;|&)]*").match(self._text, self._at)
         self._at = target.end() if target else self._at
         if is_document and target:
@@ -278,11 +342,24 @@ class _Reader:
             closing = end.search(self._text, self._at)
             self._at = closing.end() if closing else len(self._text)
 
-    def _end_command(self) -> None:
+    def _end_command(self, link: str = "") -> None:
         self._end_word()
         words, self._words = self._words, []
         line, self._line = self._line, self._text.count("\n", 0, self._at) + 1
-        while words and words[0] in WRAPPERS:
+        is_skipped = self._is_skipped()
+        if words or link:
+            self._link = link
+        if is_skipped:
+            if words and not ASSIGNMENT.match(words[0]) and words[0] not in DECLARING:
+                self.commands.append(ShellCommand(words=tuple(words), environment={}, line=line, runs=False))
+            return
+        if words:
+            self._run(words, line)
+
+    def _run(self, words: list[str], line: int) -> None:
+        """Assign what a command assigns, or add it to the commands."""
+        self._status = truth(words)
+        while words and words[0] in OPENING:
             words = words[1:]
         if words[:1] == ["for"] and len(words) > 1:
             self._variables[words[1]] = (f"{UNKNOWN}${words[1]}{UNKNOWN}",)
@@ -309,29 +386,3 @@ class _Reader:
             assert found is not None
             before = "".join(self._variables.get(found[1], ("",))[:1]) if found[2] else ""
             self._variables[found[1]] = (before + word[found.end() :],)
-
-
-def _sum_of(text: str) -> int | None:
-    """Value of a sum of whole numbers; None for anything else.
-
-    >>> _sum_of("2 * (8 + 1) / 3"), _sum_of("2 ** 9")
-    (6, None)
-    """
-
-    def value(node: ast.expr) -> int | None:
-        if isinstance(node, ast.Constant) and type(node.value) is int:
-            return node.value
-        if not isinstance(node, ast.BinOp):
-            return None
-        left, right = value(node.left), value(node.right)
-        if left is None or right is None or (isinstance(node.op, ast.Div) and right == 0):
-            return None
-        if isinstance(node.op, ast.Div):
-            return left // right
-        kinds = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
-        return kinds.get(type(node.op))
-
-    try:
-        return value(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError):
-        return None

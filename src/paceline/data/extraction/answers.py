@@ -74,6 +74,31 @@ def last_boxed(text: str) -> str | None:
     return unboxed(text[last[0] : last[1]].strip()) if last else None
 
 
+_BETWEEN_BOXES = re.compile(
+    r"[\s$]*(?:\\[)\]])?[\s$]*(?:,|;|(?:,\s*)?(?:\\(?:text|mbox|textrm)\s*\{\s*(?:or|and)\s*\}|\b(?:or|and)\b))"
+    r"(?:\s|\$|\\[(\[,;: ]|\\q?quad)*(?:[A-Za-z]\w{0,9}\s*=[\s$]*)?"
+)
+
+
+def boxed_answer(text: str) -> str | None:
+    r"""Return what the last box says, with the boxes that stand before it in the same list; None without one.
+
+    >>> boxed_answer(r"$x=\boxed{5}$ or $x=\boxed{6}$"), boxed_answer(r"\boxed{5} boys, so \boxed{6}")
+    ('5, 6', '6')
+    """
+    found = _boxes(text)
+    if not found:
+        return None
+    listed, start = [found[-1]], found[-1][0]
+    for box in reversed(found[:-1]):
+        between = text[box[2] : start] if box[2] <= start <= box[2] + _LONGEST_AROUND else ""
+        if not _BETWEEN_BOXES.fullmatch(between):
+            break
+        listed.insert(0, box)
+        start = box[0]
+    return ", ".join(text[content : end - 1].strip() for _, content, end in listed)
+
+
 def unboxed(answer: str) -> str:
     r"""Return the innermost content of an answer that is one box, with the words behind it; any other as it is.
 
@@ -129,11 +154,11 @@ def closing_hashes(text: str) -> str | None:
 
 
 def final_answer(text: str, *, plain: bool = False) -> str | None:
-    r"""Return the answer of a visible text: last `<answer>`, else last `\boxed{}`, else the text after the last `####`.
+    r"""Return the answer of a visible text: last `<answer>`, else `boxed_answer`, else the text after the last `####`.
 
     `plain`: else what the last line states (`plain_answer`).
     """
-    for find in (last_answer_tag, last_boxed, last_hashes, *((plain_answer,) if plain else ())):
+    for find in (last_answer_tag, boxed_answer, last_hashes, *((plain_answer,) if plain else ())):
         answer = find(text)
         if answer is not None:
             return unboxed(answer)

@@ -123,7 +123,9 @@ def words_of(command: str, *, address: str) -> list[str]:
         raise ConfigError(
             f"--environment {address}: the command cannot be read ({error})", remedies=["close its quotes"]
         ) from error
-    if not words or shutil.which(words[0]) is None:
+    # a program with a slash is looked for where the server is started, any other on PATH
+    program = str(base_directory() / words[0]) if words and "/" in words[0] else "".join(words[:1])
+    if shutil.which(program) is None:
         raise ConfigError(
             f"--environment {address}: there is no program {words[0] if words else ''!r}",
             remedies=["check PATH", "give the program's whole path"],

@@ -27,6 +27,7 @@ from http import HTTPStatus
 from numbers import Real
 from typing import IO, Any
 
+from paceline.base_directory import base_directory
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.environments.endpoint.answers import body_of, events_of, message_of
 from paceline.environments.endpoint.program import endpoint_variables, keep_variables, refuse_all
@@ -82,7 +83,12 @@ def run_command(words: Sequence[str], *, task: Mapping[str, Any], base_url: str,
     last = {1: b"", 2: b""}
     try:
         with subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=variables,
+            cwd=base_directory(),
         ) as process:
             assert process.stdin is not None
             outputs = ((process.stdout, 1), (process.stderr, 2))

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from paceline.data.extraction.answers import stand_once_in_order
 from paceline.data.extraction.call_arguments import untyped
 from paceline.data.extraction.call_marks import CLOSE_CALL, OPEN_CALL, TOOL_CALLS, first_mark
-from paceline.data.extraction.call_records import UNTYPED, MalformedCall, ParsedCall, calls_of, strict_json
+from paceline.data.extraction.call_records import UNTYPED, ParsedCall, calls_of
 from paceline.data.extraction.calls import call_format_in, labelled, parse_calls
 from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
+from paceline.data.messages import calls_in, is_empty, without_nulls, written_value
 from paceline.errors import DataError, RewardError
 from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, said
 from paceline.rewards.function import BuiltIn, RewardContext
@@ -22,23 +23,27 @@ from paceline.types import Message, Task
 def gold_calls(answer: str | None, tool_calls: object) -> list[ParsedCall] | None:
     """The calls that a row asks for: its column `tool_calls`, else its answer; None where neither speaks of calls.
 
-    Both may be text in one of the forms that `call_format_in` tells apart, or records, as `calls_of` reads them.
+    Both may be text in one of the forms that `call_format_in` tells apart, or records, which are read as those in a
+    message are (`calls_in`).
 
     Raises:
         RewardError: it does speak of calls, but cannot be read.
     """
-    value = answer if tool_calls is None else tool_calls
+    value = answer if is_empty(tool_calls) else tool_calls
     if value is None or (isinstance(value, str) and not speaks_of_calls(value)):
         return None
     try:
+        records = value
         if isinstance(value, str) and value.lstrip()[:1] in ("{", "[") and not value.lstrip().startswith(TOOL_CALLS):
-            value = strict_json(value)
-        if not isinstance(value, str):
-            return calls_of(value) or None
-        parsed = parse_calls(value, call_format_in(value), prefilled=False)
+            records = written_value(value)
+        if not isinstance(records, str):
+            around = records if isinstance(records, Mapping) and records.get("tool_calls") is not None else None
+            listed = [records] if isinstance(records, Mapping) else records
+            return calls_of(calls_in(around or {"tool_calls": listed})) or None
+        parsed = parse_calls(records, call_format_in(records), prefilled=False)
         if parsed.calls:
             return list(parsed.calls)
-    except MalformedCall:
+    except ValueError:  # MalformedCall and MessageError are such
         pass
     raise RewardError(
         f"the row asks for tool calls in no known form: {str(value)[:80]!r}; give a list of "
@@ -52,12 +57,15 @@ def speaks_of_calls(text: str | None) -> bool:
 
 
 def spelled(calls: Sequence[ParsedCall]) -> list[tuple[str, str]]:
-    """Each call's name and arguments in one spelling, sorted: keys in order, whole numbers without a point."""
+    """Each call's name and arguments in one spelling, sorted: keys in order, whole numbers without a point.
+
+    An argument that is null is one that is not given: tables fill in the arguments that the calls of other rows have.
+    """
     return sorted((name, _spelling(arguments)) for name, arguments in calls)
 
 
 def _spelling(arguments: Mapping[str, object]) -> str:
-    return json.dumps(json.loads(json.dumps(arguments), parse_float=_number), sort_keys=True)
+    return json.dumps(json.loads(json.dumps(without_nulls(arguments)), parse_float=_number), sort_keys=True)
 
 
 def are_same(calls: Sequence[ParsedCall], gold: Sequence[ParsedCall], *, is_untyped: bool) -> bool:
@@ -178,7 +186,7 @@ def tool_call(context: RewardContext) -> BuiltIn:
 
 def has_calls(task: Task) -> bool:
     """Return whether a row says which tools are to be called, readable or not."""
-    return speaks_of_calls(task.answer) or task.columns.get(COLUMN) is not None
+    return speaks_of_calls(task.answer) or not is_empty(task.columns.get(COLUMN))
 
 
 def unreadable_calls(tasks: Sequence[Task]) -> list[int]:

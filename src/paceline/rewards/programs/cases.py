@@ -7,9 +7,10 @@ r"""The test cases of a row, in the forms that datasets have them.
 | `input_output` | tests | APPS, TACO |
 | `reward_model` | `{"ground_truth": tests}` | verl, Eurus-2-RL-Data |
 
-The first of these that is not null holds. Tests are `{"inputs": [...], "outputs": [...], "fn_name": name}`, or a list
-of `{"input": ..., "output": ..., "type": ..., "fn_name": name}`; any of it may be JSON text instead. `ground_truth`
-holds tests where it is a list, an object, or JSON text of an object that names `inputs`; else it is an answer.
+One of these holds tests; null or empty is none, and two that hold some are refused. Tests are `{"inputs": [...],
+"outputs": [...], "fn_name": name}`, or a list of `{"input": ..., "output": ..., "type": ..., "fn_name": name}`; any of
+it may be JSON text instead. `ground_truth` holds tests where it is a list of objects, an object, or JSON text of an
+object that names `inputs`; else it is an answer.
 
 Without a function's name a program reads the input and prints the output: both are text (in `input_output` also a list
 of lines). With one, the function, or the method of that name of a class `Solution`, is called:
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import NoReturn
 
-from paceline.data.formats import CASES_COLUMNS, cases_column
+from paceline.data.formats import CASES_COLUMNS, TRUTH, cases_column, cases_columns, holds_tests, truth_of
 from paceline.errors import DataError
 from paceline.rewards.programs.comparing import same_value
 
@@ -66,10 +67,9 @@ def parse_cases(columns: Mapping[str, object], row_id: str) -> Cases:
     column = cases_column(columns)
     if column is None:
         _refuse(row_id, f"has no test cases in any of the columns {', '.join(CASES_COLUMNS)}", "add them")
-    value = columns[column]
-    place = "reward_model.ground_truth" if column == "reward_model" else column
-    if column == "reward_model" and isinstance(value, Mapping):
-        value = value["ground_truth"]
+    if len(filled := cases_columns(columns)) > 1:
+        _refuse(row_id, f"has test cases in each of the columns {', '.join(filled)}", "keep one of them")
+    value, place = (truth_of(columns), TRUTH) if column == "reward_model" else (columns[column], column)
     size = _size(value)
     if size > LARGEST_CELL:
         limit = f"above {LARGEST_CELL / 1e6:.0f} MB"
@@ -104,7 +104,10 @@ class _Reader:
         self._check_keys(plain, KEYS, "")
         self._check_language(plain.get("language"))
         named = plain["fn_name"] if plain.get("fn_name") else name
-        if "test_cases" in plain:
+        is_list = any(holds_tests(plain.get(key)) for key in ("inputs", "outputs"))
+        if holds_tests(plain.get("test_cases")) and is_list:
+            self._refuse("has test_cases beside inputs and outputs", "keep one of the two")
+        if "test_cases" in plain and not is_list:
             return self.cases(plain["test_cases"], named)
         for key in ("inputs", "outputs"):
             if not isinstance(plain.get(key), list | tuple):

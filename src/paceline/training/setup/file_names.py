@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from paceline.base_directory import base_directory
+from paceline.base_directory import base_directory, expanded
 from paceline.checkpoints.existing_runs import refuse_links
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.reading import option_name
@@ -97,7 +97,7 @@ def _from(base: Path, here: Path, option: str, known: Mapping[Path, str], name: 
     """Return the name by which a file that is called `name` in `here` is called in `base`."""
     from paceline.data.sources import is_generator  # loads numpy, which explaining does without
 
-    path = Path(name).expanduser()
+    path = expanded(name)
     is_shipped = (option == "model" and name in DIRECTORIES) or (option.endswith("dataset") and is_generator(name))
     if is_shipped or (option != "output_dir" and not (here / path).exists()):
         return name
@@ -111,7 +111,7 @@ def _from(base: Path, here: Path, option: str, known: Mapping[Path, str], name: 
 
 def _places(base: Path, option: str, value: object) -> dict[Path, str]:
     """Return the names of files in a value by the real paths of those that exist."""
-    paths = ((base / Path(name).expanduser(), name) for name in _paths(option, value))
+    paths = ((base / expanded(name), name) for name in _paths(option, value))
     return {_real(path): name for path, name in paths if path.exists()}
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from paceline.base_directory import base_directory, held_base, local_path, named_path
+from paceline.base_directory import base_directory, expanded, held_base, local_path, named_path
 from paceline.checkpoints.existing_runs import refuse_existing_run, refuse_no_run
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
@@ -109,7 +109,7 @@ def resumed_run(
     base, here = run_base(path), base_directory()
     written = seen_from(base, written, plain_options(read_run_configuration(path)))
     config = read_run_configuration(path, given=written)
-    is_own_file = file is not None and run_around(Path(file).expanduser()) is None
+    is_own_file = file is not None and run_around(expanded(file)) is None
     said = written if is_own_file else seen_from(base, flags, plain_options(read_run_configuration(path)))
     with held_base(base):
         allow_named_code(config, here / path / "config.yaml", said, override=overridden, output_dir=here / path)

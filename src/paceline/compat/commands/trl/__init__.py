@@ -9,7 +9,15 @@ from functools import partial
 
 from paceline.compat.commands.fields import PRODUCTS, Around, add_trackers, field_names, from_fields
 from paceline.compat.commands.flags import FlagWords, GivenFlags, is_on, note_idle, number, one, options_of
-from paceline.compat.commands.launching import ACCELERATE, OWN_LAYOUT, WITHOUT_EFFECT, Started, started, with_numbers
+from paceline.compat.commands.launching import (
+    ACCELERATE,
+    OWN_LAYOUT,
+    WITHOUT_EFFECT,
+    Started,
+    check_precision,
+    started,
+    with_numbers,
+)
 from paceline.compat.commands.layouts import check_length, place, sharding
 from paceline.compat.commands.translation import ForeignCommand, Refusals, Translation
 from paceline.compat.commands.trl.reading import MEANINGS as SCRIPT_FLAGS
@@ -63,6 +71,8 @@ def _flags(words: FlagWords) -> FlagWords | None:
     if words[:1] and words[0].endswith(".py"):
         flags = words[1:]
     elif words[:1] and words[0].rpartition("/")[2].startswith("python"):
+        if words[1:3] == ("-m", "trl"):
+            return _flags(words[2:])
         if words[1:3] == ("-m", "trl.scripts.grpo"):
             flags = words[3:]
         elif words[1:2] and words[1].endswith(".py"):
@@ -78,7 +88,7 @@ def translate_flags(given: GivenFlags, start: Started, found: Translation, refus
     functions: FlagWords = ("accuracy",)
     models: FlagWords = ()
     with refusals():
-        functions, models = _rewards(given, about_rewards)
+        functions, models = _rewards(given, start, about_rewards)
     adds: tuple[Callable[..., None], ...] = (_task, _adapter, _precision, partial(_places, start=start))
     for add, part in zip(adds, parts, strict=True):
         with refusals():
@@ -105,15 +115,18 @@ def translate_flags(given: GivenFlags, start: Started, found: Translation, refus
     found.launch = parts[-1].launch
     for name in given:
         if name in WITHOUT_EFFECT["accelerate"]:
+            check_precision(f"--{name}", name, one(given, name))
             found.note("idle", f"--{name}", OWN_LAYOUT)
         elif name in OF_MACHINES and OF_MACHINES[name] not in found.launch:
             found.note("idle", f"--{name}", "all processes are on one machine, or actors of Ray")
     found.given |= options_of(given, SCRIPT_FLAGS) & found.options.keys()
 
 
-def _rewards(given: GivenFlags, found: Translation) -> tuple[FlagWords, FlagWords]:
+def _rewards(given: GivenFlags, start: Started, found: Translation) -> tuple[FlagWords, FlagWords]:
     """Reward functions and reward models."""
-    functions = reward_names(given.get("reward_funcs", ()), found)
+    is_script = any(word.endswith(".py") for word in start.words)
+    known = {**REWARDS, **OPEN_R1_REWARDS} if is_script else REWARDS
+    functions = reward_names(given.get("reward_funcs", ()), known, found)
     model = one(given, "reward_model_name_or_path")
     if not functions and model is None:
         raise ConfigError(
@@ -143,7 +156,13 @@ def _task(given: GivenFlags, found: Translation) -> None:
         raise ConfigError(f"TRL needs {missing}, got none; give it, or one entry in `datasets` of its --config file")
     config = one(given, "dataset_config")
     found.decide(model=model, dataset=dataset if config is None else f"{dataset}:{config}")
-    options = {"dataset_train_split": "dataset_split", "dataset_test_split": "eval_split", "output_dir": "output_dir"}
+    options = {
+        "dataset_train_split": "dataset_split",
+        "dataset_test_split": "eval_split",
+        "output_dir": "output_dir",
+        "dataset_prompt_column": "prompt_column",
+        "system_prompt": "system_prompt",
+    }
     for flag, option in options.items():
         if (value := one(given, flag)) is not None:
             found.decide(**{option: value})
@@ -195,15 +214,20 @@ REWARDS: Mapping[str, tuple[str, str]] = {
         "with the lengths that TRL's command line fixes; leave the parentheses out for --max-completion-length",
     ),
 }
-"""Our name of each reward function, and the difference."""
+"""Our name of each reward function of TRL's, and the difference."""
+OPEN_R1_REWARDS: Mapping[str, tuple[str, str]] = {
+    "accuracy": REWARDS["accuracy_reward"],
+    "format": ("format", "open-r1 asks for line breaks around the thought and the answer, and this does not"),
+}
+"""Those that open-r1's script has as well."""
 
 
-def reward_names(names: FlagWords, found: Translation) -> tuple[str, ...]:
+def reward_names(names: FlagWords, known: Mapping[str, tuple[str, str]], found: Translation) -> tuple[str, ...]:
     """Rewards of a command line as ours, a dotted path as `module:function`; ConfigError for any other name."""
     ours = list[str]()
     for name in names:
-        if name in REWARDS:
-            reward, text = REWARDS[name]
+        if name in known:
+            reward, text = known[name]
             found.note("changed", f"--reward_funcs {name}", f"{reward}: {text}")
         elif "." in name:
             module, _, function = name.rpartition(".")
@@ -211,7 +235,7 @@ def reward_names(names: FlagWords, found: Translation) -> tuple[str, ...]:
             text = "`completions` are text also where prompts are messages; `completion_messages` has these as lists"
             found.note("changed", f"--reward_funcs {name}", text)
         else:
-            near = suggest(name, REWARDS, otherwise="give the dotted path of a function of your own")
-            raise ConfigError(f"--reward_funcs must be of {', '.join(REWARDS)}, or a dotted path, got {name!r}; {near}")
+            near = suggest(name, known, otherwise="give the dotted path of a function of your own")
+            raise ConfigError(f"--reward_funcs must be of {', '.join(known)}, or a dotted path, got {name!r}; {near}")
         ours.append(reward)
     return tuple(dict.fromkeys(ours))

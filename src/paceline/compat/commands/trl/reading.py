@@ -120,6 +120,8 @@ MEANINGS: Mapping[str, Meaning] = {
             "dataset": "dataset_name dataset_config datasets",
             "dataset_split": "dataset_train_split",
             "eval_split": "dataset_test_split",
+            "prompt_column": "dataset_prompt_column",
+            "system_prompt": "system_prompt",
             "reward_funcs: model:NAME": "reward_model_name_or_path",
             "reward_funcs": "reward_funcs",
             "model": "model_name_or_path",
