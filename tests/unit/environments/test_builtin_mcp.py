@@ -18,7 +18,7 @@ from mcp import Client
 
 from paceline.environments import EnvironmentSpec, Observation
 from paceline.environments.builtin import mcp as ours
-from paceline.environments.builtin.mcp import McpTools, by_command, check_command, listed_tools
+from paceline.environments.builtin.mcp import McpTools, by_command, check_command, listed_tool, listed_tools
 from paceline.environments.hosting import Hosts
 from paceline.environments.tools import ToolEnvironment
 from paceline.errors import ConfigError, EnvironmentFailure
@@ -228,3 +228,21 @@ def test_a_server_that_hangs_dies_with_a_trainer_that_is_killed():
         trainer.kill()
         assert select.select([descriptor], [], [], 30)[0]
         os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "required"),
+    [
+        ({"required": None}, None, ()),
+        ({"required": 5}, None, ()),
+        ({"required": "step"}, None, ()),
+        ({"required": ["a", {}], "properties": {"a": {}}, "additionalProperties": False}, ("a",), ("a",)),
+        ({"properties": None, "additionalProperties": False}, (), ()),
+        ({"properties": 5, "additionalProperties": False}, (), ()),
+        (None, None, ()),
+    ],
+)
+def test_what_is_no_schema_of_a_tool_is_left_to_its_server(parameters, arguments, required):
+    tool = listed_tool({"name": "f", "parameters": parameters}, print)
+
+    assert (tool.arguments, tool.required) == (arguments, required)
