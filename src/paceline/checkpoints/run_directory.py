@@ -20,6 +20,7 @@ from paceline.checkpoints.run_files import (
     APPENDED,
     append,
     cut_torn_line,
+    finite_int,
     json_line,
     read_records,
     remove_drafts,
@@ -195,7 +196,10 @@ class RunDir:
         if not file.is_file():
             return {}
         try:
-            return dict(json.loads(file.read_text(encoding="utf-8")))
+            record = dict(json.loads(file.read_text(encoding="utf-8"), parse_int=finite_int))
+            if type(record.get("final_step", 0)) is not int:
+                raise ValueError("final_step is no step")
+            return record
         except (ValueError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{file} is not the JSON object that was written; restore it from a copy") from error
 
@@ -221,11 +225,11 @@ class RunDir:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read all steps in order, without an unfinished line; CheckpointError, as `read_records`, for a bad one."""
-        return read_records(self.path / "metrics.jsonl", needs={"step": int})
+        return read_records(self.path / "metrics.jsonl", needs={"step": int}, parse_int=finite_int)
 
     def evals(self) -> list[dict[str, Any]]:
         """Read all evaluations, as `metrics` reads steps."""
-        return read_records(self.path / "evals.jsonl", needs={"step": int})
+        return read_records(self.path / "evals.jsonl", needs={"step": int, "set": str}, parse_int=finite_int)
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
@@ -133,13 +133,25 @@ def whole_lines(file: Path) -> list[bytes]:
     return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
 
 
-def read_records(file: Path, *, needs: Mapping[str, type] = MappingProxyType({})) -> list[dict[str, Any]]:
+def finite_int(text: str) -> int:
+    """Return a whole number of a run's own record; ValueError for one beyond all floats, which no run has."""
+    if math.isinf(float(text)):
+        raise ValueError(f"{text[:20]}... has {len(text)} digits")
+    return int(text)
+
+
+def read_records(
+    file: Path, *, needs: Mapping[str, type] = MappingProxyType({}), parse_int: Callable[[str], int] = int
+) -> list[dict[str, Any]]:
     """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object or
-    has no value of the type that it `needs`."""
+    has no value of the type that it `needs`.
+
+    `parse_int`: `finite_int` where nothing is of a model's own words, which may hold any number.
+    """
     records = list[dict[str, Any]]()
     for number, line in enumerate(whole_lines(file), start=1):
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_int=parse_int)
         except (ValueError, RecursionError):
             record = None
         lacking = [name for name, kind in needs.items() if type(record) is dict and type(record.get(name)) is not kind]

@@ -14,6 +14,8 @@ from paceline.errors import CheckpointError, ModelError
 from paceline.models.weight_headers import read_whole
 
 DEEP = "[" * 100_000 + "]" * 100_000
+BEYOND = "9" * 400
+HUGE = (f'{{"step": {BEYOND}}}', f'{{"step": 1, "set": "s", "accuracy": {BEYOND}}}', f'{{"step": 1, "a": [-{BEYOND}]}}')
 
 
 def run_at(path: Path) -> RunDir:
@@ -24,7 +26,7 @@ def run_at(path: Path) -> RunDir:
 
 
 @pytest.mark.parametrize(
-    "line", ["{}", '{"step": "1"}', '{"step": null}', "[1]", "1", DEEP, '{"a": ' + DEEP + "}", "{"]
+    "line", [*("{}", '{"step": "1"}', '{"step": null}', "[1]", "1", DEEP, '{"a": ' + DEEP + "}", "{"), *HUGE]
 )
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evals.jsonl"])
 def test_a_line_without_what_every_line_has_is_named(tmp_path, name, line, capsys):
@@ -38,12 +40,29 @@ def test_a_line_without_what_every_line_has_is_named(tmp_path, name, line, capsy
     assert "Traceback" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", DEEP, "1"])
-def test_a_summary_of_another_kind_is_named(tmp_path, text):
+@pytest.mark.parametrize("name", ["completion_tokens", "reward", "advantage", "prompt_tokens"])
+def test_a_number_beyond_all_floats_in_a_rollout_is_none(tmp_path, name, capsys):
+    run_dir = run_at(tmp_path / "run")
+    record = {
+        **{"task_id": "a", "sample": 0, "prompt": "p", "completion": "c", "finish_reason": "stop"},
+        **{"completion_tokens": 1, "prompt_tokens": 1, "reward": 1.0, "advantage": 1.0, "rewards": {"f": 1.0}},
+    }
+    (run_dir.path / "rollouts" / "step-000001.jsonl").write_text(json.dumps({**record, name: 10**400}) + "\n")
+
+    assert main(["report", str(run_dir.path)]) == 0
+    assert main(["rollouts", str(run_dir.path), "--static", str(tmp_path / "pages")]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", DEEP, "1", '{"final_step": "x"}', '{"final_step": true}', *HUGE])
+def test_a_summary_of_another_kind_is_named(tmp_path, text, capsys):
     run_dir = run_at(tmp_path / "run")
     (run_dir.path / "summary.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"summary\.json is not the JSON object"):
         run_dir.summary()
+    assert main(["report", str(run_dir.path)]) == 0  # the page shows what can be read
+    assert main(["export", str(run_dir.path), str(tmp_path / "out")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("record", [{}, {"step": "1"}, {"step": 1}, {"step": 1, "bytes": 2}, {"step": [1]}])
