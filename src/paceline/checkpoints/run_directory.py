@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType, UnionType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -34,6 +34,11 @@ from paceline.metrics.definitions import Record
 
 IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
 """Keys of `identity.json`, each of which is compared on resuming."""
+EVALUATION: Mapping[str, type | UnionType] = {
+    **{"step": int, "set": str, "n": int | NoneType},
+    **dict.fromkeys(("accuracy", "ci_low", "ci_high"), int | float | NoneType),
+}
+"""Keys of a line of `evals.jsonl` that others compute with, and what each holds."""
 LONGEST_SET = 200
 """Characters of a held-out set in the name of a file, which has at most 255 with its step."""
 TRACKERS = "trackers.json"
@@ -229,7 +234,7 @@ class RunDir:
 
     def evals(self) -> list[dict[str, Any]]:
         """Read all evaluations, as `metrics` reads steps."""
-        return read_records(self.path / "evals.jsonl", needs={"step": int, "set": str}, parse_int=finite_int)
+        return read_records(self.path / "evals.jsonl", needs=EVALUATION, parse_int=finite_int)
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""

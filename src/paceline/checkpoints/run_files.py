@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, UnionType
 from typing import Any
 
 from paceline.errors import CheckpointError, StorageError
@@ -141,7 +141,7 @@ def finite_int(text: str) -> int:
 
 
 def read_records(
-    file: Path, *, needs: Mapping[str, type] = MappingProxyType({}), parse_int: Callable[[str], int] = int
+    file: Path, *, needs: Mapping[str, type | UnionType] = MappingProxyType({}), parse_int: Callable[[str], int] = int
 ) -> list[dict[str, Any]]:
     """Return the objects of a file, in order; CheckpointError, with file and line, for one that is no JSON object or
     has no value of the type that it `needs`.
@@ -154,7 +154,9 @@ def read_records(
             record = json.loads(line, parse_int=parse_int)
         except (ValueError, RecursionError):
             record = None
-        lacking = [name for name, kind in needs.items() if type(record) is dict and type(record.get(name)) is not kind]
+        lacking = [
+            name for name, kind in needs.items() if type(record) is dict and not isinstance(record.get(name), kind)
+        ]
         if lacking:
             raise CheckpointError(
                 f"{file}, line {number}, has no {lacking[0]} as it was written; restore the file from a copy, or "

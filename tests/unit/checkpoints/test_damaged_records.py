@@ -40,6 +40,15 @@ def test_a_line_without_what_every_line_has_is_named(tmp_path, name, line, capsy
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["set", "n", "accuracy", "ci_low", "ci_high"])
+def test_an_evaluation_with_a_value_of_another_kind_is_named(tmp_path, name):
+    run_dir = run_at(tmp_path / "run")
+    record = {"step": 1, "set": "s", "n": 1, "accuracy": 0.5, "ci_low": 0.1, "ci_high": 0.9, name: ["x"]}
+    (run_dir.path / "evals.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(CheckpointError, match=rf"evals\.jsonl, line 1, has no {name} as it was written"):
+        run_dir.evals()
+
+
 @pytest.mark.parametrize("name", ["completion_tokens", "reward", "advantage", "prompt_tokens"])
 def test_a_number_beyond_all_floats_in_a_rollout_is_none(tmp_path, name, capsys):
     run_dir = run_at(tmp_path / "run")
