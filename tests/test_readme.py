@@ -52,7 +52,7 @@ OTHERS_FLAGS = {
     *("--num-tr", "--agentic-type"),
     *("--nproc-per-node", "--multi_gpu", "--num_processes", "--ntasks-per-node", "--shutdown-timeout", "--cpu"),
     *("--build-arg", "--init", "--gpus", "--shm-size", "--signal", "--local-dir", "--repo-type"),
-    *("--kill-on-bad-exit", "--multi", "--num", "--no-deps", *NUMBERS, *VALUES, "--fsdp2"),
+    *("--kill-on-bad-exit", "--wait", "--multi", "--num", "--no-deps", *NUMBERS, *VALUES, "--fsdp2"),
     *(f"--{name.partition('_')[0]}" for name in (*KNOWN, *known_flags())),
 }
 """Of docker, Slurm and the Hub's program, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts

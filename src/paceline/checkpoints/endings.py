@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType
 
-from paceline.checkpoints.run_files import json_line, write_or_explain
+from paceline.checkpoints.run_files import finite_int, json_line, write_or_explain
 from paceline.errors import APPENDED, DONE, FAILED, INTERRUPTED, PacelineError, first_line
 from paceline.runtime.secrets import hidden
 
@@ -98,8 +98,8 @@ def read_ending(directory: Path) -> Ending | None:
     if not file.is_file():
         return None
     try:
-        record = json.loads(file.read_text(encoding="utf-8", errors="replace"))
-    except ValueError:
+        record = json.loads(file.read_text(encoding="utf-8", errors="replace"), parse_int=finite_int)
+    except (ValueError, RecursionError):
         return None
     is_whole = isinstance(record, dict) and all(
         name in record and isinstance(record[name], kind) for name, kind in KINDS.items()

@@ -3,11 +3,11 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import NoneType, TracebackType, UnionType
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -19,6 +19,7 @@ from paceline.checkpoints.run_files import (
     APPENDED,
     append,
     cut_torn_line,
+    finite_int,
     json_line,
     link_or_copy,
     read_records,
@@ -33,6 +34,11 @@ from paceline.metrics.definitions import Record
 
 IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
 """Keys of `identity.json`, each of which is compared on resuming."""
+EVALUATION: Mapping[str, type | UnionType] = {
+    **{"step": int, "set": str, "n": int | NoneType},
+    **dict.fromkeys(("accuracy", "ci_low", "ci_high"), int | float | NoneType),
+}
+"""Keys of a line of `evals.jsonl` that others compute with, and what each holds."""
 LONGEST_SET = 200
 """Characters of a held-out set in the name of a file, which has at most 255 with its step."""
 TRACKERS = "trackers.json"
@@ -195,7 +201,10 @@ class RunDir:
         if not file.is_file():
             return {}
         try:
-            return dict(json.loads(file.read_text(encoding="utf-8")))
+            record = dict(json.loads(file.read_text(encoding="utf-8"), parse_int=finite_int))
+            if type(record.get("final_step", 0)) is not int:
+                raise ValueError("final_step is no step")
+            return record
         except (ValueError, TypeError, RecursionError) as error:
             raise CheckpointError(f"{file} is not the JSON object that was written; restore it from a copy") from error
 
@@ -221,11 +230,11 @@ class RunDir:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read all steps in order, without an unfinished or a foreign line; CheckpointError for a bad one."""
-        return read_records(self.path / "metrics.jsonl", mark="clock", needs={"step": int})
+        return read_records(self.path / "metrics.jsonl", mark="clock", needs={"step": int}, parse_int=finite_int)
 
     def evals(self) -> list[dict[str, Any]]:
         """Read all evaluations, as `metrics` reads steps."""
-        return read_records(self.path / "evals.jsonl", mark="set", needs={"step": int})
+        return read_records(self.path / "evals.jsonl", mark="set", needs=EVALUATION, parse_int=finite_int)
 
     def rollouts(self, step: int) -> list[dict[str, Any]]:
         """Read all rollouts of a step; CheckpointError without a file, or for a line that is no JSON object."""

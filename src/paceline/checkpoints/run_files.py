@@ -9,11 +9,11 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, UnionType
 from typing import Any
 
 from paceline.errors import CheckpointError, StorageError
@@ -150,23 +150,38 @@ def whole_lines(file: Path) -> list[bytes]:
     return file.read_bytes().split(b"\n")[:-1] if file.is_file() else []
 
 
+def finite_int(text: str) -> int:
+    """Return a whole number of a run's own record; ValueError for one beyond all floats, which no run has."""
+    if math.isinf(float(text)):
+        raise ValueError(f"{text[:20]}... has {len(text)} digits")
+    return int(text)
+
+
 def read_records(
-    file: Path, *, mark: str | None = None, needs: Mapping[str, type] = MappingProxyType({})
+    file: Path,
+    *,
+    mark: str | None = None,
+    needs: Mapping[str, type | UnionType] = MappingProxyType({}),
+    parse_int: Callable[[str], int] = int,
 ) -> list[dict[str, Any]]:
     """Return the objects of a file, in order, without those that lack `mark`: a program's own, which are named once.
+
+    `parse_int`: `finite_int` where nothing is of a model's own words, which may hold any number.
 
     CheckpointError, with file and line, for one that is no JSON object or has no value of the type that it `needs`.
     """
     records = list[dict[str, Any]]()
     for number, line in enumerate(whole_lines(file), start=1):
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_int=parse_int)
         except (ValueError, RecursionError):
             record = None
         if mark is not None and isinstance(record, dict) and mark not in record:
             _name_foreign_lines(file)
             continue
-        lacking = [name for name, kind in needs.items() if type(record) is dict and type(record.get(name)) is not kind]
+        lacking = [
+            name for name, kind in needs.items() if type(record) is dict and not isinstance(record.get(name), kind)
+        ]
         if lacking:
             raise CheckpointError(
                 f"{file}, line {number}, has no {lacking[0]} as it was written; restore the file from a copy, or "

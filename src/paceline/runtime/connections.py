@@ -30,7 +30,7 @@ EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 EXHAUSTED_SECONDS = 0.02  # until the next try to accept
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_LENGTH = re.compile(r"[0-9]+")
+_LENGTH = re.compile(r"[0-9]{1,20}")  # `int` refuses thousands of digits
 ONCE = ("Host", "Content-Length", "Transfer-Encoding", "Authorization")
 """Headers of which a second one would let two readers see two requests."""
 
@@ -166,7 +166,8 @@ class StrictRequests(BaseHTTPRequestHandler):
         if "Transfer-Encoding" in self.headers:
             return "the body must have a Content-Length and no Transfer-Encoding"
         length = self.headers.get("Content-Length")
-        return None if length is None or _LENGTH.fullmatch(length) else "Content-Length must be a whole number"
+        is_length = length is None or _LENGTH.fullmatch(length)
+        return None if is_length else "Content-Length must be a whole number of at most 20 digits"
 
     @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:

@@ -6,27 +6,45 @@ import re
 LEAST_LENGTH = 8
 """Characters of the shortest value that counts as a secret: a shorter one, such as `false`, is part of other words."""
 _NAMED = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
-_USER = re.compile(r"(?<=://)[^\s/@'\"<>]+@")
-_QUERY = re.compile(r"([a-z][a-z0-9+.-]*://[^\s?#'\"<>]*\?)[^\s#'\"<>]+", re.IGNORECASE)
-_HEADER = re.compile(
-    r"((?:proxy-)?authorization|(?:x-)?api[-_]?key)((?:\\?['\"])?\s*[:=,]\s*(?:b?\\?['\"])?)"
-    r"(?:(?:bearer|basic|token|digest)\s+)?[^\s'\"\\,;)}\]]+",
+_ADDRESS = re.compile(r"(?<=://)(?:[^\s'\"<>]|['\"<>](?=\w))+")
+"""What follows a scheme, up to a blank or a closing quote: a password may have any sign in it, also `/` and `@`."""
+_NAME = (
+    r"(?:authorization|api[-_]?key|cookie|(?:access|auth|id|private|refresh|security|session)[-_]token"
+    r"|x-(?:[a-z]{1,20}-){0,3}(?:key|secret|token))"
+)
+_QUOTED = re.compile(
+    rf"({_NAME}(?:\\?['\"])?\s*[:=,]\s*b?(\\?['\"]))(?:(?!\2).)+|((['\"])[a-z-]{{0,40}}{_NAME}\s*:)(?:(?!\4).)+",
     re.IGNORECASE,
 )
+"""A name and a value in quotes, or both in the same ones, as in a dictionary and on a command line."""
+_HEADER = re.compile(rf"({_NAME}(?:\\?['\"])?\s*:\s*)(?!b?\\?['\"]|[(\s])[^\r\n]+", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"({_NAME}\s*[=,]\s*)(?!b?\\?['\"]|[(\s])[^\s'\"\\,;)}}\]]+", re.IGNORECASE)
 _SCHEME = re.compile(r"\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 
 
 def hidden(text: str) -> str:
     """Return a text with its secrets replaced: values of this process's environment variables whose names have KEY,
-    TOKEN, SECRET, PASSWORD or CREDENTIAL in them, user and query of addresses, and values of headers that authorise.
+    TOKEN, SECRET, PASSWORD or CREDENTIAL in them, user, query and fragment of addresses, and values of headers that
+    authorise, to the end of their line or quotes.
 
     >>> hidden("403 from https://me:pw@judge.org/ask?api_key=1234#top, Authorization: Bearer abcdef")
-    '403 from https://(hidden)@judge.org/ask?(hidden)#top, Authorization: (hidden)'
+    '403 from https://(hidden)@judge.org/ask?(hidden), Authorization: (hidden)'
     """
     for name, value in _values():
         text = text.replace(value, f"({name})")
-    text = _QUERY.sub(r"\1(hidden)", _USER.sub("(hidden)@", text))
-    return _SCHEME.sub(r"\1 (hidden)", _HEADER.sub(r"\1\2(hidden)", text))
+    text = _QUOTED.sub(lambda found: f"{found[1] or f'{found[3]} '}(hidden)", _ADDRESS.sub(_place, text))
+    return _SCHEME.sub(r"\1 (hidden)", _ASSIGNED.sub(r"\1(hidden)", _HEADER.sub(r"\1(hidden)", text)))
+
+
+def _place(address: re.Match[str]) -> str:
+    """Return the host and the path of what follows a scheme, as far as they can be told from what may be secret."""
+    text = address[0].rstrip(".,;:")
+    user, at, rest = text.rpartition("@")
+    if "?" in user or "#" in user:  # of a query or a password: where the host begins, nobody can say
+        at, rest = "", "(hidden)"
+    else:
+        rest = re.sub(r"([?#]).+", r"\1(hidden)", rest)
+    return f"{'(hidden)@' * bool(at)}{rest}{address[0][len(text) :]}"
 
 
 def _values() -> list[tuple[str, str]]:

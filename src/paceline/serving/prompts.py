@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import cast
 
@@ -35,7 +36,7 @@ class PromptReader:
     def read(self, asked: ModelRequest) -> tuple[tuple[int, ...], TurnTokens | None]:
         """Return the tokens of a prompt, and what reads its answer; raises Refusal."""
         tools = json.dumps(asked.tools) if asked.tools else ""
-        characters = len(asked.text or "") + len(tools) + sum(len(str(one["content"])) for one in asked.messages)
+        characters = len(asked.text or "") + len(tools) + _characters(asked.messages)
         if len(asked.messages) > self._length or characters > self._most_characters:
             said = f"the prompt is longer than the {self._length} tokens that there is room for"
             raise Refusal(f"{said}; send a shorter one", "messages", code="context_length_exceeded")
@@ -59,3 +60,10 @@ class PromptReader:
         if count > TOOLS_SHARE * self._length:
             said = f"the tools have {count} tokens as JSON, and there is room for {self._length} with the messages"
             raise Refusal(f"{said}; send fewer, or say less of each", "tools", code="context_length_exceeded")
+
+
+def _characters(value: object) -> int:
+    """Characters of all texts in a value, at any depth: a template may show each, also a thought or an argument."""
+    if isinstance(value, Mapping):
+        return sum(_characters(key) + _characters(inner) for key, inner in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list | tuple) else len(str(value))

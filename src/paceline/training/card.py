@@ -37,7 +37,11 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
     Raises:
         CheckpointError: a record cannot be read.
     """
-    evaluations = [one for one in run_dir.evals() if "accuracy" in one and one["step"] <= step]
+    evaluations = [
+        one
+        for one in run_dir.evals()
+        if one["step"] <= step and all(one.get(name) is not None for name in ("n", "accuracy", "ci_low", "ci_high"))
+    ]
     is_adapter = (folder / "adapter_config.json").is_file()
     versions = dict.fromkeys(LIBRARIES if is_adapter else LIBRARIES[:-1], "not installed")
     for library in versions:

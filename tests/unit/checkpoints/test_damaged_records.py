@@ -15,6 +15,8 @@ from paceline.models.weight_headers import read_whole
 
 OURS = '{"set": "s", "clock": {}'
 DEEP = "[" * 100_000 + "]" * 100_000
+BEYOND = "9" * 400
+HUGE = (f'{{"step": {BEYOND}}}', f'{{"step": 1, "set": "s", "accuracy": {BEYOND}}}', f'{{"step": 1, "a": [-{BEYOND}]}}')
 
 
 def run_at(path: Path) -> RunDir:
@@ -26,7 +28,17 @@ def run_at(path: Path) -> RunDir:
 
 @pytest.mark.parametrize(
     "line",
-    [OURS + "}", OURS + ', "step": "1"}', OURS + ', "step": null}', "[1]", "1", DEEP, '{"a": ' + DEEP + "}", "{"],
+    [
+        OURS + "}",
+        OURS + ', "step": "1"}',
+        OURS + ', "step": null}',
+        "[1]",
+        "1",
+        DEEP,
+        '{"a": ' + DEEP + "}",
+        "{",
+        *HUGE,
+    ],
 )
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evals.jsonl"])
 def test_a_line_without_what_every_line_has_is_named(tmp_path, name, line, capsys):
@@ -52,12 +64,38 @@ def test_a_line_of_a_programs_own_log_is_left_out_and_named_once(tmp_path, name,
     assert f"{name} has lines that are no records of the run, which are left out" in said
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", DEEP, "1"])
-def test_a_summary_of_another_kind_is_named(tmp_path, text):
+@pytest.mark.parametrize("name", ["set", "n", "accuracy", "ci_low", "ci_high"])
+def test_an_evaluation_with_a_value_of_another_kind_is_named(tmp_path, name):
+    run_dir = run_at(tmp_path / "run")
+    record = {"step": 1, "set": "s", "n": 1, "accuracy": 0.5, "ci_low": 0.1, "ci_high": 0.9, name: ["x"]}
+    (run_dir.path / "evals.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(CheckpointError, match=rf"evals\.jsonl, line 1, has no {name} as it was written"):
+        run_dir.evals()
+
+
+@pytest.mark.parametrize("name", ["completion_tokens", "reward", "advantage", "prompt_tokens"])
+def test_a_number_beyond_all_floats_in_a_rollout_is_none(tmp_path, name, capsys):
+    run_dir = run_at(tmp_path / "run")
+    record = {
+        **{"task_id": "a", "sample": 0, "prompt": "p", "completion": "c", "finish_reason": "stop"},
+        **{"completion_tokens": 1, "prompt_tokens": 1, "reward": 1.0, "advantage": 1.0, "rewards": {"f": 1.0}},
+    }
+    (run_dir.path / "rollouts" / "step-000001.jsonl").write_text(json.dumps({**record, name: 10**400}) + "\n")
+
+    assert main(["report", str(run_dir.path)]) == 0
+    assert main(["rollouts", str(run_dir.path), "--static", str(tmp_path / "pages")]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", DEEP, "1", '{"final_step": "x"}', '{"final_step": true}', *HUGE])
+def test_a_summary_of_another_kind_is_named(tmp_path, text, capsys):
     run_dir = run_at(tmp_path / "run")
     (run_dir.path / "summary.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"summary\.json is not the JSON object"):
         run_dir.summary()
+    assert main(["report", str(run_dir.path)]) == 0  # the page shows what can be read
+    assert main(["export", str(run_dir.path), str(tmp_path / "out")]) == 2
+    assert "Traceback" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("record", [{}, {"step": "1"}, {"step": 1}, {"step": 1, "bytes": 2}, {"step": [1]}])

@@ -166,3 +166,19 @@ def test_plain_text_after_action_input_is_the_one_argument_of_its_tool():
 
 def test_every_format_is_in_the_table_of_odd_calls():
     assert {row[0] for row in READ} == {row[0] for row in MALFORMED} == set(get_args(CallFormat))
+
+
+NO_SCHEMAS = (
+    *(None, 5, [], {"properties": None}, {"properties": 5}, {"properties": ["x"]}, {"properties": "x"}),
+    *({"properties": {"x": one}} for one in (None, 5, "integer", ["integer"], True, {"type": None}, {"type": 5})),
+    *({"properties": {"x": one}} for one in ({"type": [{}]}, {"type": []}, {"type": {}}, {"type": [["a"]]})),
+    *({"properties": {"x": one}} for one in ({"anyOf": 5}, {"anyOf": [5]}, {"oneOf": {"type": 1}}, {"anyOf": "x"})),
+)
+
+
+@pytest.mark.parametrize("parameters", NO_SCHEMAS)
+@pytest.mark.parametrize("call_format", ["xml", "hermes", "react"])
+def test_what_is_no_schema_names_no_type(parameters, call_format: str):
+    schema = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+    assert cast_by_schema(("f", {"x": "Oslo", "y": 3.0}), [schema], call_format) == ("f", {"x": "Oslo", "y": 3.0})

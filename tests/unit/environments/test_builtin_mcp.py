@@ -19,7 +19,7 @@ from mcp import Client
 from paceline.base_directory import held_base
 from paceline.environments import EnvironmentSpec, Observation
 from paceline.environments.builtin import mcp as ours
-from paceline.environments.builtin.mcp import McpTools, by_command, check_command, listed_tools, words_of
+from paceline.environments.builtin.mcp import McpTools, by_command, check_command, listed_tool, listed_tools, words_of
 from paceline.environments.hosting import Hosts
 from paceline.environments.tools import ToolEnvironment
 from paceline.errors import ConfigError, EnvironmentFailure
@@ -241,3 +241,21 @@ def test_a_program_with_a_slash_is_looked_for_where_the_server_is_started(tmp_pa
         assert words_of("./server --quick", address="mcp:./server --quick") == ["./server", "--quick"]
     with held_base(tmp_path), pytest.raises(ConfigError, match=r"there is no program '\./server'"):
         words_of("./server", address="mcp:./server")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "arguments", "required"),
+    [
+        ({"required": None}, None, ()),
+        ({"required": 5}, None, ()),
+        ({"required": "step"}, None, ()),
+        ({"required": ["a", {}], "properties": {"a": {}}, "additionalProperties": False}, ("a",), ("a",)),
+        ({"properties": None, "additionalProperties": False}, (), ()),
+        ({"properties": 5, "additionalProperties": False}, (), ()),
+        (None, None, ()),
+    ],
+)
+def test_what_is_no_schema_of_a_tool_is_left_to_its_server(parameters, arguments, required):
+    tool = listed_tool({"name": "f", "parameters": parameters}, print)
+
+    assert (tool.arguments, tool.required) == (arguments, required)

@@ -239,7 +239,7 @@ def test_a_body_is_read_within_a_limit():
     def program(client):
         statuses.append(client.ask("/chat/completions", b" " * (MOST_BODY + 1))[0])
         statuses.append(client.ask("/chat/completions", HELLO, {"Content-Length": "many"})[0])
-        statuses.append(client.ask("/chat/completions", HELLO, {"Content-Length": "9" * 5000})[0])
+        statuses.append(client.ask("/chat/completions", HELLO, {"Content-Length": "9" * 20})[0])
         statuses.append(client.ask("/chat/completions", {"messages": [user("x" * (MOST_BODY // 2))]})[0])
 
     statuses = list[int]()

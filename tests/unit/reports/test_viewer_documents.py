@@ -3,9 +3,11 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from http.client import HTTPConnection
 from urllib.request import urlopen
@@ -17,7 +19,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from paceline.errors import CheckpointError, ConfigError, TrainingError
 from paceline.reports.viewer.documents import Documents
-from paceline.reports.viewer.serving import ASSETS, SCRIPTS, PageServer, answer, asset, export, page
+from paceline.reports.viewer.serving import ASSETS, SCRIPTS, PageServer, answer, answer_to_stranger, asset, export, page
 from tests.unit.reports.viewed_runs import HOSTILE, hostile_run, loaded, paid, rollout, write_run
 
 SECRET = "Secret-of-this-test"
@@ -34,7 +36,7 @@ def documents(run):
 
 
 def asked(documents, path, host="127.0.0.1:8000"):
-    return answer(documents, path, host, secret=SECRET, port=8000)
+    return answer_to_stranger(path, host, secret=SECRET, port=8000) or answer(documents, path)
 
 
 def test_every_document_that_is_named_is_there_and_is_json(documents):
@@ -159,6 +161,35 @@ def test_the_server_listens_on_the_loopback_address_and_sends_its_policy(documen
             PageServer(documents, server.server_port)
         server.shutdown()
         thread.join(10)
+
+
+class SlowDocuments:
+    """Documents that take until they are told to be there."""
+
+    def __init__(self):
+        self.asked, self.are_there = threading.Event(), threading.Event()
+
+    def encoded(self, name):
+        self.asked.set()
+        self.are_there.wait(30)
+        return b"{}"
+
+
+def test_strangers_do_not_close_the_connection_of_whoever_has_the_secret():
+    documents = SlowDocuments()
+    with PageServer(documents, 0) as server, ThreadPoolExecutor(1) as pool:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        server.most_connections = 4
+        own = pool.submit(lambda: urlopen(f"{server.url}data/index.json", timeout=30).read())
+        assert documents.asked.wait(30)
+        strangers = [socket.create_connection(("127.0.0.1", server.server_port), 10) for _ in range(10)]
+        strangers[-1].sendall(b"GET /guess/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 421 " in strangers[-1].recv(100)  # by now all of them have been accepted
+        documents.are_there.set()
+        assert own.result() == b"{}"
+        server.shutdown()
+        for one in strangers:
+            one.close()
 
 
 def test_every_script_of_the_page_is_loaded_and_none_is_inline():

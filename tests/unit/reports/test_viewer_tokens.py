@@ -86,3 +86,8 @@ def test_a_damaged_tokenizer_is_named(tmp_path):
     (tmp_path / "final" / "tokenizer.json").write_text('{"version": 1}')
     with pytest.raises(ModelError, match=r"tokenizer\.json cannot be read"):
         load_pieces(tmp_path, None)
+
+
+@pytest.mark.parametrize("token", [10**400, -1, 1 << 32, "x", None, 1.5, True, [1]])
+def test_what_is_no_token_is_shown_as_text_alone(pieces, token):
+    assert tokens_of([rollout(1, 0, "a", token_ids=[97, token])], pieces, [])["rows"] == [None]

@@ -131,6 +131,8 @@ HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
         HEAD + "Content-Length: +2\r\n\r\n{}",
         HEAD + "Content-Length: 2, 2\r\n\r\n{}",
         HEAD + "Content-Length: -1\r\n\r\n",
+        HEAD + "Content-Length: " + "0" * 20 + "2\r\n\r\n{}",
+        HEAD + "Content-Length: " + "9" * 5000 + "\r\n\r\n{}",
         HEAD + "Content-Length : 2\r\n\r\n{}",
         HEAD + "Content-Length\r\n\r\n",
         HEAD + "X: a\r\n b\r\nContent-Length: 2\r\n\r\n{}",

@@ -125,6 +125,63 @@ def test_tools_beyond_the_prompts_room_are_refused_unseen(given, sentence):
     assert said["error"]["message"].startswith(sentence)
 
 
+LONG = "ab " * 300_000
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"content": "", "reasoning_content": LONG},
+        {"content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {"x": [LONG]}}}]},
+        {"content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {LONG: 1}}}]},
+        {"content": "", "tool_calls": [{"type": "function", "function": {"name": LONG, "arguments": {}}}]},
+    ],
+)
+def test_a_turn_beyond_the_prompts_room_is_refused_unseen_whatever_is_long_in_it(turn):
+    given = {"messages": [user("x"), {"role": "assistant", **turn}, user("x")]}
+    with server(ScriptedEngine("x"), length=256) as one:
+        one.model.prompts._rendering.acquire()  # nothing is rendered
+        status, said = client_of(one).ask("/chat/completions", given)
+    assert (status, said["error"].get("code")) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/chat/completions", {"response_format": "json_object"}),
+        ("/chat/completions", {"response_format": ["json_object"]}),
+        ("/chat/completions", {"response_format": {"type": "json_object"}}),
+        ("/responses", {"text": "json"}),
+        ("/responses", {"text": {"format": "json_object"}}),
+        ("/responses", {"text": {"format": {"type": "json_schema"}}}),
+    ],
+)
+def test_a_form_that_no_answer_keeps_to_is_refused_in_every_spelling(path, fields):
+    prompt = {"input": "x"} if path == "/responses" else {"messages": [user("x")]}
+    with server(ScriptedEngine("x")) as one:
+        assert client_of(one).ask(path, {**prompt, "max_tokens": 3})[0] == 200
+        status, said = client_of(one).ask(path, {**prompt, **fields})
+    assert (status, said["error"]["message"].split()[0] in ("response_format", "text", "format")) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        *({"properties": one} for one in (None, 5, [], "x", {"key": None}, {"key": {"type": [{}]}})),
+        *({"properties": {"key": {name: 5}}} for name in ("type", "anyOf", "oneOf", "enum")),
+    ],
+)
+def test_a_call_of_a_tool_without_a_clean_schema_is_answered(parameters):
+    call = '<tool_call>{"name": "look", "arguments": {"key": "tea"}}</tool_call>'
+    tool = {"type": "function", "function": {"name": "look", "parameters": parameters}}
+    with server(ScriptedEngine(call)) as one:
+        given = {"messages": [user("x")], "tools": [tool], "max_tokens": 150}
+        status, said = client_of(one).ask("/chat/completions", given)
+    assert status == 200, said
+    (made,) = said["choices"][0]["message"]["tool_calls"]
+    assert json.loads(made["function"]["arguments"]) == {"key": "tea"}
+
+
 def test_others_are_answered_while_tools_are_tried():
     with server(ScriptedEngine("x")) as one, ThreadPoolExecutor(1) as pool:
         one.model.prompts._proving.acquire()  # as if the template took long

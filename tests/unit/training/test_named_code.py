@@ -1,11 +1,13 @@
 """No code that a received run directory names runs, under any command and by any option, until a command names it."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 import paceline
+from paceline.base_directory import held_base
 from paceline.cli import chat
 from paceline.cli.main import main
 from paceline.config.building import build_config
@@ -43,6 +45,23 @@ CODE = (
     *(("reward_funcs", ["judge:http://evil.example/v1(model=m, key_env=AWS_SECRET_ACCESS_KEY)"]),),
 )
 """Options of a received run that lead to code, or to somebody's service with this user's keys."""
+FUNCTION_FORMS = ("evil.py:f", "./evil.py:f", "{run}/evil.py:f", "evil:f", "evil.deeper:f", "evil.py:f(x=1)")
+FROM_THE_BASE = (
+    *(("reward_funcs", ["accuracy", one]) for one in FUNCTION_FORMS),
+    *((option, one) for option in ("eval_reward_func", "advantage", "bound") for one in FUNCTION_FORMS),
+    *(
+        ("environment", [before + one.replace(":f", ":g")])
+        for before in ("", "name=", "harness:", "name=harness:")
+        for one in FUNCTION_FORMS[:-1]
+    ),
+    *(("environment", [one]) for one in ("mcp:touch {mark}", "harness:command:touch {mark}", "a=gymnasium:evil:E-v0")),
+    *(("environment", [one]) for one in ("skyrl_gym:evil:e", "verifiers:evil", "openenv:http://evil.example", "a.b:g")),
+    *(("sandbox", one) for one in ("https://evil.example/run", "http://evil.example", "none")),
+    *(("cluster", one) for one in ("evilhost:6379", "ray://evil.example:10001", "10.0.0.1:6379")),
+    *(("reward_funcs", [one]) for one in ("judge:https://evil.example/v1(model=m)", "judge:http://evil/v1(model=m)")),
+    *(("dataset", ["verifiers:evil"]), ("eval_dataset", ["x=verifiers:evil"])),
+)
+"""Forms in which a received run that names another base directory may name code or a service."""
 COMMANDS = {
     "train --resume {run}": [*READERS],
     "train --resume {run} --config {config}": ["environment", "trust_remote_code"],
@@ -117,6 +136,66 @@ def test_a_command_that_needs_no_code_of_a_run_leaves_it_alone(received, command
         assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_form_of_code_runs_from_where_a_received_run_says_that_it_was_started(
+    received, command: str, tmp_path: Path, monkeypatch, capsys
+):
+    """The module that the first word of such a text could name is not installed here."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for option, value in FROM_THE_BASE:
+        if option not in COMMANDS[command]:
+            continue
+        run, mark = received(option, value)
+        (run / "identity.json").write_text(json.dumps({"base": {"relative": ".", "absolute": str(run)}}))
+        status = main(command.format(run=run, config=run / "config.yaml").split())
+        said = capsys.readouterr().err
+
+        assert not mark.exists(), (option, value)
+        assert status == 2, (option, value)
+        assert "a run directory may be another's" in said, (option, value, said)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("advantage", "mine.py:f(/evil.py:f"),  # loaded as the file `mine.py:f(/evil.py`
+        ("reward_funcs", "judge:http://evil.example/mine.py:f"),
+        ("sandbox", "http://evil.example/mine.py:f"),
+    ],
+)
+def test_a_text_is_not_taken_for_code_that_this_user_has_run(received, tmp_path: Path, option: str, text: str):
+    mine = tmp_path / "mine.py"
+    mine.write_text("def f(): return 1\n")
+    allow_named_code(build_config({"model": "m", "dataset": "d", "advantage": f"{mine}:f"}), None, {})
+    run, _ = received(option, text)
+    for link in ("mine.py", text.rpartition(":")[0]):  # files of the run that lead to the user's own
+        if not (run / link).exists() and link != "mine.py:f(/evil.py":
+            (run / link).parent.mkdir(parents=True, exist_ok=True)
+            (run / link).symlink_to(mine)
+    value = (text,) if option == "reward_funcs" else text
+
+    with pytest.raises(ConfigError, match="a run directory may be another's"):
+        allow_named_code(build_config({"model": "m", "dataset": "d", option: value}), run / "config.yaml", {})
+
+
+def test_a_module_of_the_received_directory_is_not_the_one_that_was_run(received, tmp_path: Path, monkeypatch):
+    """The received run names the user's own directory as its base, and is looked at from within."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    run, _ = received("environment", ["gymnasium:evil:Env-v0"])
+    for name in ("gymnasium:evil:Env-v0", "evil:g"):
+        config = build_config({"model": "m", "dataset": "d", "environment": [name]})
+        (mine / "evil.py").write_text("g = 1\n")
+        monkeypatch.chdir(mine)
+        with held_base(mine):
+            allow_named_code(config, None, {})
+            allow_named_code(config, run / "config.yaml", {})
+            monkeypatch.chdir(run)
+            with pytest.raises(ConfigError, match="a run directory may be another's"):
+                allow_named_code(config, run / "config.yaml", {})
+
+
 @pytest.mark.parametrize(("option", "value"), CODE)
 def test_resuming_a_received_run_is_refused_with_the_words_that_allow_it(received, option: str, value: object):
     run, _ = received(option, value)
@@ -127,7 +206,10 @@ def test_resuming_a_received_run_is_refused_with_the_words_that_allow_it(receive
     assert f"--{option.replace('_', '-')}" in str(refused.value)
 
 
-@pytest.mark.parametrize(("option", "value"), [one for one in CODE if one[0] in ("environment", "trust_remote_code")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [one for one in (*CODE, *FROM_THE_BASE) if one[0] in ("environment", "sandbox", "trust_remote_code")],
+)
 def test_chat_opens_no_tools_of_a_received_run(received, option: str, value: object):
     run, mark = received(option, value)
 

@@ -39,14 +39,15 @@ def cast_by_schema(call: ParsedCall, schemas: Sequence[_Schema], call_format: Ca
 
     Anything else stays as it is: the text `"3"` is no integer where a format has types, and the reward `tool_call` says
     so too. Schemas are those of chat templates, `{"type": "function", "function": {"name": ..., "parameters": ...}}`;
-    `type`, `anyOf`, `oneOf` and `nullable` of each property are looked at.
+    `type`, `anyOf`, `oneOf` and `nullable` of each property are looked at. A part that JSON schemas do not have in
+    this form says nothing: schemas are those of servers and requests.
 
     >>> square = {"name": "square", "parameters": {"properties": {"x": {"type": "integer"}}}}
     >>> [cast_by_schema(("square", {"x": "3"}), [square], call_format) for call_format in ("xml", "hermes")]
     [('square', {'x': 3}), ('square', {'x': '3'})]
     """
     name, arguments = call
-    properties = _parameters(schemas).get(name, {}).get("properties", {})
+    properties = properties_of(_parameters(schemas).get(name))
     is_text = call_format in UNTYPED
     if call_format == "react" and arguments.keys() == {TEXT_ARGUMENT} and len(properties) == 1:
         arguments, is_text = dict.fromkeys(properties, arguments[TEXT_ARGUMENT]), True
@@ -78,23 +79,31 @@ def untyped(text: str) -> Any:
         return text
 
 
-def _parameters(schemas: Sequence[_Schema]) -> Mapping[str, _Schema]:
+def properties_of(schema: object) -> _Schema:
+    """Return the properties of an object's schema; empty where it is no such schema."""
+    found = schema.get("properties") if isinstance(schema, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _parameters(schemas: Sequence[_Schema]) -> Mapping[str, object]:
     functions = [schema.get("function", schema) for schema in schemas]
-    return {function["name"]: function.get("parameters") or {} for function in functions}
+    return {function["name"]: function.get("parameters") for function in functions}
 
 
-def _types(schema: _Schema | bool) -> tuple[str, ...]:
+def _types(schema: object) -> tuple[str, ...]:
     """Types that a schema allows; empty: it names none that is known here."""
-    if isinstance(schema, bool):
+    if not isinstance(schema, Mapping):
         return ()
     choices = schema.get("anyOf") or schema.get("oneOf")
     if choices:
+        if not isinstance(choices, list | tuple):
+            return ()
         inner = [_types(choice) for choice in choices]
         types = tuple(dict.fromkeys(one for each in inner for one in each)) if all(inner) else ()
     else:
-        given = schema.get("type", ())
-        types = (given,) if isinstance(given, str) else tuple(given)
-    if not types or any(one not in _IS_OF_TYPE for one in types):
+        given = schema.get("type")
+        types = tuple(given) if isinstance(given, list | tuple) else (given,)
+    if not types or not all(isinstance(one, str) and one in _IS_OF_TYPE for one in types):
         return ()
     return (*types, "null") if schema.get("nullable") and "null" not in types else types
 

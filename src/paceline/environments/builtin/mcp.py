@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from paceline.base_directory import base_directory
 from paceline.config.packages import install_command
+from paceline.data.extraction.call_arguments import properties_of
 from paceline.environments.tools import CallError, Tool
 from paceline.errors import ConfigError, EnvironmentFailure, first_line
 
@@ -171,15 +172,18 @@ def listed_schema(name: str, description: str, parameters: Mapping[str, Any]) ->
 def listed_tool(function: Mapping[str, Any], call: Callable[..., Any]) -> Tool:
     """Make a tool of what a server says of it.
 
-    The server checks types, and whether it takes arguments of other names, unless it says that.
+    The server checks types, and whether it takes arguments of other names, unless it says that; and which it needs,
+    where it does not say so as JSON schemas do.
     """
     parameters = function["parameters"]
-    is_closed = parameters.get("additionalProperties") is False
+    is_schema = isinstance(parameters, Mapping)
+    is_closed = is_schema and parameters.get("additionalProperties") is False
+    required = parameters.get("required") if is_schema else None
     return Tool(
         name=function["name"],
         call=call,
-        arguments=tuple(parameters.get("properties", ())) if is_closed else None,
-        required=tuple(parameters.get("required", ())),
+        arguments=tuple(properties_of(parameters)) if is_closed else None,
+        required=tuple(one for one in required if isinstance(one, str)) if isinstance(required, list | tuple) else (),
     )
 
 

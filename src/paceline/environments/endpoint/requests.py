@@ -318,10 +318,9 @@ def _refuse_what_cannot_be(body: Mapping[str, Any]) -> None:
     for name, said in REFUSED.items():
         if body.get(name):
             raise Refusal(f"{name} is not taken: {said}", name)
-    text = body.get("text")
-    forms = [body.get("response_format"), text.get("format") if isinstance(text, Mapping) else None]
-    for form in forms:
-        if isinstance(form, Mapping) and form.get("type") not in (None, "text"):
+    text = _of_type(body, "text", dict, "an object") or {}
+    for form in (_of_type(body, "response_format", dict, "an object"), _of_type(text, "format", dict, "an object")):
+        if form is not None and form.get("type") not in (None, "text"):
             said = f"response_format must be text, got {_shown(form.get('type'))}: {KEPT}"
             raise Refusal(f"{said}; ask for JSON in a message and parse it", "response_format")
 

@@ -38,8 +38,6 @@ PATHS: dict[str, Interface] = {"/v1/chat/completions": "chat", "/v1/completions"
 MODELS = "/v1/models"
 MOST_BODY = 1 << 20
 """Bytes of a request, at most: what an environment may say in one answer."""
-LONGEST_LENGTH = 20
-"""Digits of a length that are read, as `int` refuses thousands."""
 MOST_DRAINED = 1 << 26
 """Bytes of a longer one that are read, so that its client sees the refusal."""
 LOOK_SECONDS = 0.5  # Seconds after which whoever waits for news looks whether the client is still there
@@ -243,8 +241,7 @@ class _Requests(StrictRequests):
 
     def _body(self) -> bytes | None:
         """Read the body; None: it is too long."""
-        length = self.headers.get("Content-Length", "0")
-        size = int(length[:LONGEST_LENGTH])
+        size = int(self.headers.get("Content-Length", "0"))
         if size <= MOST_BODY:
             body = self.rfile.read(size)
             if len(body) < size:

@@ -1,9 +1,9 @@
 """A run directory as the report sees it: files only, at any moment of the run, damaged lines counted."""
 
 import json
-import math
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -13,6 +13,7 @@ import yaml
 from paceline.checkpoints.endings import Ending, read_ending
 from paceline.checkpoints.existing_runs import is_being_written, is_run, last_writer, refuse_links
 from paceline.checkpoints.run_directory import file_of_set
+from paceline.checkpoints.run_files import finite_int
 from paceline.errors import CheckpointError
 from paceline.metrics.definitions import Record
 
@@ -90,9 +91,9 @@ def read_run(path: Path) -> RunRecord:
         raise CheckpointError(
             f"{path} is not a run directory (no config.yaml of a run, no metrics.jsonl); give the directory of a run"
         )
-    metrics, bad_metrics = read_lines(path / "metrics.jsonl", required=("step",))
-    evals, bad_evals = read_lines(path / "evals.jsonl", required=("set", "step"))
-    summaries, _ = read_lines(path / "summary.json")
+    metrics, bad_metrics = read_lines(path / "metrics.jsonl", required=("step",), parse_int=finite_int)
+    evals, bad_evals = read_lines(path / "evals.jsonl", required=("set", "step"), parse_int=finite_int)
+    summaries, _ = read_lines(path / "summary.json", parse_int=finite_int)
     config_text = _text(path / "config.yaml")
     try:
         config = yaml.safe_load(config_text)
@@ -119,12 +120,17 @@ def read_run(path: Path) -> RunRecord:
     )
 
 
-def read_lines(file: Path, required: Iterable[str] = ()) -> tuple[tuple[Record, ...], int]:
-    """Records of a JSON lines file, and how many lines are none or lack a `required` key. No file: no record."""
+def read_lines(
+    file: Path, required: Iterable[str] = (), *, parse_int: Callable[[str], int] = int
+) -> tuple[tuple[Record, ...], int]:
+    """Records of a JSON lines file, and how many lines are none or lack a `required` key. No file: no record.
+
+    `parse_int`: as in `read_records`.
+    """
     records, unreadable = list[Record](), 0
     for line in filter(str.strip, _text(file).split("\n")):
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_int=parse_int)
         except (ValueError, RecursionError):
             record = None
         whole = isinstance(record, dict) and all(key in record for key in required)
@@ -142,9 +148,9 @@ def value_at(record: Record, *keys: str) -> float | None:
         if not isinstance(value, dict) or key not in value:
             return None
         value = value[key]
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        return None
-    return float(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # compared, as an integer may be beyond all floats
+    return float(value) if is_number and abs(value) <= sys.float_info.max else None
 
 
 def _text(file: Path) -> str:

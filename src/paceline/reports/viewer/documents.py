@@ -232,7 +232,7 @@ def tokens_of(records: Sequence[Record], pieces: Pieces, values: Sequence[Record
     rows: list[dict[str, object] | None] = []
     for at, record in enumerate(records):
         token_ids = record.get("token_ids")
-        if not isinstance(token_ids, list):
+        if not isinstance(token_ids, list) or not all(type(one) is int and 0 <= one < 1 << 32 for one in token_ids):
             rows.append(None)
             continue
         texts = pieces.split(token_ids)

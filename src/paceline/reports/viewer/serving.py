@@ -107,13 +107,19 @@ class Answer:
     body: bytes = b""
 
 
-def answer(documents: Documents, path: str, host: str | None, *, secret: str, port: int) -> Answer:
-    """The answer to a GET of `path` under the header Host. No part of a path ever names a file."""
+def answer_to_stranger(path: str, host: str | None, *, secret: str, port: int) -> Answer | None:
+    """The answer to a GET of `path` under the header Host, where it does not show the secret; None: it does."""
     if host not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
         return _refusal(HTTPStatus.MISDIRECTED_REQUEST, "this server answers under its own address only")
-    start, slash, rest = path.removeprefix("/").partition("?")[0].partition("/")
+    start, slash, _ = path.removeprefix("/").partition("?")[0].partition("/")
     if not hmac.compare_digest(start.encode("utf-8", "replace"), secret.encode()) or not slash:
         return _refusal(HTTPStatus.NOT_FOUND, "take the whole address that `paceline rollouts` printed")
+    return None
+
+
+def answer(documents: Documents, path: str) -> Answer:
+    """The answer to a GET of a `path` that shows the secret. No part of it ever names a file."""
+    rest = path.removeprefix("/").partition("?")[0].partition("/")[2]
     if rest == "":
         return Answer(status=HTTPStatus.OK, content_type="text/html; charset=utf-8", body=page("server"))
     folder, _, name = rest.partition("/")
@@ -155,14 +161,12 @@ class _Requests(StrictRequests):
     protocol_version = "HTTP/1.0"  # a connection for each request
 
     def do_GET(self) -> None:
-        self.at.deadline = None
-        found = answer(
-            self.server.documents,
-            self.path,
-            self.headers.get("Host"),
-            secret=self.server.secret,
-            port=self.server.server_port,
+        refused = answer_to_stranger(
+            self.path, self.headers.get("Host"), secret=self.server.secret, port=self.server.server_port
         )
+        self.at.is_known = refused is None
+        self.at.give(None)
+        found = answer(self.server.documents, self.path) if refused is None else refused
         self.send_response(found.status)
         for name, value in {**HEADERS, "Content-Type": found.content_type}.items():
             self.send_header(name, value)

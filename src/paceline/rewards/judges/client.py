@@ -272,7 +272,7 @@ class JudgeClient:
             if received is None:
                 raise JudgeFailure("malformed", f"an answer of more than {LARGEST_ANSWER} bytes")
             # Whatever a service sends back of the key ends here.
-            answer, read, written = _said(self._redacted(received.decode("utf-8", "replace")), self.settings)
+            answer, read, written = _said(self._redacted(received.decode("utf-8", "replace")), self.settings, most)
             spent = read + written if read or written else most
             answer = self._redacted(answer) if isinstance(answer, str) else answer
             self.spending.add(answered=1, latency_sum=time.perf_counter() - started)
@@ -357,8 +357,11 @@ def retry_after(header: str, now: float) -> float:
         return 0.0
 
 
-def _said(received: str, settings: JudgeSettings) -> tuple[str | JudgeFailure, int, int]:
-    """What the model said in an answer of the interface, or why that is no verdict; tokens read and written."""
+def _said(received: str, settings: JudgeSettings, most: int) -> tuple[str | JudgeFailure, int, int]:
+    """What the model said in an answer of the interface, or why that is no verdict; tokens read and written.
+
+    Numbers that a call of `most` tokens cannot have had are not believed, and both are 0.
+    """
     try:
         answer = json.loads(received)
         choice = answer["choices"][0]
@@ -368,9 +371,11 @@ def _said(received: str, settings: JudgeSettings) -> tuple[str | JudgeFailure, i
             choice.get("finish_reason"),
         )
         usage = answer.get("usage") or {}
-        read, written = (max(0, int(usage.get(f"{name}_tokens") or 0)) for name in ("prompt", "completion"))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        read, written = (usage.get(f"{name}_tokens") for name in ("prompt", "completion"))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return JudgeFailure("malformed", f"no answer of the chat interface: {short(received)}"), 0, 0
+    if not (type(read) is type(written) is int and min(read, written) >= 0 and read + written <= most):
+        read = written = 0
     said: str | JudgeFailure
     if refusal or reason == "content_filter":
         said = JudgeFailure("refused", f"the judge refused: {short(str(refusal or reason))}")

@@ -5,16 +5,17 @@ the same content. What a command names is noted in a file of the user's own, whi
 """
 
 import os
+import re
 import shlex
+import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 
-from paceline.base_directory import base_directory, local_path
+from paceline.base_directory import base_directory, import_path, local_path
 from paceline.checkpoints.existing_runs import is_run
 from paceline.config.environments import NAMED_ENVIRONMENT
 from paceline.config.reading import (
@@ -37,6 +38,9 @@ HARMLESS_ENVIRONMENTS = ("calculator", "python", "search", "guess", "nim", "reas
 """Environments that run no code but the package's; every other one does."""
 RUN_BY_NAME = ("mcp", "harness", "verifiers", "gymnasium", "textarena", "skyrl_gym", "openenv", "python")
 """First words of addresses of commands and of packages."""
+FUNCTIONS = ("reward_funcs", "eval_reward_func", "filter_func", "advantage", "bound", "environment")
+"""Options that take functions or classes of one's own, besides other texts."""
+_MODULE_END = re.compile(r"[:/(]")
 NAMES_NO_CODE = frozenset(
     {
         *(
@@ -171,7 +175,7 @@ def allow_named_code(
                 f"{file} asks to run the Python code that comes with --model {config.model.model}, and a run directory "
                 "may be another's; read that code, and say --trust-remote-code with this command too"
             )
-        if (place, content) in known or _is_gone(one):
+        if (place, content) in known:
             continue
         if one.option in override and place in {place for place, _ in known}:
             own.append(one)
@@ -181,6 +185,13 @@ def allow_named_code(
                 f"{file} names code that has changed since you ran it, so that it would compute something else: "
                 f"{one.option} {one.text}; a run directory may be another's, so read that code, and say {one.flag} "
                 f"with this command too, or with --resume --override {one.option}"
+            )
+        function = _own_function(one)
+        if function is not None and _file_of(function[0]) is None:
+            raise ConfigError(
+                f"{file} names code that is not found: {one.option} {one.text}; install its package or check "
+                f"PYTHONPATH; a run directory may be another's, so if you know that code, say {one.flag} with this "
+                "command too"
             )
         raise ConfigError(
             f"{file} names code that you have not run from there, or that has changed since: {one.option} {one.text}; "
@@ -238,32 +249,55 @@ def _note(identities: Collection[tuple[str, str]], known: Collection[tuple[str, 
 
 def _identity(code: NamedCode, run: Path) -> tuple[str, str]:
     """Return hashes of where code lies, with its name, and of what it is; nothing is imported or run."""
-    target = _address(code.text) if code.option == "environment" else code.text
-    base, _, behind = target.partition(":")
-    if base == "harness" and not behind.startswith("command:"):
-        target = behind
-    elif code.option in ("environment", "dataset", "eval_dataset") and base in RUN_BY_NAME:
-        # what it does depends on the directory where it starts, and on the files among its words
-        words = [local_path(word.strip("'\"")) for word in behind.split()]
-        contents = " ".join(_content(word) for word in words if word.is_file())
+    function = _own_function(code)
+    if function is not None:
+        file = _file_of(function[0])
+        if file is not None:
+            return _hash(f"{file.resolve()}:{function[1]}"), _content(file)
+        return _hash(f"{run.resolve()} {code.option} {code.text}"), _hash("")
+    base, _, behind = _address(code.text).partition(":")
+    if code.option in ("environment", "dataset", "eval_dataset") and base in RUN_BY_NAME:
+        # what it does depends on the directory where it starts, and on the files and modules among its words
+        words = [word.strip("'\"") for word in behind.split()]
+        modules = [_MODULE_END.split(word)[0].replace("-", "_") for word in words]
+        files = [local_path(word) for word in words] + [_module_file(module) for module in modules]
+        contents = " ".join(_content(file) for file in files if file is not None and file.is_file())
         return _hash(f"{base_directory()} {code.text}"), _hash(contents)
-    where, _, function = base_name(target).rpartition(":")
-    file = local_path(where) if where.endswith(".py") else _module_file(where)
-    if file is not None and file.is_file():
-        return _hash(f"{file.resolve()}:{function}"), _content(file)
     return _hash(f"{run.resolve()} {code.option} {code.text}"), _hash("")
 
 
-def _is_gone(code: NamedCode) -> bool:
-    """Return True for a function or class of a module that is not installed: its import fails, and says so."""
-    target = _address(code.text) if code.option == "environment" else code.text
-    top = base_name(target).rpartition(":")[0].partition(".")[0]
-    return top.isidentifier() and top not in RUN_BY_NAME and find_spec(top) is None
+def _own_function(code: NamedCode) -> tuple[str, str] | None:
+    """Return the file or module of a function or class and its name in it, split as `own_function` does; None: the
+    text is of another kind, such as an address."""
+    target = code.text
+    if code.option not in FUNCTIONS or target.startswith((JUDGE, MODEL)):
+        return None
+    if code.option == "environment":
+        target = _address(target)
+        base, _, behind = target.partition(":")
+        if base == "harness" and not behind.startswith("command:"):
+            target = behind
+        elif base in RUN_BY_NAME:
+            return None
+    where, _, name = target.rpartition(":")
+    return where, name
+
+
+def _file_of(where: str) -> Path | None:
+    """Return the file that a function is loaded from; None: there is none."""
+    file = local_path(where) if where.endswith(".py") else _module_file(where)
+    return file if file is not None and file.is_file() else None
 
 
 def _module_file(name: str) -> Path | None:
-    """Return the file that a module of this name would be imported from, without an import; None: it has none."""
-    places: list[str] | None = None
+    """Return the file that a module of this name would be imported from, without an import; None: it has none, or
+    another in the processes of this one, whose relative entries of `sys.path` begin at the base directory."""
+    found = {_found_on(path, name) for path in (sys.path, import_path(sys.path))}
+    return found.pop() if len(found) == 1 else None
+
+
+def _found_on(path: list[str], name: str) -> Path | None:
+    places: list[str] | None = path
     file = None
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
@@ -272,7 +306,7 @@ def _module_file(name: str) -> Path | None:
             return None
         places = None if spec.submodule_search_locations is None else [*spec.submodule_search_locations]
         file = spec.origin if spec.has_location else None
-    return None if file is None else Path(file)
+    return None if file is None else Path(file).resolve()
 
 
 def _content(file: Path) -> str:
