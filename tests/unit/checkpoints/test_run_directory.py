@@ -88,7 +88,8 @@ def test_a_torn_last_line_is_ignored_by_readers_and_cut_off_and_counted_on_resum
 
 @pytest.mark.parametrize("line", [b"{", b"[1]", b"\xff", b""])
 def test_a_bad_line_elsewhere_names_file_and_line(run, line):
-    (run.path / "evals.jsonl").write_bytes(b'{"set": "a", "step": 0}\n' + line + b'\n{"set": "a", "step": 1}\n')
+    whole = b'{"step": 0, "set": "s"}\n'
+    (run.path / "evals.jsonl").write_bytes(whole + line + b"\n" + whole)
     with pytest.raises(CheckpointError, match=r"evals\.jsonl, line 2, is not a JSON object"):
         run.evals()
 
