@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.errors import PacelineError
+from paceline.runtime.event_loop import BlockedLoop
 from paceline.runtime.secrets import hidden
 
 Method = Literal["begin", "answer", "close"]
@@ -213,10 +214,10 @@ async def attempt_async(awaitable: Awaitable[Any], check: Callable[[Any], Any]) 
         return check(await awaitable), None
     except (WrongResult, HostFailure, PacelineError) as error:
         return None, hidden(str(error))
-    except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
+    except BlockedLoop:
+        return None, "it blocked the event loop that async code shares"
+    except (Exception, SystemExit, KeyboardInterrupt, CancelledError) as error:  # noqa: BLE001 - the border; no key
         return None, described(error)
-    except Overtime:
-        return None, "it blocked the event loop that all async environments share"
 
 
 def dismiss(value: object) -> None:
