@@ -1,6 +1,5 @@
 """What the methods of an environment may return, and what is said of what they raise."""
 
-import copy
 import dataclasses
 import inspect
 import json
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.errors import PacelineError
 from paceline.runtime.event_loop import BlockedLoop
+from paceline.runtime.own_code import copied
 from paceline.runtime.secrets import hidden
 
 Method = Literal["begin", "answer", "close"]
@@ -251,10 +251,7 @@ def _copied(value: Any) -> Any:
         return {name: one if type(one) in _NEVER_CHANGED else _copied(one) for name, one in value.items()}
     if kind is list or kind is tuple:
         return kind(map(_copied, value))
-    try:
-        return copy.deepcopy(value)
-    except TypeError:  # a lock, a client: a program's own object, of which there is no second one
-        return value
+    return copied(value)
 
 
 async def awaited(value: Any) -> Any:

@@ -6,7 +6,6 @@ and what it returns in the end is no result: a row that was cut short so has a m
 """
 
 import asyncio
-import copy
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
@@ -19,6 +18,7 @@ from paceline.rewards.selecting import is_for
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.event_loop import BlockedLoop, own_loop, wait_here
 from paceline.runtime.interrupts import interrupted_after
+from paceline.runtime.own_code import copied
 from paceline.types import Completion, Task
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion
@@ -88,10 +88,7 @@ def _own(value: object) -> object:
         return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_own(item) for item in value]
     if isinstance(value, dict) and kind is dict:
         return {key: _own(item) for key, item in value.items()}
-    try:
-        return copy.deepcopy(value)
-    except TypeError:  # a lock, a client: a program's own object, of which there is no second one
-        return value
+    return copied(value)
 
 
 def accepted(name: str, function: RewardFunction, arguments: Arguments) -> Arguments:
