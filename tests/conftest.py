@@ -44,8 +44,12 @@ def no_base_is_held() -> Iterator[None]:
 
 @pytest.fixture
 def heeded_signals() -> Iterator[None]:
-    """Signals to stop as a terminal's programs have them: whoever starts the tests behind a shell may ignore some."""
-    heeded = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    """Signals to stop as a terminal's programs have them: a shell may ignore some, a library handle some."""
+    heeded = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
     previous = {number: signal.signal(number, handler) for number, handler in heeded.items()}
     yield
     for number, handler in previous.items():

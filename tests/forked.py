@@ -49,8 +49,9 @@ def torchrun(*words: object, count: int = 2) -> subprocess.CompletedProcess[str]
 
 
 def heed_signals() -> None:
-    """Take the signals to stop as a terminal's programs do: under nohup one is ignored, behind a shell the other."""
+    """Take the signals to stop as a terminal's programs do: nohup, a shell or a rank that ended has some ignored."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -89,6 +90,7 @@ def _agent(count: int, words: list[str]) -> None:
 
 
 def _rank(streams: tuple[str, str], words: list[str]) -> None:
+    heed_signals()
     _speak_to(streams)
     try:
         _interpret(words)

@@ -20,6 +20,8 @@ FSDP: Mapping[str, Mapping[str, object]] = {
     "shard_grad_op": {"zero_stage": 2},
     "no_shard": {"zero_stage": 0},
 }
+DEEPSPEED_FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+"""Variable of a launcher that names a file, or says None."""
 STRATEGIES = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2")
 """Strategies of FSDP 1 in the order of their numbers, from 1."""
 HOW_FAST: Mapping[str, str] = {
@@ -242,7 +244,7 @@ def of_launcher(
 def _of_deepspeed_variables(
     environment: Mapping[str, str], read: Callable[[str], object], agreement: Agreement
 ) -> dict[str, object]:
-    path, prefix = environment.get("ACCELERATE_DEEPSPEED_CONFIG_FILE", "None"), "ACCELERATE_DEEPSPEED_"
+    path, prefix = environment.get(DEEPSPEED_FILE, "None"), "ACCELERATE_DEEPSPEED_"
     if path != "None":
         return of_deepspeed(path, read(path), agreement)
     for name in ("GRADIENT_ACCUMULATION_STEPS", "GRADIENT_CLIPPING"):

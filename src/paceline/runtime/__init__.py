@@ -2,6 +2,7 @@
 
 activity.py           what the process does, for the watchdog, the display and the trace
 interrupts.py         interrupts a thread: by one that watches it, and by signals to stop the run
+event_loop.py         the event loop of the user's own async code
 watchdog.py           ends a process that has shown no sign of life for too long, with the stack of every thread
 background_writes.py  writes files in a thread while the run continues
 streams.py            text for output streams that cannot encode all characters

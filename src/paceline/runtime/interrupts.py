@@ -28,6 +28,17 @@ _former = dict[int, list[Any]]()
 """By signal, the handlers that `take_signal` has replaced, the program's own first."""
 
 
+def may_take(number: int) -> bool:
+    """True if a signal has its default handler, one of ours, or one of a library that a run starts.
+
+    What a program handles itself stays the program's: it may stop the run in its own way, from a callback.
+    """
+    handler = signal.getsignal(number)
+    if handler in (signal.SIG_DFL, signal.default_int_handler):
+        return True
+    return callable(handler) and (getattr(handler, "__module__", None) or "").partition(".")[0] in ("paceline", "ray")
+
+
 def take_signal(number: int, handler: Callable[[int, FrameType | None], None]) -> None:
     """Handle a signal until `give_signal_back`; a forked child has the program's own handler again."""
     _former.setdefault(number, []).append(signal.signal(number, handler))
@@ -155,7 +166,7 @@ class StopRequest:
     """Context manager that remembers a first signal to stop (SIGINT, SIGTERM, SIGHUP), for a loop to read between two
     steps. A second one interrupts at once, and so does the end of the grace period.
 
-    A signal that `nohup` ignores stays ignored.
+    A signal that `nohup` ignores stays ignored, and one that the program handles itself stays the program's.
     """
 
     def __init__(self, grace: float = 0.0, tell: Callable[[str], None] | None = None) -> None:
@@ -170,9 +181,8 @@ class StopRequest:
         self._grace, self._interrupt, self._tell = grace, Interrupt(), tell
 
     def __enter__(self) -> "StopRequest":
-        heeded = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-        self._taken = heeded
-        for number in heeded:
+        self._taken = list(filter(may_take, STOPPING))
+        for number in self._taken:
             take_signal(number, self._note)
         self._interrupt.open()
         return self

@@ -1,5 +1,6 @@
 """Code of the user's own by its name: `module:function` is imported, `file.py:function` is run once per content."""
 
+import copy
 import difflib
 import functools
 import importlib
@@ -20,6 +21,17 @@ from paceline.runtime.secrets import hidden
 
 _LOADING_ERRORS = (Exception, SystemExit)
 """What code of the user's own may raise while it is loaded: anything, libraries have errors of their own."""
+
+
+def copied(value: Any) -> Any:
+    """Copy an object of the user's own to the bottom; one of which there is no second one is given as it is.
+
+    A lock, a queue, a client and a tensor of a graph each have errors of their own for that, as any class may.
+    """
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # noqa: BLE001 - the border: a class says by its own code how it is copied
+        return value
 
 
 def own_function(name: str, *, flag: str, error: type[PacelineError] = RewardError) -> Callable[..., Any]:

@@ -368,6 +368,21 @@ def test_layouts_of_other_tools_are_stages_here(two_ranks, monkeypatch, environm
     assert layout_of(monkeypatch, environment, **fields) == options
 
 
+@pytest.mark.parametrize("by_launcher", [False, True])
+def test_a_relative_file_of_deepspeeds_is_the_one_beside_the_program_wherever_it_goes(
+    two_ranks, monkeypatch, tmp_path, by_launcher
+):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    monkeypatch.chdir(tmp_path)
+    if by_launcher:
+        monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+        monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", "ds.json")
+    args = make() if by_launcher else make(deepspeed="ds.json")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert layout_options(args, os.environ) == {"zero_stage": 2}
+
+
 def test_one_process_has_all_slices(monkeypatch):
     assert layout_of(monkeypatch, ACCELERATE_3, fsdp="") == {}
     assert config_of(fsdp="full_shard").parallel.zero_stage == 0
@@ -394,7 +409,7 @@ def test_one_process_has_all_slices(monkeypatch):
             "weights has no counter",
         ),
         ({}, {"deepspeed": {"zero_optimization": {"stage": 2, "cpu_offload": True}}}, "cpu_offload has no counterpart"),
-        ({}, {"deepspeed": "no-such.json"}, "deepspeed must be a JSON file's path, got 'no-such.json'"),
+        ({}, {"deepspeed": "/no-such.json"}, "deepspeed must be a JSON file's path, got '/no-such.json'"),
         ({}, {"ddp_backend": "mpi"}, "ddp_backend must be one of nccl, gloo"),
         ({}, {"accelerator_config": {"split_batches": True}}, "split_batches must be False"),
         ({"ACCELERATE_USE_MEGATRON_LM": "true"}, {}, "ACCELERATE_USE_MEGATRON_LM must be off"),

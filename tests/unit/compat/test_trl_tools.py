@@ -488,6 +488,50 @@ def test_conversations_go_on_side_by_side_where_everything_is_async(trained):
     assert [turns[1]["content"] for turns in reward.given["completions"]] == ["met"] * 3
 
 
+@pytest.mark.parametrize("others", [[], [multiply]], ids=["episodes side by side", "one after another"])
+def test_tools_and_rewards_share_a_client_and_background_tasks_go_on_between_steps(trained, others):
+    kept, tasks, went_on = list[Any](), list[Any](), threading.Event()
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(line)
+
+    async def asked(text: str) -> str:
+        if not kept:
+            server = await asyncio.start_server(echo, "127.0.0.1", 0)
+            kept.extend(await asyncio.open_connection(*server.sockets[0].getsockname()))
+            kept.append(asyncio.Lock())
+        reader, writer, lock = kept
+        async with lock:
+            writer.write(f"{text}\n".encode())
+            return (await reader.readline()).decode().strip()
+
+    async def ask(a: int) -> str:
+        """
+        Ask the server.
+
+        Args:
+            a: Any.
+        """
+        return await asked(f"said {a}")
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        went_on.set()
+
+    async def reward(completions: list[Any], **columns: Any) -> list[float]:
+        tasks.append(asyncio.create_task(later()))
+        return [float(await asked(str(len(turns))) == "3") for turns in completions]
+
+    script = lambda prompt, index: "Done!" if "<tool_response>" in prompt else call("ask", a=index)  # noqa: E731
+    reader = Recorder()
+    trainer = trained(script, rows=[question()], reward_funcs=[reader, reward], tools=[ask, *others])
+    trainer.train()
+    assert [turns[1]["content"] for turns in reader.given["completions"][0:3]] == ["said 0", "said 1", "said 2"]
+    assert last_log(trainer)["rewards/reward/mean"] == 1
+    assert went_on.wait(60)
+
+
 def test_objects_are_made_once_and_keep_their_thread(trained):
     class Table(Counter):
         made = 0

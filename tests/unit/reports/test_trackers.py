@@ -8,12 +8,13 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import packaging
 import pytest
 
 from paceline.errors import ConfigError
-from paceline.reports.trackers.libraries import mlflow_url
+from paceline.reports.trackers.libraries import MlflowTracker, WandbTracker, mlflow_url
 from paceline.reports.trackers.opening import Sender, Trackers, check_trackers, flat_numbers, open_trackers
 
 RECORD = {
@@ -120,6 +121,152 @@ def test_wandb_works_without_a_connection(tmp_path, monkeypatch):
     trackers.finish()
     (log,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     assert b"accuracy/mean" in log.read_bytes()
+
+
+class WandbRun:
+    """A run that keeps what it is told."""
+
+    url = None
+
+    def __init__(self, **began):
+        self.began, self.config, self.said = began, dict[str, object](), list[object]()
+
+    def define_metric(self, name, **how):
+        self.said.append((name, how))
+
+    def log(self, numbers):  # with a `step`, a run loses what is beside it
+        self.said.append(numbers)
+
+    def finish(self):
+        self.said.append("finished")
+
+
+class Configuration(dict):
+    """The configuration of a run, which refuses to be changed unawares."""
+
+    def update(self, settings, *, allow_val_change):
+        assert allow_val_change
+        super().update(settings)
+
+
+def wandb_of(monkeypatch, run):
+    """The library with this active run, or none."""
+    library = ModuleType("wandb")
+    library.run, library.Error, library.init = run, OSError, WandbRun
+    monkeypatch.setitem(sys.modules, "wandb", library)
+
+
+STEPS = [("train/global_step", {}), ("*", {"step_metric": "train/global_step", "step_sync": True})]
+
+
+@pytest.mark.parametrize(
+    ("project", "variable", "taken"),
+    [
+        ("huggingface", "mine", "mine"),
+        ("paceline", "mine", "mine"),
+        ("given", "mine", "given"),
+        ("paceline", None, "paceline"),
+    ],
+)
+def test_wandb_opens_a_run_in_the_project_of_its_variable_unless_one_was_given(
+    tmp_path, monkeypatch, project, variable, taken
+):
+    wandb_of(monkeypatch, None)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("WANDB_PROJECT", variable)
+    tracker = WandbTracker(project=project, run_name="one", directory=tmp_path, settings={"seed": 3})
+    tracker.log({"loss": 0.5}, 3)
+    tracker.finish()
+    run = tracker._run
+    assert run.began == {"project": taken, "name": "one", "dir": tmp_path, "config": {"seed": 3}}
+    assert run.said == [*STEPS, {"loss": 0.5, "train/global_step": 3}, "finished"]
+
+
+def test_a_wandb_run_of_the_programs_own_is_taken_and_left_open(tmp_path, monkeypatch):
+    run = WandbRun()
+    run.config = Configuration(mine=1)
+    wandb_of(monkeypatch, run)
+    tracker = WandbTracker(project="huggingface", run_name="one", directory=tmp_path, settings={"seed": 3})
+    tracker.log({"loss": 0.5}, 3)
+    tracker.finish()
+    assert run.config == {"mine": 1, "seed": 3}
+    assert run.said == [*STEPS, {"loss": 0.5, "train/global_step": 3}]
+
+
+class MlflowServer:
+    """Runs by number, as a client of MLflow asks for them."""
+
+    def __init__(self):
+        self.experiments, self.runs, self.said = dict[str, str](), dict[str, SimpleNamespace](), list[object]()
+
+    def client(self, tracking_uri):
+        self.said.append(tracking_uri)
+        return self
+
+    def get_experiment_by_name(self, name):
+        return None
+
+    def create_experiment(self, name):
+        self.experiments[name] = "1"
+        return "1"
+
+    def create_run(self, experiment, run_name=None):
+        info = SimpleNamespace(run_id=run_name, experiment_id=experiment)
+        self.runs[run_name] = SimpleNamespace(info=info, data=SimpleNamespace(params={}))
+        return self.runs[run_name]
+
+    def get_run(self, number):
+        return self.runs[number]
+
+    def log_batch(self, number, *, params=(), metrics=()):
+        self.said += [(number, *one) for one in (*params, *((name, value, step) for name, value, _, step in metrics))]
+
+    def set_terminated(self, number):
+        self.said.append(f"{number} finished")
+
+
+def mlflow_of(monkeypatch, server, active):
+    """The library of a program that has this active run, or none."""
+    library, entities, exceptions = (ModuleType(f"mlflow{one}") for one in ("", ".entities", ".exceptions"))
+    library.MlflowClient, library.active_run = server.client, lambda: active
+    library.get_tracking_uri = lambda: "the program's"
+    entities.Metric, entities.Param = lambda *metric: metric, lambda *param: param
+    exceptions.MlflowException = OSError
+    for one in (library, entities, exceptions):
+        monkeypatch.setitem(sys.modules, one.__name__, one)
+
+
+def test_mlflow_opens_a_run_in_the_experiment_of_its_variable_and_ends_it(tmp_path, monkeypatch):
+    server = MlflowServer()
+    mlflow_of(monkeypatch, server, None)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "a server")
+    tracker = MlflowTracker(project="huggingface", run_name="one", directory=tmp_path, settings={"seed": 3})
+    tracker.log({"loss": 0.5}, 3)
+    tracker.finish()
+    assert list(server.experiments) == ["mine"]
+    assert server.said == ["a server", ("one", "seed", "3"), ("one", "loss", 0.5, 3), "one finished"]
+
+
+def test_an_mlflow_run_of_the_programs_own_is_taken_with_its_parameters_and_left_open(tmp_path, monkeypatch):
+    server = MlflowServer()
+    active = server.create_run("7", run_name="active")
+    active.data.params["seed"] = "as it was"
+    mlflow_of(monkeypatch, server, active)
+    settings = {"seed": 3, "loss_type": "dapo"}
+    tracker = MlflowTracker(project="huggingface", run_name="one", directory=tmp_path, settings=settings)
+    tracker.log({"loss": 0.5}, 3)
+    tracker.finish()
+    assert list(server.runs) == ["active"]
+    assert server.said == ["the program's", ("active", "loss_type", "dapo"), ("active", "loss", 0.5, 3)]
+
+
+def test_tensorboard_writes_where_its_variable_says(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "curves"))
+    open_in(tmp_path, "tensorboard").finish()
+    assert [one.name for one in tmp_path.iterdir()] == ["curves"]
 
 
 def test_trackio_keeps_a_local_project(tmp_path):

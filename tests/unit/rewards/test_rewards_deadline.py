@@ -101,9 +101,13 @@ def test_an_async_function_that_blocks_the_event_loop_is_ended_and_others_keep_t
             with contextlib.suppress(BaseException):
                 await asyncio.sleep(LONG)
 
-    for bad in (blocks, stubborn):
-        scores = score({"prompt": prompt, "bad": bad}, [task("a")], [completion("x")], timeout=1.0)
-        assert scores.values == {"prompt": (1.0,), "bad": (None,)}
+    async def spins(completions, **columns):
+        spin()
+
+    for bad in (blocks, stubborn, spins):
+        functions = {"before": prompt, "bad": bad, "behind": prompt}
+        scores = score(functions, [task("a")], [completion("x")], timeout=1.0)
+        assert scores.values == {"before": (1.0,), "bad": (None,), "behind": (1.0,)}
         assert "the call took more than --reward-timeout 1 seconds" in scores.notes["bad"][0]
 
 

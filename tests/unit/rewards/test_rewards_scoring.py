@@ -358,16 +358,18 @@ def test_what_a_function_is_given_is_its_own_for_each_row_and_call():
 
 def test_text_and_what_cannot_be_copied_are_given_as_they_are():
     text, lock, array = "x" * 100, threading.Lock(), np.zeros(2)
+    of_graph = torch.zeros(2, requires_grad=True) * 2
     seen = {}
 
     def f(completions, level, **columns):
         seen.update(columns, level=level)
         return [0.0]
 
-    grade(f, ["a"], [task(0, level=text, client={"lock": lock}, array=array)])
+    grade(f, ["a"], [task(0, level=text, client={"lock": lock}, array=array, tensor=of_graph)])
     assert seen["level"][0] is text
     assert seen["client"][0]["lock"] is lock
     assert seen["array"][0] is not array
+    assert seen["tensor"][0] is of_graph
 
 
 def test_a_call_that_raised_is_made_again_whole_and_counted():

@@ -78,6 +78,7 @@ def test_a_first_signal_is_told_at_once_though_what_is_under_way_holds_a_lock():
     assert told == ["SIGINT"]
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_what_does_not_end_within_the_grace_is_interrupted():
     def step() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -87,6 +88,7 @@ def test_what_does_not_end_within_the_grace_is_interrupted():
         step()
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_without_a_signal_there_is_no_limit_and_behind_the_block_none_is_left():
     with StopRequest(0.01) as stop:
         threading.Event().wait(0.05)
@@ -112,8 +114,19 @@ def test_a_hang_up_that_nohup_ignores_stays_ignored():
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.usefixtures("heeded_signals")
+def test_a_signal_that_the_program_handles_itself_stays_the_programs_and_the_others_are_taken():
+    got = []
+    signal.signal(signal.SIGTERM, lambda number, frame: got.append(number))  # as a job does that its scheduler ends
+    with StopRequest() as outer, StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (got, stop.received) == ([signal.SIGTERM], None)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert (stop.received, outer.received) == ("SIGINT", None)
+
+
+@pytest.mark.usefixtures("heeded_signals")
 def test_a_forked_child_has_the_programs_own_handlers():
-    mine = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     reader, writer = os.pipe()
     with StopRequest(), StopRequest():
         child = os.fork()
@@ -124,9 +137,9 @@ def test_a_forked_child_has_the_programs_own_handlers():
         os.waitpid(child, 0)
     got = os.read(reader, 1000).decode().splitlines()
     assert got == [str(signal.SIG_DFL), str(signal.getsignal(signal.SIGINT))]
-    signal.signal(signal.SIGTERM, mine)
 
 
+@pytest.mark.usefixtures("heeded_signals")
 def test_a_signal_that_a_child_gets_at_once_is_its_own():
     with StopRequest() as request:
         for _ in range(20):

@@ -159,6 +159,7 @@ class HangingBackend:
         return self.backend.update(number, groups)
 
 
+@pytest.mark.usefixtures("heeded_signals")
 @pytest.mark.parametrize(
     ("step", "left"), [(1, "there is no checkpoint yet"), (3, "the last checkpoint is that of step 2")]
 )

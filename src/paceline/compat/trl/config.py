@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from transformers import TrainingArguments
 
+from paceline.compat.layouts import DEEPSPEED_FILE
 from paceline.compat.trl.batches import fill_batch_fields
 from paceline.compat.trl.fields import check_fields
 from paceline.compat.trl.former import refuse_field
@@ -69,7 +70,15 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
             super().__post_init__()  # type: ignore[no-untyped-call]
         fill_batch_fields(self)
         objective_options(self)
+        self._hold_files()
         layout_options(self, os.environ)
+
+    def _hold_files(self) -> None:
+        """Make names of files that the trainer reads again absolute: the program may change its directory before."""
+        if isinstance(self.deepspeed, str) and not self.deepspeed.lstrip().startswith("{"):
+            self.deepspeed = os.path.abspath(self.deepspeed)
+        if os.environ.get(DEEPSPEED_FILE, "None") != "None":
+            os.environ[DEEPSPEED_FILE] = os.path.abspath(os.environ[DEEPSPEED_FILE])
 
     @property
     def launched(self) -> Launched | None:

@@ -1,22 +1,18 @@
 """Objects of a program's own, lent to one episode after another, and its code in the thread that trains.
 
 Plain functions run there one after another, as under TRL: signals, connections, thread-locals and event loops are the
-program's own. Async ones run on one event loop in a thread, which TRL has too.
+program's own. Async ones run on one event loop in a thread, with async reward functions, as under TRL.
 """
 
-import asyncio
 import heapq
 import inspect
 import queue
-import threading
-from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any
 
 from paceline.environments.hosting.results import Overtime, TooLate
+from paceline.runtime.event_loop import own_loop, wait_here
 from paceline.runtime.interrupts import interrupted_after
 
 
@@ -34,29 +30,14 @@ def within(seconds: float) -> Iterator[None]:
         raise TooLate from None
 
 
-@lru_cache(1)
-def _loop() -> AbstractEventLoop:
-    """The event loop of all async functions of the program: a client that they keep open belongs to it."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="async-tools", daemon=True).start()
-    return loop
-
-
 def wait_for(awaitable: Awaitable[Any]) -> Any:
     """Await on the event loop of async functions while this thread waits; raises what is raised there."""
-
-    async def awaited() -> Any:
-        return await awaitable
-
-    task: Future[Any] = asyncio.run_coroutine_threadsafe(awaited(), _loop())
+    running = own_loop().begin(awaitable, "a tool")
     try:
-        while not task.done():
-            wait([task], 1.0)  # an interrupt reaches a thread other than the main one between two waits
-    except BaseException:
-        task.cancel()
-        _loop.cache_clear()  # it may be blocked for good
-        raise
-    return task.result()
+        wait_here(running)
+    finally:
+        running.cancel()  # no more than a word where it is done
+    return running.result()
 
 
 class Slot:

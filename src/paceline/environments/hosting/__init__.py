@@ -303,7 +303,7 @@ class _Keeper:
         if self._endings:
             await asyncio.wait(self._endings, timeout=2 * FAREWELL_SECONDS)
             await asyncio.sleep(0)
-        self.threads.close()
+        self.threads.workers.close()
         self.processes.close()
 
 

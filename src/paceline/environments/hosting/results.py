@@ -1,6 +1,5 @@
 """What the methods of an environment may return, and what is said of what they raise."""
 
-import copy
 import dataclasses
 import inspect
 import json
@@ -12,6 +11,8 @@ from typing import Any, Literal
 
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.errors import PacelineError
+from paceline.runtime.event_loop import BlockedLoop
+from paceline.runtime.own_code import copied
 from paceline.runtime.secrets import hidden
 
 Method = Literal["begin", "answer", "close"]
@@ -213,10 +214,10 @@ async def attempt_async(awaitable: Awaitable[Any], check: Callable[[Any], Any]) 
         return check(await awaitable), None
     except (WrongResult, HostFailure, PacelineError) as error:
         return None, hidden(str(error))
-    except (Exception, SystemExit, CancelledError) as error:  # noqa: BLE001 - the border
+    except BlockedLoop:
+        return None, "it blocked the event loop that async code shares"
+    except (Exception, SystemExit, KeyboardInterrupt, CancelledError) as error:  # noqa: BLE001 - the border; no key
         return None, described(error)
-    except Overtime:
-        return None, "it blocked the event loop that all async environments share"
 
 
 def dismiss(value: object) -> None:
@@ -250,10 +251,7 @@ def _copied(value: Any) -> Any:
         return {name: one if type(one) in _NEVER_CHANGED else _copied(one) for name, one in value.items()}
     if kind is list or kind is tuple:
         return kind(map(_copied, value))
-    try:
-        return copy.deepcopy(value)
-    except TypeError:  # a lock, a client: a program's own object, of which there is no second one
-        return value
+    return copied(value)
 
 
 async def awaited(value: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Environments of this process that may wait: sync methods in threads, async ones on one event loop that they share.
+"""Environments of this process that may wait: sync methods in threads, async ones on the event loop that
+async reward functions have too.
 
 All but what runs in these threads is called from the loop of `Hosts`, the keeper. A call that is late is left behind:
 its outcome is settled, and its thread is interrupted at the next instruction of Python, again and again, as it may
@@ -31,11 +32,10 @@ from paceline.environments.hosting.results import (
     own_copy,
 )
 from paceline.environments.tools import ToolEnvironment
+from paceline.runtime.event_loop import OwnLoop, own_loop
 from paceline.runtime.interrupts import Interrupt
 
 AGAIN_SECONDS = 1.0  # Seconds from one interruption of a late call to the next, as long as it continues
-GRACE_SECONDS = 1.0
-"""Seconds in which the event loop of async methods answers; else something blocks it."""
 END_SECONDS = 12.0
 """Seconds in which tools end what a call of theirs has started; a server that is deaf is killed within ten."""
 MOST_LEFT = 64
@@ -216,117 +216,25 @@ class WorkerThreads:
         self._idle.clear()
 
 
-class SharedLoop:
-    """The event loop of async methods, in a thread of its own."""
+async def run_async(
+    loop: OwnLoop, awaitable: Awaitable[Any], check: Callable[[Any], Any], name: str, seconds: float
+) -> Result:
+    """Await what an async method of the environment `name` returned, on the event loop of the user's own code.
 
-    def __init__(self) -> None:
-        self.is_lost = False
-        """True once it is blocked for good: what still needs it has failed."""
-        self._keeper = asyncio.get_running_loop()
-        self._loop = asyncio.new_event_loop()
-        self._is_closing = False
-        self._waiting = set[asyncio.Future[Result]]()
-        self._rescue: asyncio.Task[str | None] | None = None
-        self._interrupt: Interrupt | None = None
-        self._thread = threading.Thread(target=self._live, name="async-environments", daemon=True)
-        self._thread.start()
-
-    async def run(self, awaitable: Awaitable[Any], check: Callable[[Any], Any], name: str, seconds: float) -> Result:
-        """Await what an async method of the environment `name` returned.
-
-        Raises:
-            TooLate: it took more than `seconds`; the sentence is of the environment that blocked the loop meanwhile.
-        """
-        if self.is_lost:
-            dismiss(awaitable)
-            return None, "the event loop of its async methods was blocked for good by another environment"
-        done: asyncio.Future[Result] = self._keeper.create_future()
-        tasks = list[asyncio.Task[None]]()
-
-        async def carry_out() -> None:
-            result = await attempt_async(awaitable, check)
-            _tell(self._keeper, partial(_settle, done, result))
-
-        def cancel() -> None:
-            if tasks and not tasks[0].done():
-                tasks[0].cancel()
-                self._loop.call_later(AGAIN_SECONDS, cancel)
-
-        def start() -> None:
-            tasks.append(self._loop.create_task(carry_out(), name=name))
-            tasks[0].add_done_callback(lambda _: dismiss(awaitable))  # it may have been cancelled before it began
-
-        _tell(self._loop, start)
-        self._waiting.add(done)
-        try:
-            async with asyncio.timeout(seconds):
-                return await done
-        except TimeoutError:
-            blocker = await self._blocker()
-            raise TooLate("" if blocker is None else _blocked_by(blocker)) from None
-        finally:
-            self._waiting.discard(done)
-            if done.cancelled() or not done.done():
-                _tell(self._loop, cancel)
-
-    async def _blocker(self) -> str | None:
-        """Free the loop if something blocks it; return the name of the environment that did."""
-        if self._rescue is None or self._rescue.done():
-            self._rescue = asyncio.create_task(self._free())
-        return await asyncio.shield(self._rescue)
-
-    async def _free(self) -> str | None:
-        if self.is_lost or await self._answers():
-            return None
-        running = asyncio.current_task(self._loop)
-        name = "unknown" if running is None else running.get_name()
-        if self._interrupt is not None:
-            self._interrupt.send(Overtime())
-        if not await self._answers():
-            self.is_lost = True
-            for one in list(self._waiting):
-                _settle(one, (None, _blocked_by(name)))
-        return name
-
-    async def _answers(self) -> bool:
-        answered = self._keeper.create_future()
-        _tell(self._loop, lambda: _tell(self._keeper, partial(_settle, answered, (None, None))))
-        done, _ = await asyncio.wait([answered], timeout=GRACE_SECONDS)
-        return bool(done)
-
-    def _live(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._interrupt = Interrupt()
-        self._interrupt.open()
-        try:
-            while not self._is_closing:
-                with contextlib.suppress(Overtime):  # it came when nothing was blocked any more
-                    self._loop.run_forever()
-            self._cancel_all()
-        finally:
-            self._interrupt.close()
-
-    def _cancel_all(self) -> None:
-        left = asyncio.all_tasks(self._loop)
-        for task in left:
-            task.cancel()
-        if left:
-            self._loop.run_until_complete(asyncio.wait(left, timeout=GRACE_SECONDS))
-        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        self._loop.close()
-
-    def close(self) -> None:
-        """Cancel what runs and end the thread, within a few seconds; one that is blocked is left behind."""
-        self._is_closing = True
-        _tell(self._loop, self._loop.stop)
-        self._thread.join(2 * GRACE_SECONDS)
-        if self._thread.is_alive() and self._interrupt is not None:
-            self._interrupt.send(Overtime())
-            self._thread.join(2 * GRACE_SECONDS)
-
-
-def _blocked_by(name: str) -> str:
-    return f"environment {name!r} blocked the event loop that async environments share; make it await, or not async"
+    Raises:
+        TooLate: it took more than `seconds`; the sentence is of what blocked the loop meanwhile.
+    """
+    if loop.is_lost:
+        dismiss(awaitable)
+        return None, "the event loop of its async methods was blocked for good by other code"
+    running = loop.begin(attempt_async(awaitable, check), f"environment {name!r}")
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(running)
+    except TimeoutError:
+        blocker = await asyncio.wrap_future(loop.free())
+        blocked = f"{blocker} blocked the event loop that async code shares; make it await, or not async"
+        raise TooLate("" if blocker is None else blocked) from None
 
 
 class Threads:
@@ -336,20 +244,6 @@ class Threads:
         self.wait = wait
         """Seconds that a call waits for a free thread."""
         self.workers = WorkerThreads(most)
-        self._loops: list[SharedLoop] = []
-
-    def loop(self) -> SharedLoop:
-        """Return the event loop of async methods; a new one where the last is blocked for good."""
-        if not self._loops or self._loops[-1].is_lost:
-            self._loops.append(SharedLoop())
-        return self._loops[-1]
-
-    def close(self) -> None:
-        """End what can be ended, within a few seconds."""
-        self.workers.close()
-        for one in self._loops:
-            if not one.is_lost:
-                one.close()
 
 
 class ThreadHost:
@@ -359,7 +253,7 @@ class ThreadHost:
         self.started = time.perf_counter()
         self._name, self._make, self._threads = name, make, threads
         self._environment: Environment | None = None
-        self._loop: SharedLoop | None = None
+        self._loop: OwnLoop | None = None
         self._is_closed, self.printed = False, tuple[str, ...]()
 
     async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
@@ -374,10 +268,10 @@ class ThreadHost:
             value, failure = await self._threads.workers.run(run, seconds, self._threads.wait, self._waited)
         if failure is not None or not inspect.isawaitable(value):
             return value, failure
-        self._loop = self._loop or self._threads.loop()
+        self._loop = self._loop or own_loop()
         check = partial(checked, self._name, method)
         left = seconds - (time.perf_counter() - self.started)
-        return await self._loop.run(value, check, self._name, left)
+        return await run_async(self._loop, value, check, self._name, left)
 
     def _waited(self, seconds: float) -> None:
         self.started += seconds

@@ -2,6 +2,9 @@
 
 A library that opens no run at the start is refused. What it raises later is an outage, which `Sender` bears: the run
 directory holds every number before a tracker sees it.
+
+Libraries' variables mean what they mean to transformers' callbacks, and a run that the program has begun itself is
+taken, and left open.
 """
 
 import json
@@ -9,10 +12,23 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from paceline.base_directory import local_path
 from paceline.errors import ConfigError
+
+DEFAULT_PROJECTS = ("paceline", "huggingface")
+"""Projects that nobody has named: the default of `--project`, and that of transformers' `project`."""
+
+
+def project_of(project: str, variable: str) -> str:
+    """Return the project of this environment variable where nobody has named one, and else `project`."""
+    return (os.environ.get(variable) or project) if project in DEFAULT_PROJECTS else project
+
+
+WANDB_STEP = "train/global_step"
+"""Transformers' name for it: curves of runs under both lie over each other."""
 
 
 class Tracker(Protocol):
@@ -29,14 +45,15 @@ class Tracker(Protocol):
 
 
 class TensorBoardTracker:
-    """Event files under `directory/tensorboard`; look at them with `tensorboard --logdir`."""
+    """Event files in `TENSORBOARD_LOGGING_DIR`, else in `directory/tensorboard`, for `tensorboard --logdir`."""
 
     url: str | None = None
 
     def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(directory / "tensorboard"))
+        place = os.environ.get("TENSORBOARD_LOGGING_DIR")
+        self._writer = SummaryWriter(str(local_path(place) if place else directory / "tensorboard"))
         text = json.dumps({"project": project, "run_name": run_name, **settings}, indent=2, default=str)
         # TensorBoard renders text as Markdown: four spaces keep it as it is
         self._writer.add_text("settings", "\n".join(f"    {line}" for line in text.splitlines()))
@@ -53,26 +70,38 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
-    """A Weights & Biases run, its files under `directory/wandb`; `WANDB_MODE=offline` needs no account."""
+    """A Weights & Biases run, its files under `directory/wandb`; `WANDB_MODE=offline` needs no account.
+
+    Steps are a metric of their own, as with transformers: what the program logs beside a run goes on counting.
+    """
 
     def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
         import wandb
 
+        self._is_taken = wandb.run is not None
         try:
-            self._run = wandb.init(project=project, name=run_name, dir=directory, config=dict(settings))
+            if wandb.run is None:
+                project = project_of(project, "WANDB_PROJECT")
+                self._run = wandb.init(project=project, name=run_name, dir=directory, config=dict(settings))
+            else:
+                self._run = wandb.run
+                self._run.config.update(dict(settings), allow_val_change=True)
         except wandb.Error as error:
             raise ConfigError(
                 f"--report-to wandb: no run can be opened ({error}); run `wandb login`, or set WANDB_MODE=offline"
             ) from error
+        self._run.define_metric(WANDB_STEP)
+        self._run.define_metric("*", step_metric=WANDB_STEP, step_sync=True)
         self.url: str | None = self._run.url  # None offline
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Hand the numbers to the library's own process, which retries on a bad connection."""
-        self._run.log(dict(numbers), step=step)
+        self._run.log({**numbers, WANDB_STEP: step})
 
     def finish(self) -> None:
-        """Wait until everything is uploaded, or on disk when offline."""
-        self._run.finish()
+        """Wait until everything is uploaded, or on disk when offline; a run of the program's stays open."""
+        if not self._is_taken:
+            self._run.finish()
 
 
 class TrackioTracker:
@@ -115,27 +144,36 @@ def mlflow_url(address: str, *, experiment: str, run: str) -> str | None:
 class MlflowTracker:
     """An MLflow run on the server of `MLFLOW_TRACKING_URI`, else in the file `directory/mlflow.db`.
 
-    A client of its own, so that a program that uses MLflow beside a run keeps its active run and its server.
+    A client of its own, so that a program that uses MLflow beside a run keeps its server.
     """
 
     def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient, active_run, get_tracking_uri
         from mlflow.entities import Metric, Param
         from mlflow.exceptions import MlflowException
 
         address = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(directory / 'mlflow.db').resolve()}"
-        self._metric = Metric
+        self._metric, taken = Metric, active_run()
+        self._is_taken = taken is not None
+        address = get_tracking_uri() if taken is not None else address
         try:
             self._client = MlflowClient(tracking_uri=address)
-            experiment = self._client.get_experiment_by_name(project)
-            number = experiment.experiment_id if experiment else self._client.create_experiment(project)
-            self._run_id = self._client.create_run(number, run_name=run_name).info.run_id
-            self._client.log_batch(self._run_id, params=[Param(name, str(value)) for name, value in settings.items()])
+            run = self._client.get_run(taken.info.run_id) if taken is not None else self._begun(project, run_name)
+            self._run_id = run.info.run_id
+            # a parameter that the program has set cannot be changed
+            params = [Param(name, str(value)) for name, value in settings.items() if name not in run.data.params]
+            self._client.log_batch(self._run_id, params=params)
         except MlflowException as error:
             raise ConfigError(
                 f"--report-to mlflow: no run can be opened at {address} ({error}); check MLFLOW_TRACKING_URI"
             ) from error
-        self.url = mlflow_url(address, experiment=number, run=self._run_id)
+        self.url = mlflow_url(address, experiment=run.info.experiment_id, run=self._run_id)
+
+    def _begun(self, project: str, run_name: str) -> Any:
+        name = project_of(project, "MLFLOW_EXPERIMENT_NAME")
+        experiment = self._client.get_experiment_by_name(name)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        return self._client.create_run(number, run_name=run_name)
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Send the numbers in one request."""
@@ -144,5 +182,6 @@ class MlflowTracker:
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self) -> None:
-        """Mark the run as finished."""
-        self._client.set_terminated(self._run_id)
+        """Mark the run as finished; one of the program's stays open."""
+        if not self._is_taken:
+            self._client.set_terminated(self._run_id)

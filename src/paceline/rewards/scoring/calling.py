@@ -1,26 +1,24 @@
-"""Calls reward functions: plain ones one after another, then all async ones together on one event loop.
+"""Calls reward functions: plain ones one after another, then all async ones together on the event loop of
+the user's own code.
 
 Each call has a deadline. Code that swallows every exception (`except:` around each row) is interrupted again and again,
 and what it returns in the end is no result: a row that was cut short so has a made-up score.
 """
 
 import asyncio
-import copy
 import inspect
-import os
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence, ValuesView
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, ValuesView
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import is_for
 from paceline.runtime.activity import ACTIVITY
+from paceline.runtime.event_loop import BlockedLoop, own_loop, wait_here
 from paceline.runtime.interrupts import interrupted_after
+from paceline.runtime.own_code import copied
 from paceline.types import Completion, Task
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion
@@ -32,6 +30,7 @@ ENVIRONMENTS = "environments"
 UNCHANGING = frozenset({str, int, float, complex, bool, bytes, type(None)})
 GRACE_SECONDS = 1.0
 """Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""
+NAME = "a reward function"  # Of its task, for who is held up by one that blocks the loop
 
 
 class RewardTimeout(BaseException):
@@ -89,10 +88,7 @@ def _own(value: object) -> object:
         return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_own(item) for item in value]
     if isinstance(value, dict) and kind is dict:
         return {key: _own(item) for key, item in value.items()}
-    try:
-        return copy.deepcopy(value)
-    except TypeError:  # a lock, a client: a program's own object, of which there is no second one
-        return value
+    return copied(value)
 
 
 def accepted(name: str, function: RewardFunction, arguments: Arguments) -> Arguments:
@@ -168,54 +164,37 @@ def _too_slow(timeout: float) -> TooSlow:
 
 
 def _together(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome]:
-    """All of them awaited at once; a task of theirs that leaves the program takes this call with it, not the run."""
-    started, finished = time.perf_counter(), dict[int, CallOutcome]()
+    """All of them awaited at once; a task of theirs that leaves the program takes its call with it, not the run."""
+    started, finished, begun = time.perf_counter(), dict[int, CallOutcome](), set[int]()
 
     async def finish(place: int) -> None:
         began, one = time.perf_counter(), called[place]
+        begun.add(place)
         assert isinstance(one.result, Awaitable)
         result, failure = None, None
         try:
             async with asyncio.timeout(timeout) as limit:
                 result = listed(await one.result)
-        except (Exception, SystemExit, RewardTimeout, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
-            failure = _too_slow(timeout) if limit.expired() or isinstance(error, RewardTimeout) else error
+        except (Exception, SystemExit, BlockedLoop, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
+            failure = _too_slow(timeout) if limit.expired() or isinstance(error, BlockedLoop) else error
         finished[place] = CallOutcome(result=result, error=failure, seconds=one.seconds + time.perf_counter() - began)
 
     async def finish_all() -> None:
-        await asyncio.gather(*map(finish, range(len(called))))
+        await asyncio.gather(*(asyncio.create_task(finish(place), name=NAME) for place in range(len(called))))
 
-    error: BaseException | None = None
+    loop = own_loop()
+    running = loop.begin(finish_all(), NAME)
     try:
-        with interrupted_after(timeout + GRACE_SECONDS, RewardTimeout):
-            try:
-                asyncio.get_running_loop()
-            except RuntimeError:
-                _run(finish_all())
-            else:  # a notebook, whose own loop is running in the thread that calls
-                _thread().submit(_run, finish_all()).result()
-    except RewardTimeout:
-        error = _too_slow(timeout)
-        _thread.cache_clear()  # it may be blocked for good
-    except SystemExit as leaving:
-        error = leaving
-    unfinished = CallOutcome(error=error, seconds=time.perf_counter() - started)
+        if not wait_here(running, timeout + GRACE_SECONDS):
+            loop.free().result()
+            wait_here(running, GRACE_SECONDS)
+    finally:
+        running.cancel()
+    unfinished = CallOutcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)
+    behind = [place for place in range(len(called)) if place not in begun]
+    if loop.is_lost and behind:  # one blocks it for good, and these have not had their turn
+        finished |= dict(zip(behind, _together([called[place] for place in behind], timeout), strict=True))
     return [finished.get(place, unfinished) for place in range(len(called))]
-
-
-def _run(coroutine: Coroutine[object, object, None]) -> None:
-    _runner(os.getpid(), threading.get_ident()).run(coroutine)
-
-
-@lru_cache
-def _runner(process: int, thread: int) -> asyncio.Runner:
-    """A thread's one loop: a client that a reward function keeps open belongs to the loop of its first request."""
-    return asyncio.Runner()
-
-
-@lru_cache
-def _thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=1)
 
 
 def early_start(

@@ -21,7 +21,7 @@ from paceline.models.parallel.process_group import JOIN_SECONDS, Meeting, proces
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import choose_device
-from paceline.runtime.interrupts import StopRequest, give_signal_back, take_signal
+from paceline.runtime.interrupts import StopRequest, give_signal_back, may_take, take_signal
 from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.run import START
 from paceline.training.setup.run_inputs import Overrides, RunInputs
@@ -325,7 +325,7 @@ def _told_apart_from_a_loss(heartbeats: PeerHeartbeats) -> Iterator[None]:
         heartbeats.raise_verdict()
         raise KeyboardInterrupt
 
-    if not _is_main():
+    if not _is_main() or not may_take(signal.SIGTERM):
         yield
         return
     take_signal(signal.SIGTERM, stop)
