@@ -352,6 +352,26 @@ def test_an_interrupt_ends_the_run_after_its_step_with_a_checkpoint_to_go_on_fro
     assert trainer(tmp_path, save_steps=10).train(resume_from_checkpoint=True).global_step == 4
 
 
+@pytest.mark.usefixtures("heeded_signals")
+def test_a_programs_own_handler_of_a_signal_stops_the_run_by_its_callback(tmp_path):
+    asked = []
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+
+    class Stopping(TrainerCallback):
+        def on_step_end(self, args, state, control, **given):
+            control.should_save = control.should_training_stop = bool(asked)
+
+    def interrupting(completions, trainer_state, **columns):
+        if trainer_state.global_step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return variety(completions)
+
+    made = trainer(tmp_path, reward_funcs=interrupting, save_steps=10)
+    made.add_callback(Stopping())
+    assert made.train().global_step == 2
+    assert (tmp_path / "run" / "checkpoint-2").exists()
+
+
 def test_what_followed_an_older_checkpoint_that_is_gone_on_from_is_kept(tmp_path, capsys):
     trainer(tmp_path, save_steps=1).train()
     run = tmp_path / "run"
