@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from paceline.config.rules import require
 
@@ -209,7 +209,7 @@ SCHEDULERS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Parameters of each of transformers' schedules, without those that follow a measured loss."""
-PROGRAM = "program"
+PROGRAM: Final = "program"
 """Stands in `optimizer` and `lr_scheduler` for an object that only the program has which gave it."""
 
 

@@ -230,7 +230,7 @@ def truth_of(columns: Mapping[str, object]) -> object:
 def cases_column(columns: Mapping[str, object]) -> str | None:
     """Return the first column of `CASES_COLUMNS` that holds test cases, usable or not; None without any."""
     given = [column for column, _ in _cases(columns)]
-    return (cases_columns(columns) or given or [None])[0]
+    return next(iter(cases_columns(columns) or given), None)
 
 
 def cases_columns(columns: Mapping[str, object]) -> list[str]:

@@ -34,7 +34,7 @@ def truth(words: Sequence[str]) -> bool | None:
         case [left, "=" | "==" | "!=" as sign, right] if not re.search(r"[*?\[]", right):
             return (left == right) is (sign != "!=")
         case [left, sign, right] if sign in _COMPARED and left.isdecimal() and right.isdecimal():
-            return _COMPARED[sign](int(left), int(right))
+            return bool(_COMPARED[sign](int(left), int(right)))
     return None
 
 

@@ -99,13 +99,14 @@ def _types(schema: object) -> tuple[str, ...]:
         if not isinstance(choices, list | tuple):
             return ()
         inner = [_types(choice) for choice in choices]
-        types = tuple(dict.fromkeys(one for each in inner for one in each)) if all(inner) else ()
+        types: tuple[object, ...] = tuple(dict.fromkeys(one for each in inner for one in each)) if all(inner) else ()
     else:
         given = schema.get("type")
         types = tuple(given) if isinstance(given, list | tuple) else (given,)
-    if not types or not all(isinstance(one, str) and one in _IS_OF_TYPE for one in types):
+    known = tuple(one for one in types if isinstance(one, str) and one in _IS_OF_TYPE)
+    if len(known) < len(types):
         return ()
-    return (*types, "null") if schema.get("nullable") and "null" not in types else types
+    return (*known, "null") if known and schema.get("nullable") and "null" not in known else known
 
 
 def is_one_of(value: Any, types: Sequence[str]) -> bool:

@@ -148,9 +148,10 @@ def value_at(record: Record, *keys: str) -> float | None:
         if not isinstance(value, dict) or key not in value:
             return None
         value = value[key]
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
     # compared, as an integer may be beyond all floats
-    return float(value) if is_number and abs(value) <= sys.float_info.max else None
+    return float(value) if abs(value) <= sys.float_info.max else None
 
 
 def _text(file: Path) -> str:
