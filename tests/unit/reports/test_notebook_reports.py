@@ -10,8 +10,11 @@ from paceline.reports.notebook import run_html
 def run_of(directory, rewards, evals):
     directory.mkdir()
     lines = {
-        "metrics.jsonl": [{"step": at, "reward_mean": reward} for at, reward in enumerate(rewards, 1)],
-        "evals.jsonl": [{"set": name, "step": 0, "accuracy": accuracy} for name, accuracy in evals],
+        "metrics.jsonl": [{"step": at, "reward_mean": reward, "clock": {}} for at, reward in enumerate(rewards, 1)],
+        "evals.jsonl": [
+            {"set": name, "step": 0, "n": 4, "accuracy": accuracy, "ci_low": 0.0, "ci_high": 1.0}
+            for name, accuracy in evals
+        ],
     }
     for name, records in lines.items():
         (directory / name).write_text("".join(json.dumps(one) + "\n" for one in records))

@@ -67,11 +67,17 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\boxed{1}, so \boxed{\frac{1}{2}} and \boxed{"), last_boxed(r"\boxed{\boxed{42}}")
     ('\\frac{1}{2}', '42')
     """
-    last, end_before = None, 0
-    for start, content_start, end in _boxes(text):
-        if start >= end_before:
-            last, end_before = (content_start, end - 1), end
-    return unboxed(text[last[0] : last[1]].strip()) if last else None
+    found = _outer_boxes(text)
+    return unboxed(text[found[-1][1] : found[-1][2] - 1].strip()) if found else None
+
+
+def _outer_boxes(text: str) -> list[tuple[int, int, int]]:
+    """Return the boxes that are in no other: start, start of the content, end."""
+    outer = list[tuple[int, int, int]]()
+    for box in _boxes(text):
+        if not outer or box[0] >= outer[-1][2]:
+            outer.append(box)
+    return outer
 
 
 _BETWEEN_BOXES = re.compile(
@@ -86,7 +92,7 @@ def boxed_answer(text: str) -> str | None:
     >>> boxed_answer(r"$x=\boxed{5}$ or $x=\boxed{6}$"), boxed_answer(r"\boxed{5} boys, so \boxed{6}")
     ('5, 6', '6')
     """
-    found = _boxes(text)
+    found = _outer_boxes(text)
     if not found:
         return None
     listed, start = [found[-1]], found[-1][0]
@@ -96,7 +102,7 @@ def boxed_answer(text: str) -> str | None:
             break
         listed.insert(0, box)
         start = box[0]
-    return ", ".join(text[content : end - 1].strip() for _, content, end in listed)
+    return ", ".join(unboxed(text[content : end - 1].strip()) for _, content, end in listed)
 
 
 def unboxed(answer: str) -> str:

@@ -54,7 +54,16 @@ NAMES_NO_CODE = frozenset(
             "answer_column",
             "system_prompt",
         ),
-        *("chat_template_kwargs", "stop", "offload", "vllm_memory", "output_dir", "report_to", "project"),
+        *(
+            "chat_template_kwargs",
+            "stop",
+            "offload",
+            "vllm_memory",
+            "output_dir",
+            "report_to",
+            "project",
+            "rollout_func",
+        ),
     }
 )
 """Options that take any text, none of which is code."""
