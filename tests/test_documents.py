@@ -190,7 +190,7 @@ def without(words: list[str], *names: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("heeded_signals")
-@pytest.mark.parametrize("page", FOLLOWED)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=pytest.mark.long) for page in FOLLOWED])
 def test_a_page_that_is_followed_from_top_to_bottom_works(page, tmp_path, workplace, capsys):
     scope: dict[str, object] = {}
     sys.path.insert(0, str(tmp_path))

@@ -2,6 +2,7 @@
 
 import hashlib
 
+import pytest
 import torch
 
 from paceline.checkpoints.run_directory import RunDir
@@ -24,6 +25,7 @@ def _without_clock(record: dict) -> dict:
     return {name: value for name, value in record.items() if name != "clock"} | {"rewards": rewards}
 
 
+@pytest.mark.long
 def test_two_runs_with_one_seed_are_equal_and_another_seed_is_not(tmp_path):
     first, again = train(tmp_path / "a", "--seed", "1"), train(tmp_path / "b", "--seed", "1")
     assert first == again

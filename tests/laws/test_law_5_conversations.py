@@ -40,7 +40,14 @@ def place(tmp_path) -> Place:
     return furnish_conversing(tmp_path / "place")
 
 
-@pytest.mark.parametrize("answer", [1, PER_STEP + PER_STEP // 2, STEPS * PER_STEP])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(1, marks=pytest.mark.long),
+        PER_STEP + PER_STEP // 2,
+        pytest.param(STEPS * PER_STEP, marks=pytest.mark.long),
+    ],
+)
 def test_a_run_killed_at_any_turn_resumes_to_the_same_weights(place, undisturbed, answer):
     lay_trap(place, f"if turn is not None and count == {answer}: os.kill(trainer(), signal.SIGKILL)")
     assert place.train().status == -signal.SIGKILL
@@ -52,6 +59,7 @@ def test_a_run_killed_at_any_turn_resumes_to_the_same_weights(place, undisturbed
     assert len(before) <= (answer - 1) // PER_STEP * GROUPS * GENERATIONS  # half a step is sampled again as a whole
 
 
+@pytest.mark.long
 def test_turns_as_soon_as_answers_come_end_in_the_same_weights(place, undisturbed):
     """Logprobs of the engine are of other batches then, to rounding, and the loss does not read them."""
     lay_trap(place, f"if turn is not None and count == {PER_STEP}: os.kill(trainer(), signal.SIGKILL)")
@@ -98,6 +106,7 @@ def have_ended(processes: list[int]) -> bool:
     return all(select.select([one], [], [], SOON)[0] for one in processes)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("presses", "grace", "seconds"), [(1, 2, 2), (2, 200, 0)])
 def test_ctrl_c_while_tools_are_called_ends_in_time_and_leaves_nothing(place, undisturbed, presses, grace, seconds):
     """After `--stop-grace` seconds, or at the second one. The environments would have 200 seconds."""
@@ -119,6 +128,7 @@ def test_ctrl_c_while_tools_are_called_ends_in_time_and_leaves_nothing(place, un
     assert place.outcome() == undisturbed
 
 
+@pytest.mark.long
 def test_what_a_killed_machine_left_of_conversations_the_next_attempt_reclaims(place, undisturbed):
     """All are stopped before any is killed, so that none cleans up after another."""
     running, processes = hanging(place)

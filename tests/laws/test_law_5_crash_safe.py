@@ -40,10 +40,13 @@ def undisturbed(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "moment",
     [
-        ("run_directory:RunDir.append_metrics", 1),  # before there is any checkpoint
-        ("run_directory:RunDir.append_metrics", 4),  # rollouts of step 4 written, its metrics not
+        # before there is any checkpoint
+        pytest.param(("run_directory:RunDir.append_metrics", 1), marks=pytest.mark.long),
+        # rollouts of step 4 written, its metrics not
+        pytest.param(("run_directory:RunDir.append_metrics", 4), marks=pytest.mark.long),
         ("saving:sync", 9),  # in the middle of writing a checkpoint
-        ("run_directory:RunDir.append_eval", 3),  # the last step done, its evaluation not written
+        # the last step done, its evaluation not written
+        pytest.param(("run_directory:RunDir.append_eval", 3), marks=pytest.mark.long),
     ],
     ids=lambda moment: f"{moment[0]} {moment[1]}",
 )
@@ -68,6 +71,7 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_weights(tmp_path, undist
     ]
 
 
+@pytest.mark.long
 def test_an_adaptive_entropy_bonus_goes_on_as_it_was(tmp_path):
     run, bonus = tmp_path / "run", "--entropy-coef 0.01 --entropy-target 0.3 0 0.05 0.01"
     assert paceline("train", "--output-dir", str(run), *SHORT.split(), *bonus.split()).returncode == 0

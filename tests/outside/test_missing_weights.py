@@ -17,7 +17,7 @@ from tests.outside.desk import Desk
     [
         ("train", "--dataset", "arithmetic", "--max-steps", 1, "--output-dir", "runs/mine"),
         ("eval", "--dataset", "arithmetic", "--eval-size", 2),
-        ("serve", "--port", 0),
+        pytest.param(("serve", "--port", 0), marks=pytest.mark.long, id="serve"),
     ],
     ids=lambda words: words[0],
 )
@@ -36,6 +36,7 @@ def test_a_missing_layer_ends_a_command_by_the_name_of_a_weight(desk: Desk, word
     assert not (desk.path / "runs").exists()
 
 
+@pytest.mark.long
 def test_a_weight_without_a_place_in_config_json_ends_a_command_too(desk: Desk):
     shutil.copytree(PACKAGE / "embedded", desk.path / "base", ignore=shutil.ignore_patterns("programs", "agent"))
     described = json.loads((desk.path / "base/config.json").read_text())

@@ -1,8 +1,11 @@
 """What the Python door says is Python."""
 
+import pytest
+
 from tests.outside.desk import Desk
 
 
+@pytest.mark.long
 def test_a_run_that_is_there_is_refused_in_words_that_a_program_can_use(desk: Desk):
     desk.write(
         "again.py",

@@ -9,6 +9,7 @@ from tests.outside.desk import Desk
 TINY = "--eval-size 4 --prompts-per-step 2 --num-generations 2 --max-completion-length 8"
 
 
+@pytest.mark.long
 def test_a_pipe_that_is_closed_early_ends_a_command_without_a_word(desk: Desk):
     done = desk.shell(
         """

@@ -29,7 +29,14 @@ def test_a_run_in_an_8_column_ascii_window_comes_to_its_end(desk: Desk):
     assert (desk.path / "runs/mine/summary.json").is_file()
 
 
-@pytest.mark.parametrize(("rewards", "status"), [("accuracy", 0), ("broken.py:broken", 1), ("nothing", 2)])
+@pytest.mark.parametrize(
+    ("rewards", "status"),
+    [
+        pytest.param("accuracy", 0, marks=pytest.mark.long),
+        pytest.param("broken.py:broken", 1, marks=pytest.mark.long),
+        ("nothing", 2),
+    ],
+)
 def test_the_last_line_of_a_json_log_says_how_the_run_ended(desk: Desk, rewards: str, status: int):
     desk.write("broken.py", "def broken(completions, **columns):\n    raise RuntimeError('no such table')\n")
     done = desk.paceline(

@@ -119,6 +119,7 @@ def test_the_model_loads_with_its_end_token_and_is_small(tokenizer):
     assert model.config.vocab_size >= len(tokenizer)
 
 
+@pytest.mark.long
 def test_the_model_wins_when_it_is_led_to_say_what_is_left(tokenizer):
     # All that it has to be led to is the first word of a turn: it seldom begins with it by itself.
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED).eval()

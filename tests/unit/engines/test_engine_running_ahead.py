@@ -53,11 +53,11 @@ def assert_equal(got: list[tuple[Completion, ...]], wanted: list[tuple[Completio
 @pytest.mark.parametrize(
     ("slots", "stop", "told", "free"),
     [
-        (64, (), False, 1 << 40),
+        pytest.param(64, (), False, 1 << 40, marks=pytest.mark.long),
         (24, (), True, 1 << 40),
-        (3, ("e", "ab"), False, 1 << 40),
+        pytest.param(3, ("e", "ab"), False, 1 << 40, marks=pytest.mark.long),
         (24, ("e", "ab"), True, 1 << 40),
-        (24, (), True, 1 << 10),  # no room to record
+        pytest.param(24, (), True, 1 << 10, marks=pytest.mark.long),  # no room to record
     ],
 )
 def test_completions_are_those_of_a_decoder_that_waits(slots, stop, told, free):

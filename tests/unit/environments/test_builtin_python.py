@@ -84,6 +84,7 @@ def test_code_that_is_no_text_is_refused():
     assert contents(observation) == ["Error: python needs 'code' to be of type string, got 7"]
 
 
+@pytest.mark.long
 def test_waiting_for_a_slot_of_the_sandbox_does_not_count_against_an_answer(monkeypatch):
     """Many episodes on few processors: none fails only because others compute."""
     sandbox = LocalSandbox(strongest(), slots=1)

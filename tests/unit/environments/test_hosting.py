@@ -309,6 +309,7 @@ def test_threads_that_cannot_be_ended_are_told_with_the_failure(strict):
     assert "late calls of environments still hold their threads and memory" in failures[4]
 
 
+@pytest.mark.long
 def test_a_late_reply_is_never_taken_for_another(temporary):
     with Hosts(step_seconds=4) as hosts:
         for place in KEPT:
@@ -459,6 +460,7 @@ def listening():
     return {line[9] for line in lines if line[3] == "0A"}
 
 
+@pytest.mark.long
 def test_a_thousand_episodes_with_crashes_leave_nothing(temporary):
     """One in twenty crashes, in every place at once: no process, port, temporary file, open file or thread is left."""
 
@@ -689,6 +691,7 @@ def test_nothing_outlives_the_trainer(tmp_path, number):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_what_nobody_could_remove_is_removed_by_the_next_attempt(tmp_path):
     """All processes are stopped before any is killed, so none cleans up after another: scratch directories stay."""
     with owner(tmp_path) as (process, everything):

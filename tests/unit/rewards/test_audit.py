@@ -110,6 +110,7 @@ def test_a_function_that_reads_the_last_answer_outside_the_thought_is_clean():
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     "accuracy boxed think_answer_tags gsm8k cosine format react_format repetition soft_overlong random".split(),

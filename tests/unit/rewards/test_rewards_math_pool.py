@@ -46,6 +46,7 @@ def pool_of():
         pool.close()
 
 
+@pytest.mark.long
 def test_ten_thousand_answers_from_four_threads_and_an_event_loop_are_judged_as_one_at_a_time():
     rows = mixed(10_000)
     alone = {row[:2]: math_equal(*row[:2]) for row in rows}
@@ -203,6 +204,7 @@ def test_a_process_that_was_forked_has_a_pool_of_its_own():
     assert math_equal("x+8", "8+x")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the end of a process is an event on Linux")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, None])
 def test_no_worker_is_left_when_its_parent_is_gone(end):

@@ -136,6 +136,7 @@ def test_a_command_that_needs_no_code_of_a_run_leaves_it_alone(received, command
         assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_form_of_code_runs_from_where_a_received_run_says_that_it_was_started(
     received, command: str, tmp_path: Path, monkeypatch, capsys

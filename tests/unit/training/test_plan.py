@@ -258,6 +258,7 @@ def test_memory_of_a_judge_that_the_run_serves_by_hand():
     assert (memory.weights, memory.drawn) == (4_000, 3 * 10 * 4)
 
 
+@pytest.mark.long
 def test_plan_counts_a_judge_that_the_run_serves_beside_the_trainer(capsys):
     words = ["plan", "--model", "embedded", "--dataset", "arithmetic", "--gpu", "h100", "--reward-funcs", "accuracy"]
     assert main(words) == 0
@@ -638,6 +639,7 @@ def test_an_adapter_is_planned_by_its_base_model(tmp_path):
     assert read_shape(str(tmp_path)) == read_shape("embedded")
 
 
+@pytest.mark.long
 def test_plan_ends_with_status_2_where_a_run_would_not_fit(tmp_path, capsys):
     (tmp_path / "config.json").write_text(
         json.dumps({**BILLIONS, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]})

@@ -89,9 +89,18 @@ def test_what_files_alone_can_tell_is_refused_without_torch(tmp_path, name):
 @pytest.mark.parametrize(
     ("command", "reads"),
     [
-        ("train --dataset rows.jsonl --eval-dataset held_out.jsonl --system-prompt file:system.txt", [1, 1, 0, 1]),
-        ("train --dataset rows.jsonl more.jsonl#2 --dataset-size 3 --eval-dataset rows.jsonl", [1, 0, 1, 0]),
-        ("eval --dataset held_out.jsonl --system-prompt file:system.txt --baseline model", [0, 1, 0, 1]),
+        pytest.param(
+            *("train --dataset rows.jsonl --eval-dataset held_out.jsonl --system-prompt file:system.txt", [1, 1, 0, 1]),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("train --dataset rows.jsonl more.jsonl#2 --dataset-size 3 --eval-dataset rows.jsonl", [1, 0, 1, 0]),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("eval --dataset held_out.jsonl --system-prompt file:system.txt --baseline model", [0, 1, 0, 1]),
+            marks=pytest.mark.long,
+        ),
         ("plan --dataset rows.jsonl", [1, 0, 0, 0]),
     ],
     ids=["train", "several datasets", "eval", "plan"],
