@@ -88,7 +88,7 @@ def test_a_loop_over_learning_rates_is_compared_in_a_table_and_on_a_page(desk: D
 def test_a_job_that_a_scheduler_stops_goes_on_from_another_directory_and_then_has_nothing_to_do(desk: Desk):
     done = desk.shell(
         f"""
-        nohup paceline train {TINY} --max-steps 400 --save-steps 1 --output-dir runs/job > job.log 2>&1 &
+        nohup paceline train {TINY} --lr-schedule constant --warmup-steps 0 --max-steps 400 --save-steps 1 --output-dir runs/job > job.log 2>&1 &
         until [ -d runs/job/checkpoints/step-000002 ] || ! kill -0 $!; do sleep 0.1; done
         kill -TERM $!
         wait $! || echo "status $?"
@@ -118,10 +118,10 @@ def test_a_run_in_an_archive_is_read_where_it_is_unpacked(desk: Desk):
         paceline rollouts "other place/mine" --static pages
         paceline replay "other place/mine" --step 1 | head -1
         paceline eval "other place/mine" --eval-size 2 | tail -1
-        paceline export "other place/mine" final --format gguf | tail -1
+        paceline export "other place/mine" final | tail -1
         paceline chat --model "other place/mine" --temperature 0 --max-completion-length 4 <<< "1 + 1 =" > once
-        paceline chat --model final/*.gguf --temperature 0 --max-completion-length 4 <<< "1 + 1 =" > again
-        wc -c < once
+        paceline chat --model final --temperature 0 --max-completion-length 4 <<< "1 + 1 =" > again
+        cmp once again
         """
     )
     assert done.returncode == 0, done.stdout

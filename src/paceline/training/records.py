@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
 from paceline.data.duplicates import also_trained_on, repeated_prompts
 from paceline.engines import TrainedEngine
@@ -89,8 +88,8 @@ def step_clock(
     }
 
 
-def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], checkpoint: Checkpoint | None) -> list[str]:
-    """Say what was dropped, what will not be learned, which `paths` are taken, and the step to continue from."""
+def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str]) -> list[str]:
+    """Say what was dropped, what will not be learned, and which `paths` are taken."""
     lines, seen = [*of_rows(inputs.tasks), *of_graders(inputs.functions.values()), *inputs.unmet], tuple[Task, ...]()
     if inputs.conversations is None:  # else tasks of one prompt differ by what their environments do
         seen = inputs.tasks.looked_at
@@ -122,8 +121,6 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str], check
             "top-p, top-k and min-p are not replayed in the trainer: completions come from a narrower distribution "
             "than the one that is trained, and logprob_mismatch reports by how much"
         )
-    if checkpoint is not None:
-        lines.append(f"going on after step {checkpoint.state.step} from {checkpoint.path}")
     return lines
 
 

@@ -226,7 +226,12 @@ class RunSession:
         )
         observer.start(self.run, trackers)
         sentences = [*self._sentences, *_recovery_sentences(run_dir, committed)]
-        sentences += [*opening, *run_sentences(config, inputs, backend.sentences, checkpoint)]
+        sentences += [*opening, *run_sentences(config, inputs, backend.sentences)]
+        if checkpoint is not None:
+            place = checkpoint.path
+            if place.is_relative_to(self.output_dir):
+                place = self._shown / place.relative_to(self.output_dir)
+            sentences.append(f"going on after step {checkpoint.state.step} from {place}")
         sentences += [] if self._change is None else [f"from here on {what}" for what in self._change.describe()]
         notify(self.run, sentences)
         return self.run
