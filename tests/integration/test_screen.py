@@ -64,7 +64,7 @@ def test_a_run_in_a_terminal_has_one_screen_with_sentences_above_it_and_ends_wit
     assert re.search(r"^`?paceline rollouts \S*run`?", last, re.M)
     assert re.search(r"^generate +━+╸?─*  50 of 50, [\d,]+ tokens/s", last, re.M)
     assert re.search(r"^held-out  \d+\.\d % \[.*\] after step 3, began with", last, re.M)
-    assert "learning    too early, because 3 steps" in last
+    assert "learning    too early, because 3 of the 18 steps" in last
     assert last.index("learning    too early") < last.index(
         "report.html"
     )  # what it came to stands below the last frame
