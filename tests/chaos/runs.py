@@ -52,6 +52,8 @@ def variety(prompts, completions, **columns):
 def mischief(completions):
     pass
 '''
+CODE = ("reward_funcs", "eval_reward_func", "environment")
+"""Options that name code of the place."""
 MOMENTARY = ("clock", "seconds", "environment_seconds", "weights_bytes")
 """What is of the hour, or of the place where the run is done, and not of the run."""
 
@@ -102,8 +104,9 @@ class Place:
         return self.begin(*more, traps=traps, umask=umask, closed_output=closed_output).end()
 
     def go_on(self, *more: object, traps: Sequence[Trap] = ()) -> Running:
-        """Start to go on with it."""
-        return start(self.folder, ["train", "--resume", "run", *more], traps=traps)
+        """Start to go on with it; the code is named, as that of a copied run is other code until it was."""
+        own = [f"--{name}={self.options[name]}" for name in CODE if name in self.options]
+        return start(self.folder, ["train", "--resume", "run", *own, *more], traps=traps)
 
     def resume(self, *more: object, traps: Sequence[Trap] = ()) -> Ended:
         """Go on with it to its end."""

@@ -172,7 +172,7 @@ class Launch:
                     joined.channels.receive(rank, seconds=FAREWELL_SECONDS)
             except BaseException as error:
                 joined.is_over = True
-                culprit = heartbeats.verdict(BLAME_SECONDS) if isinstance(error, RankLost) else None
+                culprit = heartbeats.verdict(BLAME_SECONDS) if _is_of_a_loss(error) else None
                 heartbeats.leave()
                 status = getattr(culprit or error, "exit_status", PacelineError.exit_status)
                 if isinstance(error, SystemExit) and isinstance(error.code, int):
@@ -314,6 +314,14 @@ class Launch:
         self._worker = RankWorker(
             rank=place.rank, roles=roles, device=device, cores=cores, broadcast_group=group, overrides=self._overrides
         )
+
+
+def _is_of_a_loss(error: BaseException) -> bool:
+    """Return True if another rank was lost: a launcher's SIGTERM may come while that is on its way out."""
+    known = error
+    while known.__context__ is not None and not isinstance(known, RankLost):
+        known = known.__context__
+    return isinstance(known, RankLost)
 
 
 @contextmanager
