@@ -88,7 +88,8 @@ def test_a_loop_over_learning_rates_is_compared_in_a_table_and_on_a_page(desk: D
 def test_a_job_that_a_scheduler_stops_goes_on_from_another_directory_and_then_has_nothing_to_do(desk: Desk):
     done = desk.shell(
         f"""
-        nohup paceline train {TINY} --lr-schedule constant --warmup-steps 0 --max-steps 400 --save-steps 1 --output-dir runs/job > job.log 2>&1 &
+        nohup paceline train {TINY} --lr-schedule constant --warmup-steps 0 --max-steps 400 --save-steps 1 \\
+          --output-dir runs/job > job.log 2>&1 &
         until [ -d runs/job/checkpoints/step-000002 ] || ! kill -0 $!; do sleep 0.1; done
         kill -TERM $!
         wait $! || echo "status $?"
