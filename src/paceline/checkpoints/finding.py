@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +69,15 @@ def original(likeness: Path, root: Path) -> Path | None:
     They are told by their manifest, which has the digest of every file, whatever the directory is called and wherever
     it lies.
     """
-    manifest = likeness / "manifest.json"
-    if not manifest.is_file():
-        return None
-    content, places = manifest.read_bytes(), [place for _, place in numbered(root)]
-    manifests = ((place, place / "manifest.json") for place in places)
-    return next((place for place, file in manifests if file.is_file() and file.read_bytes() == content), None)
+    return originals([likeness], root).get(likeness)
+
+
+def originals(likenesses: Iterable[Path], root: Path) -> dict[Path, Path]:
+    """Return the checkpoint of each directory that has one, as `original` tells; every manifest is read once."""
+    given = {place: file.read_bytes() for place in likenesses if (file := place / "manifest.json").is_file()}
+    manifests = [(place, place / "manifest.json") for _, place in numbered(root)] if given else []
+    known = {file.read_bytes(): place for place, file in reversed(manifests) if file.is_file()}
+    return {place: known[content] for place, content in given.items() if content in known}
 
 
 def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint | None, tuple[str, ...]]:

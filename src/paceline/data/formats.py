@@ -229,13 +229,14 @@ def truth_of(columns: Mapping[str, object]) -> object:
 
 def cases_column(columns: Mapping[str, object]) -> str | None:
     """Return the first column of `CASES_COLUMNS` that holds test cases, usable or not; None without any."""
-    given = [column for column, _ in _cases(columns)]
-    return next(iter(cases_columns(columns) or given), None)
+    return next((column for column, _ in cases_in(columns)), None)
 
 
-def cases_columns(columns: Mapping[str, object]) -> list[str]:
-    """Return the columns of `CASES_COLUMNS` that hold test cases and are not empty."""
-    return [column for column, value in _cases(columns) if holds_tests(value)]
+def cases_in(columns: Mapping[str, object]) -> list[tuple[str, object]]:
+    """Return the columns of `CASES_COLUMNS` that hold test cases, with their values; where all are empty, the empty
+    ones."""
+    given = _cases(columns)
+    return [(column, value) for column, value in given if holds_tests(value)] or given
 
 
 def _cases(columns: Mapping[str, object]) -> list[tuple[str, object]]:

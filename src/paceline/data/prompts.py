@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache, partial
 from itertools import takewhile
 from typing import Protocol
 
@@ -238,12 +239,12 @@ def left_out(
     with suppress(ModelError):  # a template that looks at what it is given takes no marks
         text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
         hidden += [where for one, where in marks.items() if one not in text]
+    whole = cache(partial(chat_text, tokenizer, messages, switches, tools))
     for place, message in enumerate(messages):
         for key in [name for name, value in message.items() if not isinstance(value, str) and name != "tool_calls"]:
             less: Message = {other: value for other, value in message.items() if other != key}
-            both = messages, [*messages[:place], less, *messages[place + 1 :]]
             with suppress(ModelError):  # where it needs the key
-                if len({chat_text(tokenizer, one, switches, tools) for one in both}) == 1:
+                if chat_text(tokenizer, [*messages[:place], less, *messages[place + 1 :]], switches, tools) == whole():
                     hidden.append((place, key))
     return hidden
 

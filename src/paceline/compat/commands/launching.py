@@ -45,18 +45,8 @@ NUMBERS_OF: Mapping[str, Mapping[str, str]] = {
 VARIABLES: Mapping[str, str] = {name.upper(): number for name, number in TORCHRUN.items()}
 WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
     "torchrun": (
-        *(
-            "module",
-            "standalone",
-            "rdzv_backend",
-            "rdzv_endpoint",
-            "rdzv_id",
-            "max_restarts",
-            "log_dir",
-            "redirects",
-            "tee",
-        ),
-        *("no_python", "run_path", "monitor_interval", "start_method", "role", "local_addr"),
+        *("standalone", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "max_restarts", "log_dir", "redirects", "tee"),
+        *("module", "no_python", "run_path", "monitor_interval", "start_method", "role", "local_addr"),
     ),
     "accelerate": (
         *("multi_gpu", "use_deepspeed", "use_fsdp", "mixed_precision", "dynamo_backend", "gpu_ids", "same_network"),
@@ -177,7 +167,6 @@ def _read_launcher(
             settings[known[name]] = value
         else:
             check_precision(f"{launcher} --{name}", name, value)
-
             notes.append(Note("idle", f"{launcher} --{name}", OWN_LAYOUT))
     return (*start, *words[at:])
 

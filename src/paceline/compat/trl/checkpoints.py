@@ -17,7 +17,7 @@ from transformers import TrainerState
 
 from paceline.base_directory import local_path
 from paceline.checkpoints.existing_runs import LOCK, WRITTEN, WriteLock, holds_work
-from paceline.checkpoints.finding import Checkpoint, free_name, original
+from paceline.checkpoints.finding import Checkpoint, free_name, original, originals
 from paceline.checkpoints.run_files import link_or_copy, write_or_explain
 from paceline.errors import CheckpointError, ConfigError, StorageError
 
@@ -158,7 +158,8 @@ def named_directories(output_dir: Path) -> dict[int, Path]:
 def named_checkpoints(output_dir: Path) -> frozenset[int]:
     """Return the global steps of those whose checkpoint is still in the run."""
     named, root = named_directories(output_dir), output_dir / "checkpoints"
-    return frozenset(number for number, folder in named.items() if original(folder, root) is not None)
+    there = originals(named.values(), root)
+    return frozenset(number for number, folder in named.items() if folder in there)
 
 
 def step_of_name(checkpoint: str, updates_per_step: int) -> int:

@@ -93,8 +93,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
             if isinstance(train_dataset, str):
                 train_dataset = AddressedRows(train_dataset, split="train", seed=self.args.seed)
             eval_dataset = addressed(eval_dataset, seed=self.args.seed)
-        seconds = (self.args.environment_timeout or ENVIRONMENT_TIMEOUT)[0]
-        with said_in_field_names():
+            seconds = (self.args.environment_timeout or ENVIRONMENT_TIMEOUT)[0]
             self._environments = given_environments(
                 tools, environment_factory, seconds=seconds, sandbox=self.args.sandbox
             )

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import NoReturn
 
-from paceline.data.formats import CASES_COLUMNS, TRUTH, cases_column, cases_columns, holds_tests, truth_of
+from paceline.data.formats import CASES_COLUMNS, TRUTH, cases_column, cases_in, holds_tests
 from paceline.errors import DataError
 from paceline.rewards.programs.comparing import same_value
 
@@ -64,12 +64,14 @@ def parse_cases(columns: Mapping[str, object], row_id: str) -> Cases:
     Raises:
         DataError: they cannot be used; the sentence names the row, what is wrong, and what to do.
     """
-    column = cases_column(columns)
-    if column is None:
+    given = cases_in(columns)
+    if not given:
         _refuse(row_id, f"has no test cases in any of the columns {', '.join(CASES_COLUMNS)}", "add them")
-    if len(filled := cases_columns(columns)) > 1:
-        _refuse(row_id, f"has test cases in each of the columns {', '.join(filled)}", "keep one of them")
-    value, place = (truth_of(columns), TRUTH) if column == "reward_model" else (columns[column], column)
+    column, value = given[0]
+    if len(given) > 1 and holds_tests(value):
+        filled = ", ".join(name for name, _ in given)
+        _refuse(row_id, f"has test cases in each of the columns {filled}", "keep one of them")
+    place = TRUTH if column == "reward_model" else column
     size = _size(value)
     if size > LARGEST_CELL:
         limit = f"above {LARGEST_CELL / 1e6:.0f} MB"
