@@ -13,8 +13,9 @@ import pytest
 from paceline.errors import ConfigError, PacelineError, ProcessLost, RewardError, TrainingError
 from paceline.models.parallel.ranks import RankLost
 from paceline.runtime.activity import ACTIVITY
-from paceline.runtime.interrupts import SIGNAL
+from paceline.runtime.interrupts import SIGNAL, give_signal_back
 from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats
+from paceline.workers.torchrun.launch import told_apart_from_a_loss
 
 BEAT = 0.02
 SOON = 30.0
@@ -58,6 +59,15 @@ def ranks() -> Iterator[Ranks]:
     with ExitStack() as opened:
         yield Ranks(opened)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+
+
+@pytest.fixture
+def unhandled() -> Iterator[None]:
+    """SIGTERM as a new process has it; what ends by an error leaves it ignored."""
+    former = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    give_signal_back(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, former)
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -157,6 +167,31 @@ def test_a_main_thread_that_is_on_its_way_out_is_left_alone(ranks):
     first.__exit__(None, None, None)
     assert SIGNAL not in signal.sigpending()
     assert not ranks.forced.is_set()
+
+
+def test_a_launchers_signal_interrupts_where_no_rank_is_lost(ranks, unhandled):
+    first, _ = ranks.first(1)
+    with pytest.raises(KeyboardInterrupt), told_apart_from_a_loss(first):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["raised", "told to the others"])
+def test_a_launchers_signal_leaves_the_name_of_a_lost_rank_that_is_on_its_way_out(ranks, unhandled, leaves):
+    first, channels = ranks.first(1)
+    channels[0].close()
+    first.verdict(SOON)
+
+    def ends() -> None:
+        try:
+            first.raise_verdict()
+        except ProcessLost:
+            if leaves:
+                first.leave()
+            signal.raise_signal(signal.SIGTERM)
+            raise
+
+    with pytest.raises(ProcessLost, match="rank 1 is gone"), told_apart_from_a_loss(first):
+        ends()
 
 
 def test_a_main_thread_that_does_not_come_out_is_waked_and_then_ended(ranks):

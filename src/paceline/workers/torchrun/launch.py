@@ -159,7 +159,7 @@ class Launch:
                 )
         joined.is_over = False
         joined.channels.send(others, name)
-        with self._beating(joined, end_leader) as heartbeats, _told_apart_from_a_loss(heartbeats):
+        with self._beating(joined, end_leader) as heartbeats, told_apart_from_a_loss(heartbeats):
             try:
                 ACTIVITY.stack_dumps["ranks"] = heartbeats.ask_for_stacks
                 self._be_ready(joined)
@@ -325,13 +325,14 @@ def _is_of_a_loss(error: BaseException) -> bool:
 
 
 @contextmanager
-def _told_apart_from_a_loss(heartbeats: PeerHeartbeats) -> Iterator[None]:
-    """Interrupt on SIGTERM outside the loop, unless a rank died: launchers send it then too."""
+def told_apart_from_a_loss(heartbeats: PeerHeartbeats) -> Iterator[None]:
+    """Interrupt on SIGTERM outside the loop, unless a rank died: launchers send it then too, also while this rank is on
+    its way out for that reason."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        heartbeats.verdict(1.0)
+        if heartbeats.verdict(1.0) is None:
+            raise KeyboardInterrupt
         heartbeats.raise_verdict()
-        raise KeyboardInterrupt
 
     if not _is_main() or not may_take(signal.SIGTERM):
         yield
