@@ -4,6 +4,15 @@ import math
 from typing import Literal
 
 
+def warmup_updates(warmup: float, total: int) -> int:
+    """Return the updates before the peak in transformers' sense: from 1 on their number, below 1 a share, rounded up.
+
+    >>> warmup_updates(10, 50), warmup_updates(0.05, 50)
+    (10, 3)
+    """
+    return math.ceil(warmup * total) if 0 < warmup < 1 else int(warmup)
+
+
 def learning_rate(
     step: int,
     *,

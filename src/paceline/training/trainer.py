@@ -29,7 +29,7 @@ from paceline.models.parallel.pieces import piece_of, saved_tensors, written_her
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.policy_and_reference import frozen_copy, load_policy, load_reference, measure_by_twin
-from paceline.objective.schedule import learning_rate
+from paceline.objective.schedule import learning_rate, warmup_updates
 from paceline.runtime.devices import free_memory
 from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
@@ -277,8 +277,7 @@ def make_scheduler(text: str, optimizer: torch.optim.Optimizer, *, total: int) -
         return get_scheduler(
             name,
             optimizer,
-            # in transformers' sense: from 1 on a number, below 1 a share, rounded up
-            num_warmup_steps=math.ceil(warmup * total) if 0 < warmup < 1 else int(warmup),
+            num_warmup_steps=warmup_updates(warmup, total),
             num_training_steps=total,
             scheduler_specific_kwargs=parameters,
         )

@@ -170,10 +170,12 @@ def test_a_run_with_a_configuration_and_nothing_else_has_a_page(tmp_path):
 def test_damaged_lines_are_counted_on_the_page_and_do_not_stop_it(tmp_path):
     write_synthetic_run(tmp_path / "run", steps=3, tasks=20, prompts=2, finished=False)
     with (tmp_path / "run" / "metrics.jsonl").open("a") as stream:
-        stream.write('not json\n{"no": "step"}\n{"step": "three"}\n{"step": 4, "los')
+        stream.write(
+            'not json\n{"no": "step"}\n{"step": "three"}\n{"step": 4, "a program\'s own": 1}\n{"step": 4, "los'
+        )
     run = read_run(tmp_path / "run")
-    assert run.unreadable_lines == 4
-    assert [number for what, number, _ in dropped_counts(run) if "Unreadable" in what] == [4]
+    assert run.unreadable_lines == 5
+    assert [number for what, number, _ in dropped_counts(run) if "Unreadable" in what] == [5]
     assert len(run.metrics) == 3
 
 
@@ -234,6 +236,7 @@ def test_what_was_dropped_is_counted_over_all_steps(tmp_path):
     for step, groups in ((1, 3), (2, 1)):
         step_record = {
             "step": step,
+            "clock": {},
             "prompts": 4,
             "rollouts": 32,
             "groups_zero_deviation": groups,
@@ -309,7 +312,7 @@ def test_a_smoothed_line_keeps_a_constant_and_bridges_missing_steps():
 
 
 def test_a_long_run_is_binned_without_losing_a_step_and_says_so(tmp_path):
-    records = [{"step": step, "x": float(step)} for step in range(1, 1001)]
+    records = [{"step": step, "clock": {}, "x": float(step)} for step in range(1, 1001)]
     series = metric(records, "x")
     assert len(series.steps) <= MAX_POINTS
     assert series.steps[-1] == 1000

@@ -64,7 +64,7 @@ def test_programs_and_ungraded_completions_have_no_lenient_reading():
 
 def a_step(step, reward, alarms=()):
     numbers = {"step": step, "learning_rate": 1e-5, "updates": 1, "grad_norm": 0.5, "reward_mean": reward}
-    return numbers | {"prompts": 4, "groups_zero_deviation": 0, "alarms": list(alarms)}
+    return numbers | {"clock": {}, "prompts": 4, "groups_zero_deviation": 0, "alarms": list(alarms)}
 
 
 def test_the_verdict_is_that_of_the_rules_and_leaves_records_out_that_they_cannot_read(tmp_path):

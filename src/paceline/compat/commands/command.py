@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from paceline.compat.commands.colossalchat import from_colossalchat
+from paceline.compat.commands.evaluating import ASSIGNMENT
 from paceline.compat.commands.scripts import from_script
 from paceline.compat.commands.shell import inline_script, read_shell, script_of, training_command
 from paceline.compat.commands.swift import from_swift
@@ -19,7 +20,7 @@ from paceline.compat.commands.translation import (
     without_defaults,
 )
 from paceline.compat.commands.trl import from_trl
-from paceline.compat.commands.wrapping import ASSIGNMENT, unwrapped
+from paceline.compat.commands.wrapping import unwrapped
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
 
@@ -94,7 +95,7 @@ def read_command(words: Sequence[str]) -> ForeignCommand:
     >>> read_command(["CUDA_VISIBLE_DEVICES=0,1", "python", "rl_example.py"]).words
     ('python', 'rl_example.py')
     """
-    count = next((at for at, word in enumerate(words) if not ASSIGNMENT.fullmatch(word)), len(words))
+    count = next((at for at, word in enumerate(words) if not ASSIGNMENT.match(word)), len(words))
     environment = dict[str, str]()
     for word in words[:count]:
         name, _, value = word.partition("=")

@@ -115,12 +115,9 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
         # it has every field of a GRPOConfig that is read here
         fields = cast("GRPOConfig", args)
         config = translate(fields, surroundings)
-        for name in WARMUPS:
-            if name in shares:
-                setattr(args, name, shares[name])
-        check_warmup(fields)
-        args.warmup_steps = int(args.warmup_steps) if args.warmup_steps >= 1 else args.warmup_steps
-        schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(fields)
+        risen = cast("GRPOConfig", replace(args, **{name: shares[name] for name in WARMUPS if name in shares}))
+        check_warmup(risen)
+        schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(risen)
     except ConfigError as error:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
     idle = without_effect(fields)

@@ -1,10 +1,10 @@
 """Words in front of a command that run it as it is: env, nohup, srun, uv run."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
-ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+from paceline.compat.commands.evaluating import ASSIGNMENT
+
 WRAPPERS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("env",): ("-u", "--unset", "-C", "--chdir"),
     ("nohup",): (),
@@ -13,6 +13,10 @@ WRAPPERS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("setsid",): (),
     ("nice",): ("-n",),
     ("sudo",): ("-u", "-g"),
+    ("timeout",): ("-k", "-s"),
+    ("taskset",): (),
+    ("numactl",): ("-C", "-N", "-m"),
+    ("stdbuf",): ("-i", "-o", "-e"),
     ("uv", "run"): (
         *("-p", "--python", "--with", "--with-editable", "--with-requirements", "--extra", "--group", "--env-file"),
         *("--package", "--project", "--directory", "--index", "--index-url", "--extra-index-url"),
@@ -29,6 +33,8 @@ WRAPPERS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ),
 }
 """Words that start each wrapper, with its flags that take the next word as their value."""
+WITH_OPERAND = ("timeout", "taskset")
+"""Wrappers with a word between their flags and the command: a duration, the cores."""
 OF_ONE_SHELL = ("env", "nohup", "time", "exec")
 """Wrappers that neither choose packages nor machines."""
 
@@ -38,10 +44,12 @@ def unwrapped(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
 
     >>> unwrapped(["A=1", "srun", "-N", "2", "env", "B=2", "trl", "grpo"])
     (('A=1', 'B=2', 'trl', 'grpo'), ['srun'])
+    >>> unwrapped(["timeout", "-k", "9", "2h", "taskset", "-c", "0-3", "trl", "grpo"])
+    (('trl', 'grpo'), ['timeout', 'taskset'])
     """
     assignments, missed, rest = list[str](), list[str](), list(words)
     while True:
-        while rest and ASSIGNMENT.fullmatch(rest[0]):
+        while rest and ASSIGNMENT.match(rest[0]):
             assignments.append(rest.pop(0))
         names = tuple(PurePosixPath(word).name for word in rest[:2])
         start = next((one for one in WRAPPERS if names[: len(one)] == one), None)
@@ -50,4 +58,5 @@ def unwrapped(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
         rest = rest[len(start) :]
         while rest and rest[0].startswith("-"):
             rest = rest[2 if rest[0] in WRAPPERS[start] else 1 :]
+        rest = rest[1 if start[0] in WITH_OPERAND else 0 :]
         missed += [] if start[0] in OF_ONE_SHELL else [" ".join(start)]

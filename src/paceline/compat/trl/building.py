@@ -1,7 +1,6 @@
 """Builds a run from a trainer's arguments; everything that needs no weights is refused before they are read."""
 
 import logging
-import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ from paceline.models.pretrained import (
     read_config,
     read_generation_config,
 )
+from paceline.objective.schedule import warmup_updates
 from paceline.reports.trackers.opening import check_trackers
 from paceline.rewards.resolving import reward_context
 from paceline.rewards.selecting import row_check
@@ -378,14 +378,8 @@ def check_schedule(args: GRPOConfig, *, total: int) -> None:
 
 def describe_rate(args: GRPOConfig, *, total: int) -> str:
     """One line on the schedule."""
-    kind = SchedulerType(args.lr_scheduler_type).value
+    kind, rising = SchedulerType(args.lr_scheduler_type).value, warmup_updates(getattr(args, warmup_field(args)), total)
     return (
-        f"learning rate: transformers' schedule {kind!r} over {total} updates, {_warmup_updates(args, total)} of them "
-        "warm-up, set anew for every update"
+        f"learning rate: transformers' schedule {kind!r} over {total} updates, {rising} of them warm-up, set anew for "
+        "every update"
     )
-
-
-def _warmup_updates(args: GRPOConfig, total: int) -> int:
-    """Updates before the peak in transformers' sense: from 1 on a number, below 1 a share, rounded up."""
-    value = getattr(args, warmup_field(args))
-    return math.ceil(value * total) if 0 < value < 1 else int(value)

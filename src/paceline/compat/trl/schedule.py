@@ -20,6 +20,8 @@ def scheduler_words(args: "GRPOConfig") -> str:
         ConfigError: `lr_scheduler_kwargs` is no dictionary.
     """
     kind: object = args.lr_scheduler_type
-    parameters = {"warmup": getattr(args, warmup_field(args)) or None, **keywords_of(args, "lr_scheduler_kwargs")}
+    warmup = getattr(args, warmup_field(args))
+    warmup = int(warmup) if warmup >= 1 else warmup or None
+    parameters = {"warmup": warmup, **keywords_of(args, "lr_scheduler_kwargs")}
     written = ", ".join(f"{name}={json.dumps(value)}" for name, value in parameters.items() if value is not None)
     return str(kind.value if isinstance(kind, Enum) else kind) + (f"({written})" if written else "")

@@ -91,7 +91,7 @@ def read_run(path: Path) -> RunRecord:
         raise CheckpointError(
             f"{path} is not a run directory (no config.yaml of a run, no metrics.jsonl); give the directory of a run"
         )
-    metrics, bad_metrics = read_lines(path / "metrics.jsonl", required=("step",), parse_int=finite_int)
+    metrics, bad_metrics = read_lines(path / "metrics.jsonl", required=("step", "clock"), parse_int=finite_int)
     evals, bad_evals = read_lines(path / "evals.jsonl", required=("set", "step"), parse_int=finite_int)
     summaries, _ = read_lines(path / "summary.json", parse_int=finite_int)
     config_text = _text(path / "config.yaml")
