@@ -1,5 +1,6 @@
 """Processes forked from a server that has loaded the libraries: for tests of what a process does, not of its start."""
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -7,10 +8,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -26,16 +31,52 @@ def fork_ranks(work: Callable[..., None], *arguments: object, count: int) -> Non
 
 def forked(work: Callable[..., None], *arguments: object) -> subprocess.CompletedProcess[str]:
     """What a process that does `work(*arguments)` says, and how it ends."""
-    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
-        streams = tuple(str(Path(folder, name)) for name in ("stdout", "stderr"))
-        process = SERVER.Process(target=_speaking, args=(streams, work, arguments))
-        process.start()
-        process.join(LONGEST_SECONDS)
-        if process.exitcode is None:
-            process.kill()
-            raise AssertionError(f"did not end within {LONGEST_SECONDS:g} s")
-        said = (Path(name).read_text() if os.path.exists(name) else "" for name in streams)
-        return subprocess.CompletedProcess(arguments, process.exitcode, *said)
+    with Program(work, *arguments) as program:
+        return program.end()
+
+
+class Program:
+    """A process that does `work(*arguments)`, from the beginning of the block to its end; what it says is kept."""
+
+    def __init__(self, work: Callable[..., None], *arguments: object) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="paceline-")
+        self._streams = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
+        names = tuple(map(str, self._streams))
+        self._arguments, self.process = arguments, SERVER.Process(target=_speaking, args=(names, work, arguments))
+
+    def __enter__(self) -> "Program":
+        self.process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        self._folder.cleanup()
+
+    def end(self, within: float = LONGEST_SECONDS) -> subprocess.CompletedProcess[str]:
+        """Wait until it has ended; AssertionError, with what it said, if it hangs."""
+        self.process.join(within)
+        said = [stream.read_text() if stream.exists() else "" for stream in self._streams]
+        if self.process.exitcode is None:
+            raise AssertionError(f"did not end within {within:g} s, and said: {''.join(said)}")
+        return subprocess.CompletedProcess(self._arguments, self.process.exitcode, *said)
+
+
+def python(words: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
+    """Do what `python WORDS` does in a folder, as the first of a process group; ranks of torchrun are forked too.
+
+    What an interpreter reads at its start, as PYTHONIOENCODING, is not read again.
+    """
+    os.setpgrp()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    if words[:2] == ["-m", "torch.distributed.run"]:
+        assert words[2] == "--nproc-per-node"
+        _agent(int(words[3]), list(words[4:]))
+    else:
+        _interpret(list(words))
 
 
 def paceline(*words: object) -> subprocess.CompletedProcess[str]:
@@ -58,7 +99,16 @@ def heed_signals() -> None:
 def _speaking(streams: tuple[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
     heed_signals()
     _speak_to(streams)
-    work(*arguments)
+    try:
+        work(*arguments)
+    finally:
+        _shut_down()
+
+
+def _shut_down() -> None:
+    """End what runs at exit, as an interpreter does and a forked process does not."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
 
 
 def _speak_to(streams: tuple[str, str]) -> None:
@@ -69,8 +119,10 @@ def _speak_to(streams: tuple[str, str]) -> None:
 def _interpret(words: list[str]) -> None:
     """Do what `python WORDS` does."""
     torch.set_num_threads(1)
+    numpy.random.seed()  # a new interpreter's is
     is_module = words[0] == "-m"
     sys.argv = words[1:] if is_module else words
+    sys.path.insert(0, os.getcwd() if is_module else str(Path(words[0]).absolute().parent))
     if is_module:
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
@@ -81,19 +133,29 @@ def _agent(count: int, words: list[str]) -> None:
     from torch.distributed.launcher.api import elastic_launch
     from torch.distributed.run import config_from_args, parse_args
 
+    # the server that forked the agent forks its ranks: of itself it would start another one, for seconds
+    forkserver._forkserver.ensure_running = lambda: None
     os.environ["OMP_NUM_THREADS"] = "1"  # otherwise the agent says in many lines that it sets this
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")  # what torchrun takes on one machine
     given = [*meeting, "--nproc-per-node", str(count), "--start-method", "forkserver", *words]
     config, _, _ = config_from_args(parse_args(given))
     streams = tuple(os.readlink(f"/proc/self/fd/{number}") for number in (1, 2))
-    elastic_launch(config=config, entrypoint=_rank)(streams, words)
+    elastic_launch(config=config, entrypoint=_rank)(streams, os.getpgrp(), os.getcwd(), dict(os.environ), words)
 
 
-def _rank(streams: tuple[str, str], words: list[str]) -> None:
+def _rank(streams: tuple[str, str], group: int, folder: str, environment: Mapping[str, str], words: list[str]) -> None:
     heed_signals()
+    os.setpgid(0, group)  # a terminal's Ctrl-C goes to the agent and its ranks
     _speak_to(streams)
+    os.chdir(folder)
+    os.environ.update(environment)  # the agent's, beside what it says to each rank
     try:
         _interpret(words)
     except SystemExit as end:
         if end.code:  # a rank that has done its part returns to the agent
             raise
+    except BaseException:  # noqa: BLE001 - not swallowed: the agent would keep it to itself
+        traceback.print_exc()
+        sys.exit(1)
+    finally:
+        _shut_down()

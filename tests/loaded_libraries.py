@@ -5,6 +5,9 @@ Nothing here may start a thread, which a fork would leave behind.
 
 import gc
 
-import tests.laws.layouts  # noqa: F401 - the import is the point, here and above
+# the imports are the point, here and above
+import paceline.cli.train
+import paceline.compat.trl.trainer  # noqa: F401
+import tests.laws.layouts  # noqa: F401
 
 gc.freeze()  # a fork need not look through what it will never free

@@ -1,13 +1,12 @@
 """Faults of a run on two ranks that torchrun starts: one of them dies, stops or is slow, in the midst of a step."""
 
 import os
-import subprocess
-import sys
 
 from tests.chaos.clusters import ONCE, QUICK
 from tests.chaos.processes import LONGEST_SECONDS, Ended
 from tests.chaos.runs import Place, mischief
 from tests.chaos.scene import REMEDY, Scene
+from tests.forked import Program, python
 
 APART = ("--sampling-ranks", 1)
 
@@ -60,14 +59,8 @@ def _ends_with(scene: Scene, rank: int, deed: str, *, says: str, options: tuple[
 
 
 def _launch(place: Place, *more: object, words: list[str] | None = None) -> Ended:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline", "train"]
-    done = subprocess.run(
-        [*launcher, *(words or place.words()), *map(str, more)],
-        cwd=place.folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=2 * LONGEST_SECONDS,
-    )
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline", "train"]
+    given = [*launcher, *map(str, words or place.words()), *map(str, more)]
+    with Program(python, given, str(place.folder), {**os.environ, "OMP_NUM_THREADS": "1"}) as program:
+        done = program.end(2 * LONGEST_SECONDS)
     return Ended(status=done.returncode, said=" ".join((done.stdout + done.stderr).split()), seconds=0.0)

@@ -46,7 +46,7 @@ def test_a_killed_rank_ends_all_by_name_and_the_run_goes_on_to_what_it_would_hav
     place = tmp_path / "killed"
     given = options(place)
     (place / "trap").write_text("SIGKILL rank:1 run/checkpoints/step-000002")
-    done = torchrun("train", *given, *SAVING, f"--output-dir={place / 'run'}")
+    done = forked.torchrun("-m", "paceline", "train", *given, *SAVING, f"--output-dir={place / 'run'}")
     assert done.returncode != 0
     remedy = f"`paceline train --resume {place / 'run'}` continues from the last checkpoint"
     assert ours(done) == [f"paceline: rank 1 is gone; {remedy}"]
@@ -76,6 +76,6 @@ def test_the_layout_of_a_run_that_is_gone_on_with_may_be_another_and_its_seed_ma
 
 
 def test_a_wrong_option_is_said_once_and_no_rank_waits_for_another():
-    done = torchrun("train", "--max-steps", 0)
+    done = forked.torchrun("-m", "paceline", "train", "--max-steps", 0)
     assert ours(done) == ["paceline: --max-steps must be at least 1, got 0"]
     assert done.stdout == ""

@@ -10,23 +10,11 @@ import pytest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
-from tests.forked import torchrun
+from tests.forked import forked, python, torchrun
 from tests.trl_ranks import CASES, trained, weights
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
-
-
-def launched(launcher: tuple[str, ...], *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The program of `tests.trl_ranks` on two ranks."""
-    return subprocess.run(
-        [sys.executable, *launcher, "-m", "tests.trl_ranks", *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +62,22 @@ def test_a_configuration_of_another_tool_is_a_layout_here(ranked):
 
 
 def test_accelerate_starts_the_same_run(tmp_path, alone):
-    done = launched(ACCELERATE, tmp_path, "copies")
+    done = subprocess.run(
+        [sys.executable, *ACCELERATE, "-m", "tests.trl_ranks", str(tmp_path), "copies"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
     assert done.returncode == 0, done.stderr
     mine, theirs = weights(tmp_path / "copies" / "final"), weights(alone[0] / "copies" / "final")
     assert max((mine[name] - theirs[name]).abs().max().item() for name in theirs) < 1e-5
 
 
 def test_a_rank_that_dies_ends_the_program_by_name_and_leaves_its_checkpoint(tmp_path):
-    done = launched(TORCHRUN, tmp_path, "copies", DIES="1")
+    words = [*TORCHRUN, "-m", "tests.trl_ranks", str(tmp_path), "copies"]
+    done = forked(python, words, os.getcwd(), {**os.environ, "DIES": "1"})
     assert done.returncode != 0
     assert "ProcessLost: rank 1 is gone" in done.stderr
     assert RunDir(tmp_path / "copies").metrics()[-1]["step"] == 2

@@ -5,9 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
+
+from tests.forked import Program, python
 
 LONGEST_SECONDS = 300.0
 """A program that has not ended by then hangs."""
@@ -46,9 +49,17 @@ class Desk:
     def python(
         self, *words: object, cwd: str = ".", env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run `python WORDS` from `cwd`, relative to this folder, and return its exit status and output."""
+        """Run `python WORDS` from `cwd`, relative to this folder, and return its exit status and output.
+
+        The process is forked, which takes milliseconds where the libraries' import takes seconds, unless it depends on
+        the start itself: a variable that the interpreter reads, an option of its own, a launcher.
+        """
+        given = [str(word) for word in words]
+        if _is_forked(given, env):
+            with Program(python, given, str(self.path / cwd), _environment(env)) as program:
+                return program.end(LONGEST_SECONDS)
         return subprocess.run(
-            [sys.executable, *map(str, words)],
+            [sys.executable, *given],
             cwd=self.path / cwd,
             env=_environment(env),
             capture_output=True,
@@ -67,29 +78,23 @@ class Desk:
         self, *words: object, when: Callable[[], bool], cwd: str = ".", env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run `python WORDS` and press Ctrl-C once `when()` holds: SIGINT goes to the whole process group."""
-        process = subprocess.Popen(
-            [sys.executable, *map(str, words)],
-            cwd=self.path / cwd,
-            env=_environment(env),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + LONGEST_SECONDS
-        while process.poll() is None and not when():
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.05)  # polls a file of another process, which sends no event
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGINT)
-        try:
-            output, _ = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            raise AssertionError(f"still running after {LONGEST_SECONDS:g} s:\n{output}") from None
-        return subprocess.CompletedProcess(list(words), process.returncode, output, "")
+        given = [str(word) for word in words]
+        with Program(python, given, str(self.path / cwd), _environment(env)) as program:
+            assert _is_forked(given, env)
+            assert program.process.pid is not None
+            deadline = time.monotonic() + LONGEST_SECONDS
+            while program.process.exitcode is None and not when() and time.monotonic() < deadline:
+                time.sleep(0.05)  # polls a file of another process, which sends no event
+            with suppress(ProcessLookupError):
+                os.killpg(program.process.pid, signal.SIGINT)
+            return program.end(max(1.0, deadline - time.monotonic()))
+
+
+def _is_forked(words: Sequence[str], more: Mapping[str, str] | None) -> bool:
+    """Return False for a process that depends on the start of an interpreter, or on a launcher's own."""
+    options = [word for word in words[:1] if word.startswith("-") and word != "-m"]
+    is_launcher = words[:1] == ["-m"] and words[1].startswith("accelerate.")
+    return not (options or is_launcher or any(name.startswith(("PYTHON", "LC_")) for name in more or {}))
 
 
 def _environment(more: Mapping[str, str] | None) -> dict[str, str]:

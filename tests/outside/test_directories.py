@@ -131,7 +131,7 @@ def test_the_script_of_the_page_runs_on_two_ranks_in_an_empty_folder(desk: Desk)
     assert found is not None
     desk.write("script.py", found[1])
 
-    done = desk.python(*TORCHRUN, "--standalone", "script.py")
+    done = desk.python(*TORCHRUN, "script.py")
 
     assert done.returncode == 0, done.stderr
     assert (desk.path / "runs/trl/checkpoint-1/model.safetensors").is_file()

@@ -1,7 +1,7 @@
 """Scripts of TRL's kind as people write them: alone and on two ranks, stopped, resumed, and started once more."""
 
 import json
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
@@ -66,7 +66,7 @@ MINI_R1 = '''
         training_args.distributed_state.wait_for_everyone()
         if trainer.accelerator.is_main_process:
             trainer.create_model_card({"tags": ["rl", "mini-r1"]})
-        print("ended at", result.global_step, "from", last)
+        print(f"ended at {result.global_step} from {last}")
 
 
     if __name__ == "__main__":
@@ -74,7 +74,7 @@ MINI_R1 = '''
 '''
 ARGUMENTS = (
     *("--per_device_train_batch_size", 4, "--num_generations", 4, "--max_completion_length", 8, "--report_to", "none"),
-    *("--save_steps", 1, "--logging_steps", 1, "--output_dir", "runs/mini"),
+    *("--save_steps", 1, "--logging_steps", 1, "--output_dir", "runs/mini", "--max_steps", "STEPS"),
 )
 
 OPEN_R1 = '''
@@ -138,7 +138,7 @@ OPEN_R1 = '''
             train_dataset=Dataset.from_list(rows),
             callbacks=[Note()],
         )
-        print("ended at", trainer.train(resume_from_checkpoint=last).global_step)
+        print(f"ended at {trainer.train(resume_from_checkpoint=last).global_step} from {last}")
         trainer.save_model(args.output_dir + "/model")
         if trainer.accelerator.is_main_process:
             trainer.model.config.save_pretrained(args.output_dir + "/model")
@@ -151,11 +151,13 @@ OPEN_R1 = '''
 AGENT = '''
     """An agent with a database: connections of the script, a limit of time by a signal, an environment of its own."""
 
+    import os
     import signal
     import sqlite3
 
     import torch
     from datasets import Dataset
+    from transformers.trainer_utils import get_last_checkpoint
 
     from paceline import GRPOConfig, GRPOTrainer
 
@@ -194,65 +196,92 @@ AGENT = '''
         environment_factory=Database,
         args=GRPOConfig(
             output_dir="runs/agent", per_device_train_batch_size=4, num_generations=4, max_completion_length=16,
-            max_steps=1, report_to="none",
+            max_steps=int(os.environ["STEPS"]), save_steps=1, report_to="none",
         ),
         train_dataset=Dataset.from_list(rows),
     )
-    trainer.train()
+    last = get_last_checkpoint("runs/agent") if os.path.isdir("runs/agent") else None
+    begun = 0 if last is None else int(last.split("-")[-1])
+    ended = trainer.train(resume_from_checkpoint=last).global_step
     trainer.args.distributed_state.wait_for_everyone()
     (count,) = connection.execute("select count(*) from facts").fetchone()
     counts = trainer.accelerator.gather(torch.tensor([count])).tolist()
-    trainer.accelerator.print("resets", counts, "reward", trainer.state.log_history[0]["reward"] > 0)
+    # each rank plays four conversations in each step
+    trainer.accelerator.print("ended at", ended, "from", last, "resets as due", set(counts) == {4 * (ended - begun)})
+    trainer.accelerator.print("reward", trainer.state.log_history[0]["reward"] > 0)
 '''
 
 
+LAUNCHERS = pytest.mark.parametrize("launcher", [(), TORCHRUN], ids=["alone", "torchrun"])
+
+
+def stopped_and_begun_twice_more(desk: Desk, program: Sequence[object], run: str) -> tuple[int, str, str]:
+    """Press Ctrl-C after two checkpoints, and start the program again, twice, for one more step each time.
+
+    Returns the last checkpoint of the first start, and what the others said. They learn by STEPS when to end.
+    """
+
+    def words(steps: int) -> list[object]:
+        return [steps if word == "STEPS" else word for word in program]
+
+    place = desk.path / run
+    stopped = desk.interrupt(*words(40), env={"STEPS": "40"}, when=(place / "checkpoint-2").exists)
+    assert stopped.returncode != 0, stopped.stdout
+    reached = max(int(one.name.split("-")[1]) for one in place.glob("checkpoint-*"))
+    assert 2 <= reached < 40
+    said = []
+    for more in (1, 2):
+        done = desk.python(*words(reached + more), env={"STEPS": str(reached + more)})
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"ended at {reached + more} from {run}/checkpoint-{reached + more - 1}" in done.stdout
+        said.append(done.stdout)
+    return reached, *said
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("launcher", [TORCHRUN], ids=["torchrun"])
+@LAUNCHERS
 def test_a_countdown_script_is_stopped_resumed_and_started_a_third_time(desk: Desk, launcher: tuple[str, ...]):
     desk.write("countdown.py", MINI_R1)
+
+    _, resumed, _ = stopped_and_begun_twice_more(desk, (*launcher, "countdown.py", *ARGUMENTS), "runs/mini")
+
     run = desk.path / "runs/mini"
-
-    stopped = desk.interrupt(
-        *launcher, "countdown.py", *ARGUMENTS, "--max_steps", 40, when=(run / "checkpoint-2").exists
-    )
-    reached = max(int(place.name.split("-")[1]) for place in run.glob("checkpoint-*"))
-    resumed = desk.python(*launcher, "countdown.py", *ARGUMENTS, "--max_steps", reached + 1)
-    third = desk.python(*launcher, "countdown.py", *ARGUMENTS, "--max_steps", reached + 2)
-
-    assert stopped.returncode != 0, stopped.stdout
-    assert 2 <= reached < 40
-    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert f"ended at {reached + 1} from runs/mini/checkpoint-{reached}" in resumed.stdout
-    assert "from here on train_dataset has other content than it had" in resumed.stdout
-    assert third.returncode == 0, third.stdout + third.stderr
-    assert f"ended at {reached + 2} from runs/mini/checkpoint-{reached + 1}" in third.stdout
+    assert "from here on train_dataset has other content than it had" in resumed
     assert json.loads((run / "train_results.json").read_text())["train_samples"] == 21
     assert {"model", "trainer_state.json"} <= {place.name for place in run.iterdir()}
     assert "mini-r1" in (run / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("launcher", [ACCELERATE], ids=["accelerate"])
-def test_a_configuration_below_ours_trains_and_resumes(desk: Desk, launcher: tuple[str, ...]):
+@LAUNCHERS
+def test_a_recipe_with_a_configuration_below_ours_is_stopped_resumed_and_started_a_third_time(
+    desk: Desk, launcher: tuple[str, ...]
+):
     desk.write("grpo.py", OPEN_R1)
 
-    first = desk.python(*launcher, "grpo.py", env={"STEPS": "2"})
-    again = desk.python(*launcher, "grpo.py", env={"STEPS": "3"})
+    reached, resumed, _ = stopped_and_begun_twice_more(desk, (*launcher, "grpo.py"), "runs/open")
 
-    assert first.returncode == 0, first.stdout + first.stderr
-    batches = 8 if not launcher else 4
-    assert f"saved 1 of {batches} batches for Think first." in first.stdout
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert "ended at 3" in again.stdout
-    assert Path(desk.path / "runs/open/model/config.json").is_file()
+    assert f"saved {reached + 1} of {4 if launcher else 8} batches for Think first." in resumed
+    assert (desk.path / "runs/open/model/config.json").is_file()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("launcher", [TORCHRUN], ids=["torchrun"])
-def test_an_environment_with_signals_and_a_connection_of_the_script(desk: Desk, launcher: tuple[str, ...]):
+@LAUNCHERS
+def test_an_agent_with_signals_and_a_connection_of_the_script_is_stopped_resumed_and_started_a_third_time(
+    desk: Desk, launcher: tuple[str, ...]
+):
     desk.write("agent.py", AGENT)
 
-    done = desk.python(*launcher, "agent.py")
+    _, *said = stopped_and_begun_twice_more(desk, (*launcher, "agent.py"), "runs/agent")
+
+    assert all("resets as due True\nreward True" in one for one in said)
+
+
+@pytest.mark.long
+def test_a_recipe_trains_under_accelerate(desk: Desk):
+    desk.write("grpo.py", OPEN_R1)
+
+    done = desk.python(*ACCELERATE, "grpo.py", env={"STEPS": "1"})
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"resets {[4] * (2 if launcher else 1)} reward True" in done.stdout
+    assert "saved 1 of 4 batches for Think first." in done.stdout
