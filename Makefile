@@ -99,7 +99,8 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 test: $(VENV)/installed-dev ## Run what every change must pass: every unit, every law, a run on ranks and one on Ray.
 	$(PYTEST) -m 'not long' src tests/laws tests/unit tests/outside $(wildcard tests/test_*.py)
 
-test-all: $(VENV)/installed-dev test-bounds test-adapters test-trl ## Run all tests, and some with other or the oldest libraries.
+# ALSO=test-vllm, as CI has it, where vLLM has a build for the machine
+test-all: $(VENV)/installed-dev test-bounds test-adapters test-trl $(ALSO) ## Run all tests, and some with other or the oldest libraries.
 	@$(MAKE) --no-print-directory $(SMOLLM2) || echo 'the test that trains a real model is skipped without its file'
 	$(PYTEST) --junitxml=build/tests.xml
 
