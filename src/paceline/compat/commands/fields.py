@@ -113,11 +113,11 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
             model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None
         )
         # it has every field of a GRPOConfig that is read here
+        config = translate(cast("GRPOConfig", args), surroundings)
+        args = replace(args, **{name: shares[name] for name in WARMUPS if name in shares})
         fields = cast("GRPOConfig", args)
-        config = translate(fields, surroundings)
-        risen = cast("GRPOConfig", replace(args, **{name: shares[name] for name in WARMUPS if name in shares}))
-        check_warmup(risen)
-        schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(risen)
+        check_warmup(fields)
+        schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(fields)
     except ConfigError as error:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
     idle = without_effect(fields)
