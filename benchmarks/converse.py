@@ -35,7 +35,7 @@ from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.scheduling import Scheduler
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation, parts
 from paceline.environments.hosting import Hosts
-from paceline.environments.tokens import TurnTokens
+from paceline.chat.turns import TurnTokens
 from paceline.models.loading import load_model
 from paceline.models.pretrained import end_token_ids, load_tokenizer, model_directory
 from paceline.training.rollouts.completing import complete

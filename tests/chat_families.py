@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import paceline
-from paceline.environments.tokens import TurnTokens
+from paceline.chat.turns import TurnTokens
 
 HERE = Path(__file__).parent / "templates"
 FOLDER = Path(os.environ.get("PACELINE_TEST_TEMPLATES", HERE))

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 
+from paceline.chat.turns import TurnTokens
 from paceline.engines import RequestStream, Sampled, Sampling, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
-from paceline.environments.tokens import TurnTokens
 from paceline.serving.answering import ServedModel
 from paceline.serving.generations import Generations
 from paceline.serving.prompts import PromptReader

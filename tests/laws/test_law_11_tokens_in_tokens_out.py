@@ -12,9 +12,9 @@ from functools import cache, lru_cache
 
 import pytest
 
-from paceline.data.tools import tool_messages
-from paceline.environments.frames import OBLIGATIONS
-from paceline.environments.tokens import TurnTokens
+from paceline.chat.frames import OBLIGATIONS
+from paceline.chat.tools import tool_messages
+from paceline.chat.turns import TurnTokens
 from paceline.errors import ModelError
 from paceline.types import Completion, Episode, Turn
 from tests.chat_families import BY_NAME, CHATML, FAMILIES, TOOLS, stop_ids_of, tokenizer_of, tokenizer_with, turn_tokens

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from paceline.base_directory import hold_base
+from paceline.chat.escaping import ChatTokenizer
 from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
 from paceline.cli.calibration import calibrated
 from paceline.cli.libraries import loading_libraries
@@ -27,7 +28,6 @@ from paceline.data.duplicates import (
     training_rows,
 )
 from paceline.data.formats import screen
-from paceline.data.harmless import ChatTokenizer
 from paceline.data.lengths import length_histogram
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk

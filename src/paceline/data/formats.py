@@ -23,9 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from paceline.config.sections import DataConfig
-from paceline.data.extraction.answers import boxed_answer, closing_hashes
-from paceline.data.messages import (
+from paceline.chat.messages import (
     CALL_KEYS,
     ROLES,
     MessageError,
@@ -38,6 +36,8 @@ from paceline.data.messages import (
     unpacked,
     written_value,
 )
+from paceline.config.sections import DataConfig
+from paceline.data.extraction.answers import boxed_answer, closing_hashes
 from paceline.data.rows import Row
 from paceline.errors import DataError
 from paceline.types import Message, RowCheck

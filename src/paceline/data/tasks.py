@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from paceline.chat.escaping import ChatTokenizer, PlainText
+from paceline.chat.messages import is_empty, row_tools, shown
+from paceline.chat.templates import left_out, shape_of, tool_format
+from paceline.chat.tools import ToolFormat
 from paceline.config.sections import DataConfig
 from paceline.data.formats import Problem, screen, usable
-from paceline.data.harmless import ChatTokenizer, PlainText
-from paceline.data.messages import is_empty, row_tools, shown
-from paceline.data.prompts import left_out, render, shape_of, token_ids, tool_format, truncate
+from paceline.data.prompts import render, token_ids, truncate
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
-from paceline.data.tools import ToolFormat
 from paceline.errors import DataError
 from paceline.types import Message, RowCheck, Task
 

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 from paceline.base_directory import local_path
+from paceline.chat.schemas import check_tool, tool_schema
 from paceline.config.reading import is_code
 from paceline.environments import Environment
 from paceline.environments.adapters import Adapted, Adapter, gymnasium, openenv, skyrl_gym, textarena, verifiers
@@ -26,7 +27,6 @@ from paceline.environments.builtin import python as interpreters
 from paceline.environments.endpoint.harness import Harness, check_program, run_command
 from paceline.environments.endpoint.program import AgentProgram
 from paceline.environments.objects import ObjectEnvironment, tool_methods
-from paceline.environments.schemas import check_tool, tool_schema
 from paceline.environments.tools import FixedTools, Functions, Toolset, tools_text
 from paceline.errors import ConfigError
 from paceline.runtime.own_code import file_of_code, nearest, own_function

@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
-from paceline.data.extraction.call_arguments import is_one_of
-from paceline.data.tools import call_id
+from paceline.chat.call_arguments import is_one_of
+from paceline.chat.tools import call_id
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.errors import EnvironmentFailure, PacelineError
 from paceline.runtime.secrets import hidden

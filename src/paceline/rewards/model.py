@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.base_directory import local_path
-from paceline.data.extraction.thinking import prefill
+from paceline.chat.thinking import prefill
 from paceline.errors import RewardError, first_line
 from paceline.rewards.model_files import check_reward_model
 

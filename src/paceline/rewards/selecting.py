@@ -8,9 +8,9 @@ called on it, and gives None there. Names are those of `--reward-funcs`, with or
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from paceline.chat.thinking import prefills_think, visible_text
 from paceline.config.reading import base_name
 from paceline.data.extraction.answers import final_answer
-from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.errors import DataError
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.types import FinishReason, RowCheck, Task

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from paceline.data.extraction.call_marks import OPEN_CALL
-from paceline.data.extraction.thinking import (
+from paceline.chat.call_marks import OPEN_CALL
+from paceline.chat.thinking import (
     CLOSE_REASONING,
     CLOSE_THINK,
     OPEN_REASONING,
@@ -26,12 +26,12 @@ from paceline.data.extraction.thinking import (
     ThoughtReader,
     opening_thought,
 )
+from paceline.chat.turns import TurnTokens
 from paceline.engines import Request, Sampled, Sampling, TrainedEngine, sample_key
 from paceline.engines.requests import texts_of
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.endpoint.serving import LOOK_SECONDS
-from paceline.environments.tokens import TurnTokens
 from paceline.serving.generations import Generation, Generations
 from paceline.serving.prompts import PromptReader
 from paceline.training.rollouts.contexts import parsed_answer

@@ -61,8 +61,8 @@ def load(
     with loading():
         from torch import Tensor
 
-        from paceline.data.harmless import ChatTokenizer
-        from paceline.environments.tokens import TurnTokens
+        from paceline.chat.escaping import ChatTokenizer
+        from paceline.chat.turns import TurnTokens
         from paceline.models.loading import load_model
         from paceline.models.pretrained import end_token_ids, load_tokenizer
         from paceline.serving.answering import ServedModel

@@ -8,10 +8,10 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
-from paceline.data.harmless import ChatTokenizer
+from paceline.chat.escaping import ChatTokenizer
+from paceline.chat.turns import TurnTokens, plain_prompt
 from paceline.environments import ModelRequest
 from paceline.environments.endpoint.requests import Refusal
-from paceline.environments.tokens import TurnTokens, plain_prompt
 from paceline.errors import ConfigError, ModelError
 from paceline.training.rollouts.contexts import requested_context
 

@@ -9,10 +9,11 @@ from typing import cast
 
 from paceline import __version__
 from paceline.base_directory import local_path
+from paceline.chat.templates import Tokenizer
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import write_or_explain
 from paceline.config.sections import Config
-from paceline.data.prompts import Tokenizer, apply_template, system_prompt
+from paceline.data.prompts import apply_template, system_prompt
 from paceline.errors import DataError
 from paceline.metrics.comparisons import compare_records
 from paceline.metrics.definitions import Record

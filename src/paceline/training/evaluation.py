@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from paceline.chat.thinking import prefills_think, visible_text
 from paceline.data.extraction.answers import final_answer
-from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.engines import Engine, Sampling
 from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import detectable_difference

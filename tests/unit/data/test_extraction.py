@@ -4,6 +4,7 @@ import tracemalloc
 
 import pytest
 
+from paceline.chat.thinking import prefill, prefills_think, visible_text
 from paceline.data.extraction.answers import (
     closing_hashes,
     final_answer,
@@ -14,7 +15,6 @@ from paceline.data.extraction.answers import (
     stand_once_in_order,
     unboxed,
 )
-from paceline.data.extraction.thinking import prefill, prefills_think, visible_text
 from paceline.rewards.builtin.code import last_code_block
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from paceline.chat.schemas import tool_schema
 from paceline.environments import Environment, EnvironmentSpec, Observation
 from paceline.environments.builtin import calculator, python, search
 from paceline.environments.resolving import EnvironmentMaker, specs
-from paceline.environments.schemas import tool_schema
 from paceline.errors import ConfigError
 from tests.unit.environments.test_tools import contents, turn
 

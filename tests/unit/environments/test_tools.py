@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
+from paceline.chat.schemas import tool_schema
 from paceline.environments import AgentTurn, Observation, ToolCall
 from paceline.environments.objects import ObjectEnvironment, tool_methods
-from paceline.environments.schemas import tool_schema
 from paceline.environments.tools import CallError, Functions, Tool, ToolEnvironment, problem, result_text, tool
 from paceline.errors import ConfigError, SandboxError
 

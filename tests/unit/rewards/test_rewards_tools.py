@@ -5,8 +5,8 @@ import json
 import pyarrow
 import pytest
 
-from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
-from paceline.data.extraction.thinking import visible_text
+from paceline.chat.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
+from paceline.chat.thinking import visible_text
 from paceline.errors import DataError, RewardError
 from paceline.rewards.resolving import resolve
 from tests.call_cases import MALFORMED, READ, deepseek, glm, kimi, tags, xml

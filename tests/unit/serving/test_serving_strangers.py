@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from paceline.chat.messages import MOST_DEPTH
 from paceline.config.building import build_config
-from paceline.data.messages import MOST_DEPTH
 from paceline.engines import Sampled
 from paceline.errors import ConfigError
 from paceline.serving.loading import read_options

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.chat.escaping import LONGEST_TOKEN
+from paceline.chat.turns import TurnTokens
 from paceline.config.sections import ModelConfig
-from paceline.data.harmless import LONGEST_TOKEN
 from paceline.engines import Finished, Request, Sampling
 from paceline.engines.sampling import as_signed_64, uniforms
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
 from paceline.environments.hosting import Hosts
-from paceline.environments.tokens import TurnTokens
 from paceline.environments.tools import FixedTools, Functions, ToolEnvironment, tools_text
 from paceline.errors import TrainingError
 from paceline.models.pretrained import load_tokenizer

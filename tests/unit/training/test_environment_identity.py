@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.chat.turns import TurnTokens
 from paceline.environments.resolving import specs
-from paceline.environments.tokens import TurnTokens
 from paceline.training.identity import environment_digests
 from tests.chat_families import BY_NAME, stop_ids_of, tokenizer_of
 from tests.unit.training.test_conversations import conversations, counting

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.chat.turns import TurnTokens
 from paceline.engines import Request, Sampling
 from paceline.engines.local.engine import LocalEngine
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
 from paceline.environments.hosting import Hosts
-from paceline.environments.tokens import TurnTokens
 from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
 from paceline.training.rollouts.records import staleness_metrics

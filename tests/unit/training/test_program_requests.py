@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from paceline.chat.turns import TurnTokens
 from paceline.engines import Request, Sampling
 from paceline.environments import EnvironmentSpec, ModelRequest, Observation
 from paceline.environments.endpoint.harness import Harness
 from paceline.environments.hosting import Hosts
-from paceline.environments.tokens import TurnTokens
 from paceline.training.learner.samples import rows_of
 from paceline.training.rollouts.completing import complete
 from paceline.types import Completion, Rollout, RolloutGroup

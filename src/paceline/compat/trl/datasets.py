@@ -10,14 +10,14 @@ from typing import Any, cast
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from paceline.chat.escaping import ChatTokenizer
+from paceline.chat.messages import plain_value
 from paceline.compat.trl.batches import batches_of
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.environments import NO_ENVIRONMENTS, ROW, GivenEnvironments
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
-from paceline.data.harmless import ChatTokenizer
-from paceline.data.messages import plain_value
 from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead

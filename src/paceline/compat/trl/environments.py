@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from paceline.chat.messages import row_tools
+from paceline.chat.schemas import tool_schema
 from paceline.compat.trl.slots import Slot, SlotPool, call, wait_for, within
-from paceline.data.messages import row_tools
 from paceline.environments import AgentTurn, Environment, EnvironmentSpec, Observation
 from paceline.environments.hosting.results import TooLate
 from paceline.environments.objects import NO_TOOLS, opening_of, reward_of, row_for, tool_methods
 from paceline.environments.resolving import specs as specs_of
-from paceline.environments.schemas import tool_schema
 from paceline.environments.tools import FAILURES, CallError, Functions, Tool, ToolEnvironment
 from paceline.errors import ConfigError, DataError, first_line
 from paceline.training.rollouts.conversations import ENVIRONMENT, refuse_plain_text

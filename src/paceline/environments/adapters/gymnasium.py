@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from paceline.data.extraction.thinking import visible_text
+from paceline.chat.thinking import visible_text
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
 from paceline.environments.builtin.games import behind_prompt, last_number, said

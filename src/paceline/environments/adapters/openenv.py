@@ -38,7 +38,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from paceline.data.extraction.thinking import visible_text
+from paceline.chat.thinking import visible_text
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
 from paceline.environments.builtin.games import behind_prompt, last_number, said

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
-from paceline.data.extraction.thinking import visible_text
+from paceline.chat.thinking import visible_text
 from paceline.environments import AgentTurn, Observation
 from paceline.environments.adapters import Adapter, Parameters, seed_of
 from paceline.environments.builtin.games import behind_prompt, said

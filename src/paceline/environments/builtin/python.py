@@ -24,8 +24,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import cast, get_args
 
+from paceline.chat.schemas import text_schema
 from paceline.environments.hosting.threads import waiting
-from paceline.environments.schemas import text_schema
 from paceline.environments.tools import CallError, Tool, tool
 from paceline.errors import ConfigError
 from paceline.sandbox.interpreters import SOURCE_BYTES, LocalInterpreter

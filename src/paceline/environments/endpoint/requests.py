@@ -28,9 +28,9 @@ from hashlib import blake2b
 from http import HTTPStatus
 from typing import Any, Literal
 
-from paceline.data.messages import ROLES, MessageError, calls_in, content_text, parsed_json
-from paceline.data.messages import shown as _shown
-from paceline.data.tools import call_id
+from paceline.chat.messages import ROLES, MessageError, calls_in, content_text, parsed_json
+from paceline.chat.messages import shown as _shown
+from paceline.chat.tools import call_id
 from paceline.environments import ModelRequest
 from paceline.environments.endpoint.bounds import MOST_TOOLS, RANGES
 

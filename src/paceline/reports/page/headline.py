@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from html import escape
 
+from paceline.chat.thinking import prefills_think, visible_text
 from paceline.data.extraction.answers import final_answer
-from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.errors import INTERRUPTED
 from paceline.metrics.comparisons import level_of_best, probability
 from paceline.metrics.definitions import Record

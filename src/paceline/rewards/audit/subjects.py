@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
+from paceline.chat.thinking import OPEN_THINK
 from paceline.config.sections import DataConfig
-from paceline.data.extraction.thinking import OPEN_THINK
 from paceline.data.formats import Screened
 from paceline.data.prompts import system_prompt
 from paceline.errors import DataError

@@ -8,15 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from paceline.data.extraction.answers import (
-    CLOSE_ANSWER,
-    OPEN_ANSWER,
-    final_answer,
-    last_answer_tag,
-    last_boxed,
-    stand_once_in_order,
-)
-from paceline.data.extraction.thinking import (
+from paceline.chat.thinking import (
     CLOSE_REASONING,
     CLOSE_THINK,
     OPEN_REASONING,
@@ -24,6 +16,14 @@ from paceline.data.extraction.thinking import (
     prefill,
     prefills_think,
     visible_text,
+)
+from paceline.data.extraction.answers import (
+    CLOSE_ANSWER,
+    OPEN_ANSWER,
+    final_answer,
+    last_answer_tag,
+    last_boxed,
+    stand_once_in_order,
 )
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, RewardContext

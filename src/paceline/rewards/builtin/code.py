@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from paceline.data.extraction.thinking import ThoughtReader, prefills_think
+from paceline.chat.thinking import ThoughtReader, prefills_think
 from paceline.data.formats import CASES_COLUMNS
 from paceline.errors import DataError, PacelineError, RewardError, SandboxError
 from paceline.rewards.builtin.answers import after_thought

@@ -1,19 +1,19 @@
 """Tool use: react_format, tool_call.
 
-What is a call, and in which forms, stands in `paceline.data.extraction.calls`; what makes a format valid stands in one
+What is a call, and in which forms, stands in `paceline.chat.calls`; what makes a format valid stands in one
 table for all styles, in `docs/rewards.md`.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 
+from paceline.chat.call_arguments import untyped
+from paceline.chat.call_marks import CLOSE_CALL, OPEN_CALL, TOOL_CALLS, first_mark
+from paceline.chat.call_records import UNTYPED, ParsedCall, calls_of
+from paceline.chat.calls import call_format_in, labelled, parse_calls
+from paceline.chat.messages import calls_in, is_empty, without_nulls, written_value
+from paceline.chat.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
 from paceline.data.extraction.answers import stand_once_in_order
-from paceline.data.extraction.call_arguments import untyped
-from paceline.data.extraction.call_marks import CLOSE_CALL, OPEN_CALL, TOOL_CALLS, first_mark
-from paceline.data.extraction.call_records import UNTYPED, ParsedCall, calls_of
-from paceline.data.extraction.calls import call_format_in, labelled, parse_calls
-from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
-from paceline.data.messages import calls_in, is_empty, without_nulls, written_value
 from paceline.errors import DataError, RewardError
 from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, said
 from paceline.rewards.function import BuiltIn, RewardContext

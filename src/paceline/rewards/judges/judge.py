@@ -19,9 +19,9 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from paceline.base_directory import local_path
+from paceline.chat.thinking import prefills_think, visible_text
 from paceline.config.reading import base_name, parameter_texts, served_model
 from paceline.config.sections import JUDGE
-from paceline.data.extraction.thinking import prefills_think, visible_text
 from paceline.errors import RewardError
 from paceline.rewards.function import BuiltIn, Grade, RewardContext
 from paceline.rewards.judges.cache import VerdictCache

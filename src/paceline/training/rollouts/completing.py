@@ -12,10 +12,10 @@ from typing import TypeVar
 
 from typing_extensions import override
 
+from paceline.chat.turns import TurnTokens
 from paceline.engines import Engine, Finished, FurtherRequests, OnFinished, Request, Sampling
 from paceline.environments import ModelRequest, Observation
 from paceline.environments.hosting import Outcome
-from paceline.environments.tokens import TurnTokens
 from paceline.errors import ConfigError, ModelError
 from paceline.training.rollouts.contexts import check_tools, first_context, next_context, note_unmet, read_turn
 from paceline.training.rollouts.conversations import Completed, Conversations, Drawn, Draws

@@ -7,11 +7,11 @@ a turn, the latest or an earlier one, gets that turn's tokens as they are, and a
 from dataclasses import dataclass, replace
 from typing import Any
 
-from paceline.data.extraction.calls import ParsedTurn, assistant_message, parse_calls
-from paceline.data.extraction.thinking import opening_thought, prefills_think, visible_text
+from paceline.chat.calls import ParsedTurn, assistant_message, parse_calls
+from paceline.chat.thinking import opening_thought, prefills_think, visible_text
+from paceline.chat.turns import TurnTokens
 from paceline.engines import Finished, Sampling
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
-from paceline.environments.tokens import TurnTokens
 from paceline.errors import ConfigError, ModelError
 from paceline.training.rollouts.conversations import EpisodeLimits
 from paceline.training.rollouts.episodes import RunningEpisode

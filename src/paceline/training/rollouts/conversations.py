@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.data.messages import row_tools
+from paceline.chat.messages import row_tools
+from paceline.chat.turns import TurnTokens
 from paceline.engines import Engine, sample_key
 from paceline.environments import EnvironmentSpec, ModelRequest
 from paceline.environments.hosting import Hosts
-from paceline.environments.tokens import TurnTokens
 from paceline.errors import DataError
 from paceline.types import Completion, Task
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from paceline.data.harmless import PlainText
+from paceline.chat.escaping import PlainText
 from paceline.environments import Environment, EnvironmentSpec, ModelRequest
 from paceline.environments.hosting import Hosted, Hosts, Outcome
 from paceline.environments.hosting.results import Method

@@ -5,10 +5,10 @@ from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
+from paceline.chat.escaping import ChatTokenizer
+from paceline.chat.messages import row_tools
 from paceline.config.sections import Config
 from paceline.data.duplicates import held_out_rows, refuse_overlap, training_rows
-from paceline.data.harmless import ChatTokenizer
-from paceline.data.messages import row_tools
 from paceline.data.rows import SAMPLE, spread
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks

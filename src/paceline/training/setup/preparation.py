@@ -11,14 +11,14 @@ from typing import Any, cast
 import torch
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from paceline.chat.escaping import ChatTokenizer
+from paceline.chat.messages import row_tools
 from paceline.config.objective import PROGRAM
 from paceline.config.packages import install_command
 from paceline.config.reading import is_code
 from paceline.config.rules import require
 from paceline.config.sections import OTHER_ADAPTER, Config
 from paceline.data.duplicates import training_rows
-from paceline.data.harmless import ChatTokenizer
-from paceline.data.messages import row_tools
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.environments import EnvironmentSpec

@@ -7,13 +7,13 @@ from typing import cast
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from paceline.chat.escaping import ChatTokenizer
+from paceline.chat.turns import TurnTokens
 from paceline.config.rules import require
 from paceline.config.sections import Config, SamplingConfig
-from paceline.data.harmless import ChatTokenizer
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
-from paceline.environments.tokens import TurnTokens
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from paceline.data.extraction.call_records import CallFormat, MalformedCall, first_json
+from paceline.chat.call_records import CallFormat, MalformedCall, first_json
 
 
 def _deepseek(words: str) -> str:

@@ -14,13 +14,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
-from paceline.data.extraction.call_records import CallFormat, calls_of
-from paceline.data.extraction.calls import parse_calls
-from paceline.data.extraction.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
-from paceline.data.harmless import LEFT_OUT, ChatTokenizer, PlainText
-from paceline.data.prompts import chat_text, left_out, pinned_date, shape_of, takes_system, tool_format
-from paceline.data.tools import with_call_ids
-from paceline.environments.frames import (
+from paceline.chat.call_records import CallFormat, calls_of
+from paceline.chat.calls import parse_calls
+from paceline.chat.escaping import LEFT_OUT, ChatTokenizer, PlainText
+from paceline.chat.frames import (
     QUESTION,
     SAMPLED,
     AnswerRoles,
@@ -33,6 +30,9 @@ from paceline.environments.frames import (
     prove_equal,
     said,
 )
+from paceline.chat.templates import chat_text, left_out, pinned_date, shape_of, takes_system, tool_format
+from paceline.chat.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
+from paceline.chat.tools import with_call_ids
 from paceline.errors import ConfigError, ModelError
 from paceline.types import Message
 

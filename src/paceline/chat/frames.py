@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from paceline.data.tools import CALL_ID_LENGTH
+from paceline.chat.tools import CALL_ID_LENGTH
 from paceline.errors import ModelError
 from paceline.types import Message
 

@@ -4,9 +4,9 @@ from typing import get_args
 
 import pytest
 
-from paceline.data.extraction.call_arguments import cast_by_schema
-from paceline.data.extraction.call_records import UNTYPED, CallFormat, MalformedCall, calls_of
-from paceline.data.extraction.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
+from paceline.chat.call_arguments import cast_by_schema
+from paceline.chat.call_records import UNTYPED, CallFormat, MalformedCall, calls_of
+from paceline.chat.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
 from tests.call_cases import F_CALL, FENCED, G_CALL, KIMI_F, MALFORMED, READ, F, deep, deepseek, glm, kimi, tags, xml
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.data.extraction.call_records import (
+from paceline.chat.call_records import (
     TEXT_ARGUMENT,
     UNTYPED,
     CallFormat,

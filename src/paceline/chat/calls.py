@@ -49,8 +49,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from paceline.data.extraction.call_arguments import cast_by_schema
-from paceline.data.extraction.call_marks import (
+from paceline.chat.call_arguments import cast_by_schema
+from paceline.chat.call_marks import (
     AFTER_JSON,
     BEFORE_ARGUMENTS,
     CLOSE_CALL,
@@ -67,7 +67,7 @@ from paceline.data.extraction.call_marks import (
     refuse_stray_marks,
     without_sections,
 )
-from paceline.data.extraction.call_records import (
+from paceline.chat.call_records import (
     TEXT_AFTER,
     TEXT_ARGUMENT,
     CallFormat,
@@ -80,8 +80,8 @@ from paceline.data.extraction.call_records import (
     names_a_call,
     strict_json,
 )
-from paceline.data.extraction.thinking import ThoughtReader, visible_text
-from paceline.data.tools import call_id
+from paceline.chat.thinking import ThoughtReader, visible_text
+from paceline.chat.tools import call_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.chat.calls import assistant_message, parse_calls
+from paceline.chat.templates import tool_format
+from paceline.chat.thinking import opening_thought
+from paceline.chat.tools import tool_messages, with_call_ids
+from paceline.chat.turns import TurnTokens
 from paceline.config.sections import DataConfig
-from paceline.data.extraction.calls import assistant_message, parse_calls
-from paceline.data.extraction.thinking import opening_thought
-from paceline.data.prompts import tool_format
 from paceline.data.rows import Row
 from paceline.data.tasks import build_tasks
-from paceline.data.tools import tool_messages, with_call_ids
-from paceline.environments.tokens import TurnTokens
 from paceline.errors import ConfigError, DataError, ModelError
 from tests.chat_families import (
     BY_NAME,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
-from paceline.data.prompts import Tokenizer
+from paceline.chat.templates import Tokenizer
 from paceline.types import Message
 
 LEFT_OUT = "(left out: this text could not be made harmless)"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.data.prompts import chat_text
+from paceline.chat.templates import chat_text
 from paceline.errors import ModelError
 from tests.tiny import tiny_tokenizer
 
@@ -21,7 +21,7 @@ LOOPS = "{% for a in range(3000) %}{% for b in range(3000) %}{% endfor %}{% endf
     ],
 )
 def test_a_chat_template_without_an_end_is_refused_in_a_sentence(monkeypatch, template):
-    monkeypatch.setattr("paceline.data.prompts.RENDER_SECONDS", 0.2)
+    monkeypatch.setattr("paceline.chat.templates.RENDER_SECONDS", 0.2)
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(ModelError, match="the model's chat template"):
