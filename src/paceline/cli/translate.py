@@ -22,7 +22,6 @@ what was wrong there, what is not here yet and what has no effect. COMMAND is th
     python rl_example.py --dataset D --model M -t 4 -i 4 ...              ColossalChat
     NPROC_PER_NODE=4 swift rlhf --rlhf_type grpo --model M --dataset D    ms-swift
     trl grpo --config run.yaml --num_processes 4                          TRL
-    accelerate launch train_grpo.py                                       a script of TRL's, or the tutorial's
     bash grpo.sh                                                          a shell script with one of these
 
 --repair   Take the nearest numbers that work where those of COMMAND are refused by its own tool.

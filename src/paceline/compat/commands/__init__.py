@@ -5,7 +5,6 @@ translation.py   records of a command, its translation and a tool's reader; a tr
 colossalchat/    ColossalChat's `rl_example.py`
 trl/             TRL's `trl grpo`, its files, and scripts that take its flags
 swift/           ms-swift's `swift rlhf --rlhf_type grpo`
-scripts/         Python scripts that call TRL's trainer or the from-scratch tutorial's loop: read, never run
 fields.py        the fields of TRL's trainer, by the tables of `paceline.compat.trl`
 flags.py         flags as transformers' parser reads them
 launching.py     torchrun, accelerate and deepspeed in front of a command, and variables with the same meaning

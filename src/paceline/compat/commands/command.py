@@ -3,11 +3,12 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from paceline.compat.commands.colossalchat import from_colossalchat
 from paceline.compat.commands.evaluating import ASSIGNMENT
-from paceline.compat.commands.scripts import from_script
+from paceline.compat.commands.launching import PYTHON, started
 from paceline.compat.commands.shell import inline_script, read_shell, script_of, training_command
 from paceline.compat.commands.swift import from_swift
 from paceline.compat.commands.translation import (
@@ -30,7 +31,6 @@ COMMAND_READERS = (
     ),
     CommandReader("ms-swift", "swift rlhf --rlhf_type grpo --model M --dataset D ...", from_swift),
     CommandReader("TRL", "trl grpo --model_name_or_path M --dataset_name D ...", from_trl),
-    CommandReader("a script of TRL or of GRPO From Scratch", "python train_grpo.py", from_script),
 )
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 COPY, ORIGINAL = "NPROC_PER_NODE", "nproc_per_node"
@@ -63,9 +63,22 @@ def translate(
         found.options = without_defaults(found.options, given=found.given)
         found.notes += notes
         return found
+    _refuse_script(command)
     known = "; ".join(f"{one.name}'s `{one.example}`" for one in COMMAND_READERS)
     start = command.words[0] if command.words else "nothing"
     raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
+
+
+def _refuse_script(command: ForeignCommand) -> None:
+    """Raise ConfigError for a Python script without flags: it runs by its import, and nothing of it is translated."""
+    words = started(command).words
+    if words[:1] and PYTHON.fullmatch(PurePosixPath(words[0]).name):
+        words = words[1:]
+    if len(words) == 1 and words[0].endswith(".py"):
+        raise ConfigError(
+            f"{words[0]} is Python and no command; where it calls TRL's GRPOTrainer, change the import to "
+            "`from paceline import GRPOConfig, GRPOTrainer` and start it as before"
+        )
 
 
 def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str]) -> tuple[ForeignCommand, list[Note]]:

@@ -1,1 +1,0 @@
-python grpo_multi_gpu.py
