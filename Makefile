@@ -32,7 +32,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-trl test-all proofs recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-trl test-all recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -103,9 +103,7 @@ test: $(VENV)/installed-dev ## Run what every change must pass: every unit, ever
 test-all: $(VENV)/installed-dev test-bounds test-adapters test-trl $(ALSO) ## Run all tests, and some with other or the oldest libraries.
 	@$(MAKE) --no-print-directory $(SMOLLM2) || echo 'the test that trains a real model is skipped without its file'
 	$(PYTEST) --junitxml=build/tests.xml
-
-proofs: ## Write docs/proofs.md from the report that the last `make test-all` left.
-	$(BIN)/python scripts/proofs.py build/tests.xml
+	@$(BIN)/python scripts/proofs.py build/tests.xml build/proofs.md
 
 recipes: $(VENV)/installed-dev ## Write what `paceline plan` says of each recipe into its head and into docs/recipes.md.
 	$(BIN)/python -m scripts.recipes

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The journeys of users, command by command: a newcomer, data and rewards of one's own, a real model, a user of TRL, a
-# researcher, an operator, a reader of the docs. Every command's output, exit status and seconds are kept for a reader, and
-# `python -m scripts.journeys_page OUT` writes them into docs/journeys.md; nothing is judged here but the exit status.
+# researcher, an operator, a reader of the docs. Every command's output, exit status and seconds are kept for a reader;
+# nothing is judged here but the exit status.
 #
 #   scripts/journeys.sh OUT          in a fresh environment: an installation of this source, with PYTHON and TORCH
 #   scripts/journeys.sh OUT VENV     with an environment in which Paceline is installed, with the extra gguf

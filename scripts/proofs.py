@@ -1,9 +1,8 @@
-"""Make docs/proofs.md: what the tests prove, in which file, and in how many seconds.
+"""Write what the tests prove, in which file, and in how many seconds, as `make test-all` does at its end:
 
-The sentences are the first ones of the test files' docstrings. The seconds are those of a JUnit report, which
-`make test-all` writes and `make proofs` takes:
+    python scripts/proofs.py build/tests.xml build/proofs.md
 
-    python scripts/proofs.py build/tests.xml
+The sentences are the first ones of the test files' docstrings. The seconds are those of a JUnit report.
 """
 
 import ast
@@ -29,11 +28,8 @@ TITLES = {
 HEAD = """# What is proven
 
 Each row is a test file: what it proves, in its own words, and the seconds that all its tests take together.
-[architecture.md](architecture.md#laws) says what the laws are. A file without seconds did not run on that machine: it
-needs a GPU, a browser, vLLM or TRL.
-
-*Made by `make proofs` from the test files and the report of `make test-all`; here on two cores of an AMD EPYC (family
-25).*
+`docs/architecture.md` says what the laws are. A file without seconds did not run here: it needs a GPU, a browser, vLLM or
+TRL.
 """
 
 
@@ -80,4 +76,5 @@ def rows(of: list[Path], seconds: Mapping[str, float]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    (ROOT / "docs/proofs.md").write_text(page(seconds_of(Path(sys.argv[1])) if len(sys.argv) > 1 else {}))
+    report, proofs = map(Path, sys.argv[1:])
+    proofs.write_text(page(seconds_of(report)))

@@ -205,17 +205,6 @@ def test_every_file_that_is_named_is_there():
     assert gone == []
 
 
-def test_the_page_of_journeys_has_a_row_for_each_friction_with_tests_that_are_there():
-    rows = re.findall(r"^\| (\d+) \| .+ \| (.+?) \|$", TEXTS["journeys.md"], re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(1, 20))
-    for number, tests in rows:
-        named = re.findall(r"`(tests/[\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", tests)
-        assert named, number
-        for file, names in named:
-            source = (ROOT / file).read_text()
-            assert [name for name in re.findall(r"\w+", names) if f"def {name}(" not in source] == [], number
-
-
 def test_no_figure_is_left_to_fill_in():
     assert [name for name, text in TEXTS.items() if re.search(r"<<\w+>>", text)] == []
 
