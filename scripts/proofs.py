@@ -28,8 +28,8 @@ TITLES = {
 HEAD = """# What is proven
 
 Each row is a test file: what it proves, in its own words, and the seconds that all its tests take together.
-`docs/architecture.md` says what the laws are. A file without seconds did not run here: it needs a GPU, a browser, vLLM or
-TRL.
+`docs/architecture.md` says what the laws are. A file without seconds did not run here: it needs a GPU, a browser, vLLM
+or TRL.
 """
 
 
