@@ -4,7 +4,7 @@ import argparse
 import inspect
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,26 @@ from paceline.errors import ConfigError
 
 FLAG = re.compile(r"--?[A-Za-z][\w-]*(?:=.*)?", re.DOTALL)
 """Pattern of a flag; any other word that begins with a hyphen is a value: `-1e-4`, `-->`."""
+USUAL = frozenset(
+    (
+        *("model", "dtype", "device", "deterministic"),
+        *("lora_rank", "lora_alpha"),
+        *("dataset", "eval_dataset", "eval_split", "system_prompt", "enable_thinking", "max_prompt_length"),
+        *("long_prompts", "dataset_size", "on_bad_row"),
+        *("reward_funcs", "reward_weights", "sandbox"),
+        *("num_generations", "max_completion_length", "temperature", "stop"),
+        *("environment", "max_turns", "max_turn_length", "max_observation_length"),
+        *("engine", "concurrent_sequences", "vllm_memory"),
+        *("preset", "advantage", "reward_aggregation", "overlong_share", "filter_func"),
+        *("beta",),
+        *("optimizer", "learning_rate", "lr_schedule", "warmup_steps", "min_lr_ratio", "num_minibatches"),
+        *("eval_steps", "eval_size", "eval_reward_func"),
+        *("output_dir", "prompts_per_step", "max_steps", "save_steps", "stop_grace", "seed", "report_to"),
+        *("cluster", "num_producers", "num_consumers", "max_staleness", "on_new_weights", "max_restarts"),
+        *("zero_stage", "sampling_ranks"),
+    )
+)
+"""Options of the help page: those of the README, the recipes and the examples, and few more."""
 VALUE = "\0"
 """Mark before such a value on its way through argparse, which would take it for a flag."""
 
@@ -52,7 +72,8 @@ class Command:
 class ParsedArguments:
     """Result of parsing a command's argv."""
 
-    help: bool
+    help: str | None
+    """None if no help is asked for, "" for the usual page, "all" for every option."""
     door: dict[str, str]
     """Values of the door options, for example `{"config": "run.yaml"}`."""
     several: dict[str, list[str]]
@@ -78,14 +99,16 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
         namespace, unknown = _parser(command).parse_known_args(words)
     except argparse.ArgumentError as error:
         flag = (error.argument_name or "").split("/")[-1]
-        raise ConfigError(f"{flag} needs a value; `paceline {command.name} --help` says which") from None
+        raise ConfigError(f"{flag} needs a value; `paceline {command.name} --help all` says which") from None
     if unknown:
         raise ConfigError(_unknown(command, unknown[0].removeprefix(VALUE)))
     given: dict[str, Any] = {name: _unmarked(value) for name, value in vars(namespace).items()}
     door = {one.name: given[one.name] for one in command.door_options if one.name in given and not one.several}
     several = {one.name: given.get(one.name, []) for one in command.door_options if one.several}
     chosen = {option.name: given[option.name] for option in command.options if option.name in given}
-    return ParsedArguments(help="help" in given, door=door, several=several, options=chosen)
+    if (asked := given.get("help")) not in (None, "", "all"):
+        raise ConfigError(f"--help takes nothing, or all for every option, got {asked!r}")
+    return ParsedArguments(help=asked, door=door, several=several, options=chosen)
 
 
 def port_of(given: str) -> int:
@@ -113,8 +136,8 @@ def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tup
     """
     place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
     given = parse(command, words)
-    if given.help:
-        print(help_page(command), end="")
+    if given.help is not None:
+        print(help_page(command, given.help), end="")
         return None
     if place is None:
         raise ConfigError(f"{command.name} needs a run directory first; write `paceline {command.name} {form}`")
@@ -137,9 +160,21 @@ def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | 
     return [named_path(word) for word in argv]
 
 
-def help_page(command: Command) -> str:
-    """Help page: every flag of a command by section, with meaning and default."""
-    return _parser(command).format_help()
+def help_page(command: Command, which: str = "all") -> str:
+    """Help page: the flags of a command by section, with meaning and default.
+
+    For another `which` than "all", a page of more options than `USUAL` has these alone, each with its first sentence.
+    """
+    if which == "all" or len(command.options) <= len(USUAL):
+        return _parser(command).format_help()
+    others = [option for option in command.options if option.name not in USUAL]
+    usual = [
+        replace(one, help=f"{one.help.split('. ')[0].removesuffix('.')}.")
+        for one in command.options
+        if one.name in USUAL
+    ]
+    page = _parser(replace(command, options=tuple(usual))).format_help()
+    return f"{page}\n`paceline {command.name} --help all` says more, and shows the {len(others)} other options.\n"
 
 
 def _parser(command: Command) -> argparse.ArgumentParser:
@@ -153,7 +188,8 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
     )
     general = parser.add_argument_group("this command")
-    general.add_argument("-h", "--help", action="store_true", help="Show this page.")
+    shown = "Show this page; all: every option, and all that there is to say of it."
+    general.add_argument("-h", "--help", nargs="?", const="", metavar="all", help=shown)
     for door in command.door_options:
         kind: dict[str, Any] = {"action": "store_const", "const": "true"}
         if door.metavar:
@@ -210,7 +246,7 @@ def _unknown(command: Command, word: str) -> str:
     if name in FORMER:
         return f"there is no option {flag} any more; {FORMER[name].now}"
     names = [option.name for option in command.options] + [option.name for option in command.door_options]
-    otherwise = f"`paceline {command.name} --help` lists all"
+    otherwise = f"`paceline {command.name} --help all` lists all"
     if command.name == "train":
         otherwise += ", and `paceline translate -- COMMAND` reads a command of TRL, ms-swift or ColossalChat"
     near = suggest(name, names, form=lambda right: f"--{right.replace('_', '-')}", otherwise=otherwise)

@@ -48,8 +48,8 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Run the audit; returns the exit status."""
     given = parse(COMMAND, argv)
-    if given.help:
-        print(help_page(COMMAND), end="")
+    if given.help is not None:
+        print(help_page(COMMAND, given.help), end="")
         return DONE
     chosen = dict(given.options)
     if "reward" in given.door:

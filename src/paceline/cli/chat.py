@@ -43,8 +43,8 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Talk until the input ends; returns the exit status."""
     given = parse(COMMAND, argv)
-    if given.help:
-        print(help_page(COMMAND), end="")
+    if given.help is not None:
+        print(help_page(COMMAND, given.help), end="")
         return DONE
     configuration = read_options(given.options, file=given.door.get("config"), runs=OF_CODE)
     config = configuration.config

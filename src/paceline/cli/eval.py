@@ -94,8 +94,8 @@ def run(argv: list[str]) -> int:
         )
     places, words = before_flags(argv)
     given = parse(COMMAND, words)
-    if given.help:
-        print(help_page(COMMAND), end="")
+    if given.help is not None:
+        print(help_page(COMMAND, given.help), end="")
         return DONE
     flags, file = _asked(places, given.options, given.door.get("config"))
     as_json, quiet = "json" in given.door, "quiet" in given.door

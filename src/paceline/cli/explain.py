@@ -112,8 +112,8 @@ def run(argv: list[str]) -> int:
         print(_of_run(argv), end="")
         return DONE
     given = parse(COMMAND, in_our_words(argv))
-    if given.help:
-        print(help_page(COMMAND), end="")
+    if given.help is not None:
+        print(help_page(COMMAND, given.help), end="")
         return DONE
     # argv before other tools' layout words were translated
     own = {option_name(word.partition("=")[0]) for word in argv if word.startswith("--")}

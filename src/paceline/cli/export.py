@@ -45,8 +45,8 @@ def run(argv: list[str]) -> int:
     """Export a checkpoint; returns the exit status."""
     places, words = before_flags(argv)
     given = parse(COMMAND, words)
-    if given.help:
-        print(help_page(COMMAND), end="")
+    if given.help is not None:
+        print(help_page(COMMAND, given.help), end="")
         return DONE
     place, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
     kind = _gguf_type(given.door["format"]) if "format" in given.door else None

@@ -48,7 +48,8 @@ To use what was trained:
   paceline serve --model M      an endpoint by OpenAI's interface
   paceline export RUN [FOLDER]  a checkpoint's model, as transformers loads it
 
-`paceline COMMAND --help` lists every option of a command; `paceline --version`.
+`paceline COMMAND --help` shows its usual options, `--help all` every one.
+`paceline --version` says which this is.
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted (see --resume).
 """
 

@@ -93,8 +93,8 @@ COMMAND = replace(
 def run(argv: list[str]) -> int:
     """Plan a run; returns the exit status."""
     given = parse(COMMAND, in_our_words(argv))
-    if given.help:
-        print(help_page(COMMAND), end="")
+    if given.help is not None:
+        print(help_page(COMMAND, given.help), end="")
         return DONE
     configuration = read_configuration(given.options, file=given.door.get("config"))
     hold_base(configuration.base)

@@ -64,8 +64,8 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Serve until a signal to stop; returns the exit status."""
     given = parse(COMMAND, argv)
-    if given.help:
-        print(help_page(COMMAND), end="")
+    if given.help is not None:
+        print(help_page(COMMAND, given.help), end="")
         return DONE
     if "end_with_input" in given.door:
         threading.Thread(target=_stop_at_end_of_input, name="input", daemon=True).start()

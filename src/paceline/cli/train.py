@@ -77,8 +77,8 @@ def run(argv: list[str]) -> int:
 def _run(argv: list[str], place: Launched | None) -> int:
     speaks = place is None or place.leads
     given = parse(COMMAND, in_our_words(argv))
-    if given.help:
-        print(help_page(COMMAND) if speaks else "", end="")
+    if given.help is not None:
+        print(help_page(COMMAND, given.help) if speaks else "", end="")
         return DONE
     log_format = given.door.get("log_format")
     if log_format not in (None, *LOG_FORMATS):

@@ -185,7 +185,7 @@ def suggest(
     candidates: Iterable[str],
     *,
     form: typing.Callable[[str], str] = str,
-    otherwise: str = "`paceline train --help` lists all",
+    otherwise: str = "`paceline train --help all` lists all",
 ) -> str:
     """Suggest the nearest right words for a misspelt one, or where to find them.
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,8 @@ from paceline.training.setup.configuration import read_configuration, read_run_c
 from paceline.training.setup.run_request import default_output_dir
 
 REQUIRED = {"model": "org/some-model", "dataset": "data/rows.jsonl"}
+
+ROOT = Path(__file__).parents[3]
 
 
 def flags(words):
@@ -111,6 +114,22 @@ def test_the_help_holds_every_option_with_its_default_under_its_section():
     assert "--clip-eps-low X `clip`: the ratio is held above `1 - clip_eps_low`. (default: 0.2)" in page
     assert "--shuffle [true|false] A new order each epoch, fixed by `seed`. (default: true)" in page
     assert "--stop TEXT [TEXT ...]" in page
+
+
+def test_the_short_help_holds_what_the_readme_the_recipes_and_the_examples_use(capsys):
+    assert main(["train", "--help"]) == 0
+    page = capsys.readouterr().out
+    shown = set(re.findall(r"(?m)^  (--[a-z-]+)", page)) & {option.flag for option in options()}
+    assert len(shown) <= 60
+    files = [ROOT / "README.md", *(ROOT / "recipes").glob("*.yaml"), *(ROOT / "examples").rglob("*.*")]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    used = {one.flag for one in options() for text in texts if re.search(rf"{one.flag}\b|(?m:^{one.name}:)", text)}
+    assert used <= shown
+    assert f"`paceline train --help all` says more, and shows the {len(options()) - len(shown)} other options" in page
+    assert main(["train", "--help", "all"]) == 0
+    assert capsys.readouterr().out == help_page(TRAIN)
+    assert main(["train", "--help", "some"]) == 2
+    assert "--help takes nothing, or all for every option, got 'some'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
