@@ -28,7 +28,6 @@ from paceline.checkpoints.run_files import (
     write_or_explain,
     write_whole,
 )
-from paceline.config.changing import recorded_options
 from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.metrics.definitions import Record
 
@@ -213,7 +212,7 @@ class RunDir:
         write_or_explain(self.path / "timeline.json", json_line(record))
 
     def identity(self) -> dict[str, Any] | None:
-        """Read what `write_identity` wrote, in today's words; None in a run killed before, or older than this file.
+        """Read what `write_identity` wrote; None in a run that was killed before.
 
         CheckpointError: the file does not hold what was written.
         """
@@ -226,7 +225,7 @@ class RunDir:
                 f"{file} is damaged, and a resumed run is compared with it; restore it from a copy, or delete it to "
                 "resume with the present options, data and model"
             )
-        return records[0] | {"options": recorded_options(records[0]["options"])}
+        return records[0]
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read all steps in order, without an unfinished or a foreign line; CheckpointError for a bad one."""
