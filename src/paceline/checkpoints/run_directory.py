@@ -31,7 +31,7 @@ from paceline.checkpoints.run_files import (
 from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.metrics.definitions import Record
 
-IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
+IDENTITY = {"options", "dataset", "eval_dataset", "model", "graders", "environments", "changes"}
 """Keys of `identity.json`, each of which is compared on resuming."""
 EVALUATION: Mapping[str, type | UnionType] = {
     **{"step": int, "set": str, "n": int | NoneType},
@@ -201,7 +201,7 @@ class RunDir:
             return {}
         try:
             record = dict(json.loads(file.read_text(encoding="utf-8"), parse_int=finite_int))
-            if type(record.get("final_step", 0)) is not int:
+            if type(record.get("final_step")) is not int:
                 raise ValueError("final_step is no step")
             return record
         except (ValueError, TypeError, RecursionError) as error:
@@ -245,9 +245,6 @@ class RunDir:
     def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
         """Read an evaluation's completions in the order of its tasks; CheckpointError as in `rollouts`."""
         file = self._eval_file(set_name, step)
-        former = file.with_name(file.name.replace("%3A", ":"))  # in older run directories
-        if former.exists():
-            file = former
         if not file.exists():
             raise CheckpointError(f"{file} does not exist: {set_name} was not evaluated at step {step}")
         return read_records(file)
@@ -265,8 +262,7 @@ class RunDir:
         records = self.journal()
         if step not in records:
             raise CheckpointError(
-                f"{self.path} has no committed rollouts of step {step}, but of {_span(sorted(records))}; "
-                "runs of earlier versions have none at all"
+                f"{self.path} has no committed rollouts of step {step}, but of {_span(sorted(records))}"
             )
         if not is_whole(records[step], self._rollouts_content(step)):
             raise CheckpointError(f"{self._rollouts_file(step)} is not the file that was committed; restore it")
