@@ -151,7 +151,6 @@ CASES = {
         ["--reward-weights", "(1.0, 2.0)", "one weight for each of the 1 rewards (accuracy)"],
     ),
     "warm-up past the end": (TRAIN + "--warmup-steps 9 --max-steps 3", ["--warmup-steps", "--max-steps (3)"]),
-    "old system prompt": (TRAIN + "--system-prompt-file b", ["--system-prompt-file any more", "file:PATH"]),
     "empty output dir": (TRAIN + "--output-dir=", ["--output-dir", "empty"]),
     "dataset left out": (
         "train --model model",

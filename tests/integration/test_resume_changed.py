@@ -184,15 +184,6 @@ def test_another_reward_function_in_the_same_file_is_found_out_and_taken_by_name
     assert list(changes(cut)[0]["files"]) == ["reward_funcs"]
 
 
-def test_a_run_that_never_noted_its_reward_functions_goes_on_and_notes_them(whole, cut):
-    record = dict(cut.identity())
-    graders = record.pop("graders")
-    cut.write_identity(record)
-    assert resume(cut) == 0
-    assert weights(cut) == whole
-    assert cut.identity()["graders"] == graders
-
-
 def test_a_run_whose_record_was_not_written_yet_goes_on(cut):
     (cut.path / "identity.json").unlink()
     assert resume(cut) == 0

@@ -27,9 +27,9 @@ class TasksDigest:
     of: Literal["tasks", "rows"] = "tasks"
     """`rows`: one hash for a large dataset, of its file's bytes or of a sample of its rows."""
     unrendered: str = ""
-    """One hash of the same with messages in the place of prompts, which no chat template changes; empty: not known."""
+    """One hash of the same with messages in the place of prompts, which no chat template changes; empty with `rows`."""
     columns: str = ""
-    """One hash of names and columns alone, which no way of making prompts changes; empty: not known."""
+    """One hash of names and columns alone, which no way of making prompts changes; empty with `rows`."""
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
@@ -91,10 +91,8 @@ def tasks_difference(
         return None
     if new.rows != old.rows:
         return f"has {new.rows} rows and had {old.rows}"
-    if new.of != old.of:
-        return None  # an older version hashed all rows of a large dataset: the two cannot be compared
-    if compared == "columns" and new.of == "tasks":  # an older version recorded none
-        return None if old.columns in ("", new.columns) else "has rows with other columns than they had"
+    if compared == "columns" and new.of == "tasks":
+        return None if new.columns == old.columns else "has rows with other columns than they had"
     if new.of == "rows":
         return None if new.blocks == old.blocks else "has other content than it had"
     for number, (before, now) in enumerate(zip(old.blocks, new.blocks, strict=True)):

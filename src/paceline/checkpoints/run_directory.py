@@ -28,11 +28,10 @@ from paceline.checkpoints.run_files import (
     write_or_explain,
     write_whole,
 )
-from paceline.config.changing import recorded_options
 from paceline.errors import CheckpointError, ConfigError, StorageError
 from paceline.metrics.definitions import Record
 
-IDENTITY = {"options", "dataset", "eval_dataset", "model", "changes"}
+IDENTITY = {"options", "dataset", "eval_dataset", "model", "graders", "environments", "changes"}
 """Keys of `identity.json`, each of which is compared on resuming."""
 EVALUATION: Mapping[str, type | UnionType] = {
     **{"step": int, "set": str, "n": int | NoneType},
@@ -202,7 +201,7 @@ class RunDir:
             return {}
         try:
             record = dict(json.loads(file.read_text(encoding="utf-8"), parse_int=finite_int))
-            if type(record.get("final_step", 0)) is not int:
+            if type(record.get("final_step")) is not int:
                 raise ValueError("final_step is no step")
             return record
         except (ValueError, TypeError, RecursionError) as error:
@@ -213,7 +212,7 @@ class RunDir:
         write_or_explain(self.path / "timeline.json", json_line(record))
 
     def identity(self) -> dict[str, Any] | None:
-        """Read what `write_identity` wrote, in today's words; None in a run killed before, or older than this file.
+        """Read what `write_identity` wrote; None in a run that was killed before.
 
         CheckpointError: the file does not hold what was written.
         """
@@ -226,7 +225,7 @@ class RunDir:
                 f"{file} is damaged, and a resumed run is compared with it; restore it from a copy, or delete it to "
                 "resume with the present options, data and model"
             )
-        return records[0] | {"options": recorded_options(records[0]["options"])}
+        return records[0]
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read all steps in order, without an unfinished or a foreign line; CheckpointError for a bad one."""
@@ -246,9 +245,6 @@ class RunDir:
     def eval_completions(self, set_name: str, step: int) -> list[dict[str, Any]]:
         """Read an evaluation's completions in the order of its tasks; CheckpointError as in `rollouts`."""
         file = self._eval_file(set_name, step)
-        former = file.with_name(file.name.replace("%3A", ":"))  # in older run directories
-        if former.exists():
-            file = former
         if not file.exists():
             raise CheckpointError(f"{file} does not exist: {set_name} was not evaluated at step {step}")
         return read_records(file)
@@ -266,8 +262,7 @@ class RunDir:
         records = self.journal()
         if step not in records:
             raise CheckpointError(
-                f"{self.path} has no committed rollouts of step {step}, but of {_span(sorted(records))}; "
-                "runs of earlier versions have none at all"
+                f"{self.path} has no committed rollouts of step {step}, but of {_span(sorted(records))}"
             )
         if not is_whole(records[step], self._rollouts_content(step)):
             raise CheckpointError(f"{self._rollouts_file(step)} is not the file that was committed; restore it")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline.base_directory import named_path
-from paceline.config.former import FORMER
 from paceline.config.reading import Option, option_name, options, section_classes, suggest
 from paceline.errors import ConfigError
 
@@ -243,8 +242,6 @@ def _unknown(command: Command, word: str) -> str:
     name = option_name(flag.lstrip("-"))
     if name in {option.name for option in options()} - {option.name for option in command.options}:
         return f"{flag} is no option of `paceline {command.name}`, only of training; leave it out"
-    if name in FORMER:
-        return f"there is no option {flag} any more; {FORMER[name].now}"
     names = [option.name for option in command.options] + [option.name for option in command.door_options]
     otherwise = f"`paceline {command.name} --help all` lists all"
     if command.name == "train":

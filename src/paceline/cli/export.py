@@ -91,8 +91,8 @@ def _newest_model(root: Path, named: Path | None, given: Mapping[str, object]) -
     for sentence in damaged:
         print(sentence)
     newest, ended = 0 if checkpoint is None else checkpoint.state.step, RunDir(root).summary()
-    # a run that goes on has no summary; one of an earlier version does not say of which step its model is
-    if named is None and "final_step" in ended and newest < ended["final_step"] and holds_model(root / FINAL):
+    # a run that goes on has no summary
+    if named is None and ended and newest < ended["final_step"] and holds_model(root / FINAL):
         model_place(str(working_directory() / root / FINAL))  # refused here where a part of it is gone
         if "final_dtype" in given:
             raise ConfigError(

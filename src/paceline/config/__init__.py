@@ -5,7 +5,6 @@ objective.py the same for what a step optimises
 engine.py    the same for the engine that samples
 environments.py  the same for conversations
 layout.py    the same for processes: those of a cluster, and how model and samples lie on them
-former.py    options of earlier versions, in today's words
 presets.py   published objectives as values of these options
 rules.py     refusal of an option's value
 reading.py   the table of options; one text or value to the option's type

@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.config.former import in_todays_words
-from paceline.config.reading import find_option, options, parse_value, values_of
+from paceline.config.reading import find_option, values_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -88,20 +87,8 @@ def plain_options(config: Config) -> dict[str, object]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values_of(config).items()}
 
 
-def recorded_options(recorded: Mapping[str, object]) -> dict[str, object]:
-    """Return the options of a run's record, as `plain_options` has them, in today's words.
-
-    Raises:
-        ConfigError: an option of an earlier version has a value that nothing of today stands for.
-    """
-    known = {option.name: option for option in options()}
-    values = in_todays_words(recorded)
-    read = {name: parse_value(known[name], value) for name, value in values.items() if name in known}
-    return values | {name: list(value) if isinstance(value, tuple) else value for name, value in read.items()}
-
-
 def differences(old: Mapping[str, object], new: Mapping[str, object]) -> tuple[Difference, ...]:
-    """List the options that differ; one that only one side knows, as another version of Paceline, is at its default."""
+    """List the options of both sides that differ."""
     return tuple(
         Difference(option=name, old=old[name], new=new[name]) for name in new if name in old and old[name] != new[name]
     )

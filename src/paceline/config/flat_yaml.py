@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import yaml
 
 from paceline import __version__
-from paceline.config.former import FORMER, in_todays_words, is_told
 from paceline.config.reading import find_option, option_name, options, parse_value, section_classes
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
@@ -42,24 +41,16 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
         return {}
     if not isinstance(root, yaml.MappingNode):
         raise ConfigError(f"{source} must hold lines of `option: value`, got a {_kind(root)}")
-    plain: dict[str, object] = {}
-    places: dict[str, str] = {}
+    values: dict[str, object] = {}
     for key, node in root.value:
         place = f"{source} line {key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode):
             raise ConfigError(f"{place}: the name of an option must be a word, got a {_kind(key)}")
         name = option_name(key.value)
-        if name in plain:
+        if name in values:
             raise ConfigError(f"{place}: {name} is given a second time; keep one of them")
         with _placed(place):
-            plain[name] = _plain(node, name)
-            if name in FORMER and is_told(name, plain[name]):
-                places.setdefault(FORMER[name].option or name, place)
-        places[name] = place
-    values = {}
-    for name, value in in_todays_words(plain).items():
-        with _placed(places[name]):
-            values[name] = parse_value(find_option(name), value)
+            values[name] = parse_value(find_option(name), _plain(node, name))
     return values
 
 
@@ -67,9 +58,7 @@ def option_lines(text: str) -> dict[str, int]:
     """Return the line, from 1, of each option in a text that `parse_yaml` accepts."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     pairs = [] if root is None else root.value
-    lines = {option_name(key.value): key.start_mark.line + 1 for key, _ in pairs}
-    former = {FORMER[name].option or name: line for name, line in lines.items() if name in FORMER}
-    return former | lines
+    return {option_name(key.value): key.start_mark.line + 1 for key, _ in pairs}
 
 
 @contextmanager

@@ -14,7 +14,6 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.config.former import FORMER
 from paceline.config.rules import refusal
 from paceline.config.sections import JUDGE, Config, json_or_text
 from paceline.errors import ConfigError, PacelineError
@@ -167,8 +166,6 @@ def find_option(spelling: str) -> Option:
     """
     by_name = {option.name: option for option in options()}
     name = option_name(spelling)
-    if name in FORMER:
-        raise ConfigError(f"there is no option --{name.replace('_', '-')} any more", remedies=[FORMER[name].now])
     if name not in by_name:
         flags = [by_name[near].flag for near in SYNONYMS.get(name, ())]
         remedy = (

@@ -92,8 +92,8 @@ class AlarmState:
 
 
 def _numbers(records: Sequence[Record], name: str) -> list[float]:
-    """Return the values of the steps that have one: older versions lack later metrics."""
-    return [record[name] for record in records if record.get(name) is not None]
+    """Return the values of the steps that measured one."""
+    return [record[name] for record in records if record[name] is not None]
 
 
 def _mean(records: Sequence[Record], name: str) -> float | None:
@@ -129,10 +129,9 @@ def _clipped(first: Sequence[Record], last: Sequence[Record]) -> bool:
 
 def _failing(first: Sequence[Record], last: Sequence[Record]) -> bool:
     rollouts = sum(_numbers(last, "rollouts"))
-    rewards = [record["rewards"] for record in last if "rewards" in record]
-    # records of older versions do not count doubtful rewards
+    rewards = [record["rewards"] for record in last]
     failures = [
-        sum(one[name][kind] for one in rewards if name in one for kind in ("failures", "doubtful") if kind in one[name])
+        sum(one[name]["failures"] + one[name]["doubtful"] for one in rewards if name in one)
         for name in {n for r in rewards for n in r}
     ]
     return max(failures, default=0) > MANY_FAILURES * rollouts

@@ -138,8 +138,7 @@ class Learning:
         # current problems, whatever was learnt before
         stands = self._standstill >= STANDING
         remarks = [f"{_why_unchanged(self._last)}, in the last {self._standstill} steps"] if stands else []
-        # steps of older versions have no alarms
-        active = self._last[-1].get("alarms") or () if self._last else ()
+        active = self._last[-1]["alarms"] if self._last else ()
         meanings = {rule.name: rule.meaning for rule in RULES}
         remarks += [f"alarm {name}: {meanings[name]}" for name in active if name in meanings]
         if stands and self._standstill == self._steps:

@@ -211,7 +211,7 @@ def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], label: str) 
     for name in sorted(unused):
         parents = [name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1)]
         nearest = next((parent for parent in parents if parent in modules), "")
-        # a buffer of earlier versions, such as a causal mask, lies in a module of modules that is still there
+        # a buffer of earlier transformers, such as a causal mask, lies in a module of modules that is still there
         is_buffer = nearest == parents[0] and any(modules[nearest].children()) if parents else True
         if "lora_" in name or (nearest not in places and not is_buffer and not name.endswith(".inv_freq")):
             raise ModelError(

@@ -79,17 +79,12 @@ def _outcome(run_dir: RunDir, records: Sequence[Mapping[str, Any]]) -> dict[str,
     # of equals the last: there is nothing to choose then
     best = max(reversed(records[1:]), key=lambda record: record["accuracy"])
     return {
-        "before": _as_record(_accuracy(first)) | {"n": first["n"], "tasks": _tasks(first)},
-        "after": _as_record(_accuracy(last)) | {"n": last["n"], "tasks": _tasks(last)},
+        "before": _as_record(_accuracy(first)) | {"n": first["n"], "tasks": first["tasks"]},
+        "after": _as_record(_accuracy(last)) | {"n": last["n"], "tasks": last["tasks"]},
         "difference": _as_record(found.difference, "value"),
         "test": as_record(found),
         "looks": {"evaluations": len(records) - 1, "best_step": best["step"], "best_accuracy": best["accuracy"]},
     }
-
-
-def _tasks(record: Mapping[str, Any]) -> int:
-    """Tasks of the set; a record of an earlier version has those that were graded alone."""
-    return int(record["tasks"] if "tasks" in record else record["n"])
 
 
 def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, last_step: int) -> None:

@@ -20,7 +20,7 @@ class Guards:
     def __init__(self, past: Sequence[Record] = ()) -> None:
         """`past`: the records of the steps that are behind."""
         self._alarms = AlarmState(past)
-        self._in_a_row: int = past[-1].get("skipped_in_a_row", 0) if past else 0  # steps of older versions have none
+        self._in_a_row: int = past[-1]["skipped_in_a_row"] if past else 0
         self._changes = list[AlarmChange]()
 
     def counted(self, stats: UpdateStats) -> UpdateStats:

@@ -196,7 +196,8 @@ def find_change(before: Record, config: Config, inputs: RunInputs, *, override: 
     """
     old, new = before["options"], plain_options(config)
     options = refuse_changes(old, new, override=override, written=new)
-    files = _changed_files(before, config, inputs)
+    # a run that was killed before its record was written has nothing but options
+    files = {} if before.keys() == {"options"} else _changed_files(before, config, inputs)
     unnamed = {name: what for name, what in files.items() if name not in override}
     if unnamed:
         listed = ", ".join(f"{_flag(name)} {what}" for name, what in unnamed.items())
@@ -224,7 +225,7 @@ def write_identity(
     now = {**identity_of(config, inputs), "base": recorded_base(run_dir.path)}
     before = before or {}
     if change is None:
-        if now.keys() - before.keys():  # a run of an older version is held to it from here on
+        if now.keys() - before.keys():  # a new run, or one that was killed before its record was written
             run_dir.write_identity({**now, **before})
         return
     if change.voids_samples:
@@ -245,12 +246,10 @@ def write_identity(
 
 
 def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[str, str]:
-    """By option, what is otherwise in the files that it names; a run of an older version has no graders."""
+    """By option, what is otherwise in the files that it names."""
     changed = {}
-    for option, named in graders(config).items() if "graders" in before else ():
-        old = before["graders"].get(option, {}) | (
-            before["graders"].get("reward_models", {}) if option == "reward_funcs" else {}
-        )
+    for option, named in graders(config).items():
+        old = before["graders"][option]
         others = [name for name in named if name in old and old[name] != named[name]]
         if others:
             is_model = others[0] in config.rewards.reward_models or served_model(others[0]) is not None
@@ -258,9 +257,8 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
             changed[option] = f"{others[0]} {how}" + _more(len(others) - 1)
     parts = explained({one.option for one in differences(before["options"], plain_options(config))}, config)
     if "environments" not in parts:
-        changed |= _changed_environments(before.get("environments", {}), environment_digests(inputs.conversations))
-    now = inputs.model_digests
-    was = before.get("model", now)
+        changed |= _changed_environments(before["environments"], environment_digests(inputs.conversations))
+    was, now = before["model"], inputs.model_digests
     compared = (was.keys() | now.keys()) - {f"{CONFIG_SETTING}{key}" for key in SAVED_SETTINGS}
     weights = {name for name in compared if name == WEIGHTS or name.endswith(".safetensors")}
     if not (weights & was.keys() and weights & now.keys()):  # checkpoints hold every weight of a program's own model
@@ -279,11 +277,11 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
         compared = "columns" if messages in parts else "messages" if is_shown_otherwise else "prompts"
         return tasks_difference(TasksDigest.read(recorded), tasks, compared=compared)
 
-    recorded = None if "training rows" in parts else before.get("dataset")
-    if recorded is not None and (what := difference(recorded, inputs.tasks.tasks, "training messages")):
+    is_compared = "training rows" not in parts
+    if is_compared and (what := difference(before["dataset"], inputs.tasks.tasks, "training messages")):
         changed["dataset"] = f"{' '.join(config.data.datasets)} {what}"
     for name, tasks in _held_out(inputs).items():
-        recorded = None if "held-out rows" in parts else before.get("eval_dataset", {}).get(name)
+        recorded = None if "held-out rows" in parts else before["eval_dataset"].get(name)
         if recorded is not None and (what := difference(recorded, tasks, "held-out messages")):
             changed["eval_dataset"] = f"{name} {what}"
     if others:

@@ -100,7 +100,7 @@ class RunSession:
             named = self._resume if isinstance(self._resume, Path) else None
             found, damaged = (read_checkpoint(named), ()) if named else newest_checkpoint(root)
             before = run_dir.identity()
-            if before is None:  # killed before it was written, or begun by an older version
+            if before is None:  # killed before it was written
                 options = parse_yaml((run_dir.path / "config.yaml").read_text(encoding="utf-8-sig"), "config.yaml")
                 before = {"options": plain_options(build_config(options))}
             recorded = same_names(before["options"], run_base(run_dir.path), plain_options(self.config))

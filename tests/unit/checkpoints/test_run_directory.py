@@ -60,11 +60,6 @@ def test_rollouts_and_held_out_completions_have_one_file_per_step_and_set(run):
     ]
 
 
-def test_held_out_completions_of_a_file_with_a_colon_in_its_name_are_still_read(run):
-    (run.path / "evals" / "data%2Fa.jsonl:test-step-000002.jsonl").write_text('{"correct": true}\n')
-    assert run.eval_completions("data/a.jsonl:test", 2) == [{"correct": True}]
-
-
 def test_a_step_without_rollouts_is_refused_with_the_steps_that_have_some(run):
     run.write_rollouts(3, [])
     with pytest.raises(CheckpointError, match=r"step-000004\.jsonl does not exist: .* steps 3 to 3"):

@@ -7,9 +7,7 @@ import sys
 import pytest
 
 from paceline.config.building import build_config
-from paceline.config.changing import plain_options, recorded_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
-from paceline.config.former import FORMER
 from paceline.config.presets import PRESETS
 from paceline.config.reading import find_option, options, parse_value, section_classes, suggest
 from paceline.errors import ConfigError
@@ -455,63 +453,3 @@ def test_several_datasets_are_a_tuple_and_one_is_its_address():
     assert two.data.dataset == ("a#5", "b, c.jsonl")
     assert build_config(parse_yaml(to_yaml(two), "c.yaml")) == two
     assert build_config({"model": "m", "dataset": ["a"]}).data.dataset == "a"
-
-
-@pytest.mark.parametrize(
-    ("written", "today"),
-    [
-        ("overlong_weight: 1.0", {}),
-        ("overlong_weight: 1", {}),
-        ("placement: spread", {}),
-        ("bound: cispo\nclip_eps_high: 0.28\ncispo_max_ratio: 5.0", {"bound": "cispo", "clip_eps_high": 4.0}),
-        ("bound: clip\nclip_eps_high: 0.2\ncispo_max_ratio: 5.0", {"bound": "clip", "clip_eps_high": 0.2}),
-        ("optimizer_offload: true\nactivation_offload: false", {"offload": ("optimizer",)}),
-        ("optimizer_offload: 'no'\nparameter_offload: true", {"offload": ("parameters",)}),
-        ("reward_funcs: [a, b]\nreward_models: []", {"reward_funcs": ("a", "b")}),
-        ("reward_funcs: []\nreward_models: [org/judge]", {"reward_funcs": ("model:org/judge",)}),
-        ("cluster: true\nray_address: h:1", {"cluster": "h:1"}),
-        ("sandbox: auto\nsandbox_url: http://h:1", {"sandbox": "http://h:1"}),
-        ("system_prompt: null\nsystem_prompt_file: a.txt", {"system_prompt": "file:a.txt"}),
-        ("vllm_gpu_share: 0.45\nvllm_cache_gib: null", {}),
-        ("vllm_gpu_share: 0.3", {"vllm_memory": 0.3}),
-        ("vllm_gpu_share: 0.45\nvllm_cache_gib: 2", {"vllm_memory": "2GiB"}),
-        ("rollout_correction: none\ncorrection_level: sequence", {"rollout_correction": "none"}),
-        ("rollout_correction: mask\ncorrection_level: sequence", {"rollout_correction": "sequence_mask"}),
-        ("adam_beta1: 0.9\nadam_beta2: 0.999", {}),
-        ("adam_beta1: 0.9\nadam_beta2: 0.99", {"adam_betas": (0.9, 0.99)}),
-        ("adam_beta1: 0.8\nadam_beta2: 0.99", {"adam_betas": (0.8, 0.99)}),
-        ("dual_clip: 0.0", {}),
-        ("bound: clip\ndual_clip: 3.0", {"bound": "clip", "bound_shape": (3.0,)}),
-        ("bound: sapo\ndual_clip: 3.0", {"bound": "sapo", "bound_shape": None}),
-        ("correction_max: 2.0", {}),
-        ("correction_max: 3", {"correction_bounds": (0.0, 3.0)}),
-        ("ref_sync_steps: 0\nref_sync_mix: 0.7", {"ref_sync": None}),
-        ("ref_sync_steps: 8\nref_sync_mix: 0.6", {"ref_sync": (8.0, 0.6)}),
-        ("ref_sync_steps: 8\nref_sync_mix: 0.7", {"ref_sync": (8.0, 0.7)}),
-    ],
-)
-def test_a_file_of_an_earlier_version_is_read_in_todays_words(written, today):
-    assert parse_yaml(f"seed: 1\n{written}", "config.yaml") == {"seed": 1, **today}
-
-
-@pytest.mark.parametrize(
-    ("written", "sentence"),
-    [("seed: 1\noverlong_weight: 2", r"config.yaml line 2: overlong_weight is no option .*; scale --reward-weights")],
-)
-def test_a_value_that_nothing_of_today_stands_for_is_refused_with_a_remedy(written, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        parse_yaml(written, "config.yaml")
-
-
-@pytest.mark.parametrize("name", FORMER)
-def test_an_old_name_is_refused_with_what_is_written_today(name):
-    flag = f"--{name.replace('_', '-')}"
-    with pytest.raises(ConfigError, match=f"there is no option {flag} any more; "):
-        find_option(flag)
-    assert FORMER[name].option is None or find_option(FORMER[name].option)
-
-
-def test_a_record_of_an_earlier_version_is_compared_in_todays_words():
-    config = build_config(REQUIRED)
-    recorded = {**plain_options(config), "overlong_weight": 1.0}
-    assert recorded_options(recorded) == plain_options(config)

@@ -9,7 +9,6 @@ from paceline.cli.main import main
 from paceline.cli.train import COMMAND
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.building import build_config
-from paceline.config.flat_yaml import parse_yaml
 from paceline.config.layout import ParallelConfig, Sizes, layout
 from paceline.errors import ConfigError
 
@@ -80,15 +79,6 @@ def test_an_option_that_is_wrong_or_without_effect_is_refused(option, value, rul
 def test_an_optimiser_whose_state_cannot_be_sliced_is_refused():
     with pytest.raises(ConfigError, match="--optimizer must be adamw with --zero-stage above 0"):
         build_config(GIVEN | {"zero_stage": 1, "optimizer": "adamw_8bit"})
-
-
-def test_the_schedule_of_an_earlier_version_is_read_where_it_is_today_s_and_refused_otherwise():
-    assert parse_yaml("pipeline_schedule: 1f1b\nseed: 1", "config.yaml") == {"seed": 1}
-    for wrong in ("pipeline_schedule: zero_bubble", "pipeline_schedule: [1f1b]"):
-        with pytest.raises(ConfigError, match=r"config\.yaml line 1: pipeline_schedule is no option any more"):
-            parse_yaml(wrong, "config.yaml")
-    with pytest.raises(ConfigError, match="micro-batches go by 1F1B; leave it out"):
-        build_config(GIVEN | {"pipeline_schedule": "interleaved"})
 
 
 def test_consumers_of_a_cluster_that_cannot_be_laid_out_are_refused_before_anything_starts():

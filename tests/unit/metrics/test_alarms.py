@@ -17,7 +17,7 @@ SOUND = {
     "clip_low_fraction": 0.1,
     "clip_high_fraction": 0.1,
     "logprob_mismatch_mean": 0.02,
-    "rewards": {"accuracy": {"failures": 0}, "brief": {"failures": 1}},
+    "rewards": {"accuracy": {"failures": 0, "doubtful": 0}, "brief": {"failures": 1, "doubtful": 0}},
     "updates_skipped": 0,
 }
 
@@ -38,8 +38,8 @@ def steps(*changes: dict, start: int = 1) -> list[dict]:
         ("logprob_mismatch", {"logprob_mismatch_mean": 0.1}, {"logprob_mismatch_mean": 0.11}),
         (
             "reward_failures",
-            {"rewards": {"brief": {"failures": 1}}},
-            {"rewards": {"accuracy": {"failures": 2}, "brief": {"failures": 0}}},
+            {"rewards": {"brief": {"failures": 1, "doubtful": 0}}},
+            {"rewards": {"accuracy": {"failures": 2, "doubtful": 0}, "brief": {"failures": 0, "doubtful": 0}}},
         ),
         (
             "reward_failures",
@@ -86,13 +86,9 @@ def test_a_resumed_run_goes_on_with_the_alarms_that_rang_and_since_when():
     assert (change.since, change.begins) == (5, False)
 
 
-def test_steps_that_measured_nothing_and_those_of_older_versions_ring_nothing():
+def test_steps_that_measured_nothing_ring_nothing():
     nothing = {"entropy": None, "logprob_mismatch_mean": None}
-    alarms = AlarmState(steps(*[nothing] * 6))
-    older = {name: SOUND[name] for name in ("completion_length_mean", "prompts", "rollouts", "rewards")}
-    for number in range(5):
-        alarms.see({"step": 7 + number, **older})
-    assert alarms.active == ()
+    assert AlarmState(steps(*[nothing] * 6)).active == ()
 
 
 def test_every_alarm_reads_numbers_that_a_step_writes_and_names_a_remedy():

@@ -20,6 +20,7 @@ def summary_of(path, *rights: list[bool]) -> tuple[dict, str]:
                 "set": "held-out",
                 "step": step,
                 "n": len(right),
+                "tasks": len(right),
                 "accuracy": found.value,
                 "ci_low": found.low,
                 "ci_high": found.high,

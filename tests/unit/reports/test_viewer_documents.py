@@ -73,12 +73,10 @@ def test_what_a_replay_wrote_of_other_rollouts_is_not_shown(tmp_path):
     assert Documents(run.path).get("tokens-rollouts-000002")["about"] is None
 
 
-def test_a_run_without_tokens_or_tokenizer_is_shown_as_text_with_the_reason(tmp_path):
-    old = {key: value for key, value in rollout(1, 0, "a").items() if key not in ("token_ids", "logprobs")}
-    run = write_run(tmp_path / "run", {1: [old], 2: [rollout(1, 0, "a")]}, {2: 1.0})
+def test_a_run_without_a_tokenizer_is_shown_as_text_with_the_reason(tmp_path):
+    run = write_run(tmp_path / "run", {2: [rollout(1, 0, "a")]}, {2: 1.0})
     (run.path / "config.yaml").write_text("model: /nowhere\n")
     found = Documents(run.path)
-    assert "without tokens" in found.get("tokens-rollouts-000001")["missing"]
     assert "no tokenizer.json" in found.get("tokens-rollouts-000002")["missing"]
     (held_out,) = [name for name in found.names() if name.startswith("tokens-eval")]
     assert "recorded as text" in found.get(held_out)["missing"]

@@ -286,7 +286,7 @@ class RunDisplay:
 
     def step(self, record: Record) -> None:
         """Show a step's record (`metrics.METRICS`)."""
-        before = () if self.watched.record is None else self.watched.record.get("alarms") or ()
+        before = () if self.watched.record is None else self.watched.record["alarms"]
         self.watched.step(record)
         self._log_alarms(before, record)
         now, total = self._clock(), self.watched.total_steps
@@ -315,10 +315,9 @@ class RunDisplay:
         """Log each alarm that this step begins or ends."""
         if (log := json_log(self._console)) is None:
             return
-        holding = record.get("alarms") or ()  # steps of older versions have none
         for rule in RULES:
-            if (rule.name in holding) != (rule.name in before):
-                holds = rule.name in holding
+            holds = rule.name in record["alarms"]
+            if holds != (rule.name in before):
                 what = {"alarm": rule.name, "holds": holds, "meaning": rule.meaning, "remedy": rule.remedy}
                 log.event("alarm", step=record["step"], **what)
 

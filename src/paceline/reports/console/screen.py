@@ -97,8 +97,7 @@ def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_o
         _line(one, f"{value[:room]:<{room + 1}}") + _line(other, beside[:room])
         for (one, value), (other, beside) in zip(cells[::2], cells[1::2], strict=True)
     ]
-    # steps of older versions have no alarms
-    alarms = () if record is None else record.get("alarms") or ()
+    alarms = () if record is None else record["alarms"]
     numbers.append(_line("alarms", (", ".join(alarms), "bold red") if alarms else "none"))
     head = [_title(run, width), *bars]
     lines = [*head, Text(), *learning, Text(), *numbers]

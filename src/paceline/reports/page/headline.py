@@ -240,6 +240,6 @@ def verdict_of(run: RunRecord) -> Verdict:
         if has(record, "learning_rate", "updates", "prompts", "groups_zero_deviation")
         and may_lack(record, "reward_mean")
         and may_lack(record, "grad_norm")
-        and isinstance(record.get("alarms", []), list)
+        and isinstance(record.get("alarms"), list)
     ]
     return judge(steps, [record for record in run.evals if has(record, "accuracy", "ci_low", "ci_high")])

@@ -32,7 +32,7 @@ def stretches(metrics: Sequence[Record]) -> list[tuple[str, int, int]]:
     open_since: dict[str, int] = {}
     last = 0
     for record in [*metrics, {"step": 0, "alarms": []}]:  # the end closes what is still active
-        alarms = record.get("alarms")  # none in steps of older versions
+        alarms = record.get("alarms")
         active = [name for name in alarms if isinstance(name, str)] if isinstance(alarms, list) else []
         over = [name for name in open_since if name not in active]
         found += [(name, open_since.pop(name), last) for name in over]

@@ -363,8 +363,6 @@ class Documents:
     def _tokens(self, columns: CompletionColumns, records: tuple[Record, ...]) -> dict[str, object]:
         if not columns.is_training:
             return {"missing": "Held-out completions are recorded as text, without their tokens.", "rows": []}
-        if not any("token_ids" in record for record in records):
-            return {"missing": "This run was recorded without tokens, by an earlier version.", "rows": []}
         if self._pieces is None:
             model = self._run.config.get("model")
             try:

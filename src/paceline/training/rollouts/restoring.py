@@ -161,12 +161,10 @@ def restored_batch(about: Record, groups: Sequence[RolloutGroup]) -> RolloutBatc
             seconds={name: one["seconds"] for name, one in of_functions.items()},
             first_failures=about["first_failures"],
             notes={name: tuple(rollout.notes.get(name) for rollout in rollouts) for name in of_functions},
-            # journals of earlier versions have none of a tally's numbers, and no verdicts on format
             tallies={
-                name: Tally(**{field: one[field] for field in Tally.__slots__ if field in one})
-                for name, one in of_functions.items()
+                name: Tally(**{field: one[field] for field in Tally.__slots__}) for name, one in of_functions.items()
             },
-            formed=tuple(about["formed"]) if "formed" in about else (None,) * len(rollouts),
+            formed=tuple(about["formed"]),
             environments=frozenset(episode.environment for one in rollouts if (episode := one.completion.episode)),
         ),
         refills=about["refills"],
