@@ -21,8 +21,8 @@ from paceline.compat.trl.checkpoints import existing_run
 from paceline.compat.trl.checks import TrainerArguments, check_arguments
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.environments import GivenEnvironments
+from paceline.compat.trl.layout import layout_options
 from paceline.compat.trl.models import fetched, load_quantised
-from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.rollouts import RolloutFunction
 from paceline.compat.trl.schedule import scheduler_words
