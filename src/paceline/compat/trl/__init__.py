@@ -25,7 +25,8 @@ script_methods.py   what scripts ask of a trainer beside training: rows, counts,
 surface.py          names of TRL's trainer: what a program may override, set, read or call
 ranks.py            a trainer on ranks: which of its methods all ranks call together
 checkpoints.py      the start of a run, and transformers' names of checkpoints
-running.py          a run around the loop, with transformers' callbacks as its observer
+observer.py         a trainer as the observer of its loop: transformers' callbacks, best model, last numbers
+running.py          a run around the loop: its start, its steps, its end
 publishing.py       the model's card and the Hub
 trainer.py          GRPOTrainer
 """
