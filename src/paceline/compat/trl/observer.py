@@ -43,9 +43,9 @@ LOGGER = logging.getLogger(__name__)
 
 
 class ObservedTrainer(Protocol):
-    """Methods and values of the trainer that its observer asks for. It knows the run only as far as it is shown here.
+    """Methods and values of the trainer that its observer uses, and no others.
 
-    Most are transformers' own, which a program may override; `_metrics` is where TRL's subclasses put numbers.
+    A program may override the public methods; TRL's subclasses put numbers into `_metrics`.
     """
 
     eval_dataset: Any
