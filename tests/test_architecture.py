@@ -105,6 +105,44 @@ def test_an_import_goes_down_or_stays_in_its_package():
     assert not found
 
 
+def files_imported(tree: ast.Module) -> Iterator[str]:
+    """Our own files that a file imports, also inside functions and for type checkers alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            # what is imported from a package may be a file of it
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in FILE_OF else node.module or "" for name in names]
+        else:
+            continue
+        yield from (FILE_OF[name] for name in names if name in FILE_OF)
+
+
+FILE_OF = {
+    ".".join(("paceline", *name.removesuffix(".py").split("/"))).removesuffix(".__init__"): name for name in TREES
+}
+"""Every file, by its dotted name."""
+FACE = "__init__.py"
+"""What it imports is for type checkers: it fetches the others at first use. Files below take the version from it."""
+
+
+def test_no_circle_of_imports_inside_a_package_either():
+    imported = {name: set(files_imported(tree)) for name, tree in TREES.items() if name != FACE}
+
+    def reached(name: str) -> set[str]:
+        found, ahead = set[str](), [name]
+        while ahead:
+            new = imported.get(ahead.pop(), set()) - found
+            found |= new
+            ahead += new
+        return found
+
+    below = {name: reached(name) for name in imported}
+    circles = {tuple(sorted(other for other in below[name] if name in below.get(other, ()))) for name in imported}
+    assert circles == {()}
+
+
 def test_a_name_is_imported_from_the_file_that_defines_it():
     """Only the library's face re-exports: an `__init__` that imports uses what it imports."""
     found = []

@@ -90,7 +90,7 @@ class _Order:
 
     @property
     def overrides(self) -> "Overrides":
-        return self.objects.overrides(self.checked)
+        return self.objects.overrides(self.checked.functions)
 
 
 def _order(
@@ -346,7 +346,7 @@ def evaluate(
         checked = check_held_out(options_of_run, objects)
         name, longest = str(options_of_run.model.model), options_of_run.sampling.max_completion_length
         with MeasurementDisplay(console or open_console(), name=name, longest=longest) as display:
-            overrides = objects.overrides(checked)
+            overrides = objects.overrides(checked.functions)
             say = display.say
             return [
                 *measure(

@@ -16,6 +16,7 @@ varlen.py           the same by two calls of a variable-length kernel
 fused_layers.py     decoder layers that run packed micro-batches through kernels
 tied_embedding.py   tokens looked up in an embedding that is also the output's matrix
 activations.py      what a forward pass keeps: recomputed, or held in main memory
+measured_activations.py  how many bytes it keeps
 activation_checkpointing.py  how many layers to recompute, as arithmetic
 rows.py             tensors of micro-batches: on a device, and rows with a reproducible gradient
 parallel/           how a model lies on several ranks

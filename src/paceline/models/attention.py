@@ -17,7 +17,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from paceline.errors import ModelError
 from paceline.kernels.cpu.attention import SequenceTable, attention_serves, packed_attention, sequence_table
 from paceline.kernels.flash_attention import FlashKernel, flash_problem
-from paceline.models.parallel.context import Exchange
+from paceline.models.parallel.exchange import Exchange
 from paceline.models.rows import on_device, take_rows
 from paceline.models.varlen import VarlenLayout, varlen_attention, varlen_layout
 from paceline.objective.micro_batches import MicroBatch, PaddedAttention, padded_attention

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.activation_checkpointing import Activations
-from paceline.models.activations import layers_of, measure_activations
+from paceline.models.activations import layers_of
 from paceline.models.forward import PolicyForward, choose_forward, compute_alike
 from paceline.models.loaded import Loaded
 from paceline.models.loading import (
@@ -28,6 +28,7 @@ from paceline.models.loading import (
     stored_dtype,
     weight_files,
 )
+from paceline.models.measured_activations import measure_activations
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.stages import mark_both_ends
 from paceline.models.places import ADAPTER_CONFIG, model_place

@@ -23,7 +23,7 @@ from paceline.compat.trl.building import check_schedule, describe_rate
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.fields import MEANINGS, accepted_without_effect
 from paceline.compat.trl.grpo_fields import GRPOFields
-from paceline.compat.trl.ranks import layout_options
+from paceline.compat.trl.layout import layout_options
 from paceline.compat.trl.schedule import scheduler_words
 from paceline.compat.trl.training_fields import TrainingFields
 from paceline.compat.trl.translation import (

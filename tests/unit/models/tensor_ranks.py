@@ -38,8 +38,8 @@ from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, make_lora_config
 from paceline.models.parallel.mesh import Mesh, make_mesh
 from paceline.models.parallel.mesh_ranks import MeshLayout, MeshRanks
-from paceline.models.parallel.process_group import Meeting, process_group
-from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankLost
+from paceline.models.parallel.process_group import Meeting, RankLost, process_group
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.models.parallel.sharding import Sharding
 from paceline.models.parallel.tensor_layers import shared, vocabulary_passes
 from paceline.models.tied_embedding import add_up_in_place

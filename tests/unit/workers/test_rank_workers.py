@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import ProcessLost, TrainingError
-from paceline.models.parallel.ranks import RankLost
+from paceline.models.parallel.process_group import RankLost
 from paceline.workers.group import WorkerGroup
 from paceline.workers.torchrun.rank import LEAVE, RankWorkers, answer_calls
 from tests.unit.workers.scripted_ranks import ScriptedChannels

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import ConfigError, PacelineError, ProcessLost, RewardError, TrainingError
-from paceline.models.parallel.ranks import RankLost
+from paceline.models.parallel.process_group import RankLost
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import SIGNAL, give_signal_back
 from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats

@@ -13,7 +13,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from paceline.errors import TrainingError
 from paceline.kernels.checksums import fingerprint
-from paceline.models.parallel.ranks import RankLost
+from paceline.models.parallel.process_group import RankLost
 from paceline.workers import weight_sync
 from paceline.workers.weight_sync import (
     Manifest,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.errors import ProcessLost, RewardError, TrainingError
-from paceline.models.parallel.ranks import RankLost
+from paceline.models.parallel.process_group import RankLost
 from paceline.workers.group import MOST_LOSSES, Lost, WorkerGroup, even_shares
 
 

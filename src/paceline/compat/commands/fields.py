@@ -11,7 +11,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from paceline.compat.commands.flags import NO_CHANGE, OFF, ON, FlagWords, GivenFlags, is_on
 from paceline.compat.commands.translation import Translation
@@ -23,9 +23,6 @@ from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.training.setup.configuration import OWN_SCHEDULE
-
-if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
 
 SHARES = ("eval_steps", "save_steps")
 """Fields that may be a share of the run, which depends on the number of rows."""
@@ -112,15 +109,13 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
         surroundings = Surroundings(
             model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None
         )
-        # it has every field of a GRPOConfig that is read here
-        config = translate(cast("GRPOConfig", args), surroundings)
+        config = translate(args, surroundings)
         args = replace(args, **{name: shares[name] for name in WARMUPS if name in shares})
-        fields = cast("GRPOConfig", args)
-        check_warmup(fields)
-        schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(fields)
+        check_warmup(args)
+        schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(args)
     except ConfigError as error:
         raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
-    idle = without_effect(fields)
+    idle = without_effect(args)
     for name in given:
         _note_field(name, idle, around, found)
     for name in refused:

@@ -8,6 +8,7 @@ config.py           GRPOConfig: these fields around transformers' TrainingArgume
 batches.py          batches counted in completions, durations counted in updates, as steps; both counts for a person
 objective.py        the fields of the objective as options
 schedule.py         the learning rate's schedule as one option
+layout.py           how a model lies on ranks: DeepSpeed's, FSDP's and accelerate's settings as options
 translation.py      a GRPOConfig with its keywords to a Config; errors about options in the names of fields
 models.py           a model as the keywords of `from_pretrained` say: a revision, 4 bits
 datasets.py         datasets as TRL takes them, to tasks; row loaders for scripts
@@ -22,9 +23,10 @@ checks.py           the trainer's arguments; refusals of them, of what a program
 history.py          metrics under TRL's names, for the log, a person and the trackers
 script_methods.py   what scripts ask of a trainer beside training: rows, counts, callbacks, environments
 surface.py          names of TRL's trainer: what a program may override, set, read or call
-ranks.py            a trainer on ranks: its layout, and which of its methods all ranks call together
+ranks.py            a trainer on ranks: which of its methods all ranks call together
 checkpoints.py      the start of a run, and transformers' names of checkpoints
-running.py          a run around the loop, with transformers' callbacks as its observer
+observer.py         a trainer as the observer of its loop: transformers' callbacks, best model, last numbers
+running.py          a run around the loop: its start, its steps, its end
 publishing.py       the model's card and the Hub
 trainer.py          GRPOTrainer
 """

@@ -3,14 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from paceline.compat.trl.fields import accepted_without_effect
+from paceline.compat.trl.fields import Fields, accepted_without_effect
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
 
 
 class Derived(int):
@@ -40,7 +37,7 @@ class Batches:
     """TRL's generations per update, where an update is longer than a generation; else 1."""
 
 
-def fill_batch_fields(args: "GRPOConfig") -> None:
+def fill_batch_fields(args: Fields) -> None:
     """Set `generation_batch_size` and `steps_per_generation` unless given; refuse numbers at odds (ConfigError)."""
     for name in ("per_device_train_batch_size", "gradient_accumulation_steps", "num_iterations"):
         _positive(name, getattr(args, name))
@@ -70,7 +67,7 @@ def fill_batch_fields(args: "GRPOConfig") -> None:
     batches_of(args)
 
 
-def batches_of(args: "GRPOConfig") -> Batches:
+def batches_of(args: Fields) -> Batches:
     """Batches of whole groups that filled fields make; ConfigError where numbers do not line up."""
     micro, accumulated = completions_of_a_part(args), args.gradient_accumulation_steps
     sampled = cast(int, args.steps_per_generation)
@@ -114,14 +111,13 @@ def batches_of(args: "GRPOConfig") -> Batches:
     )
 
 
-def completions_of_a_part(args: "GRPOConfig") -> int:
-    """Completions of a micro-batch on all processes; the fields of a command stand for all of them by themselves."""
-    return args.per_device_train_batch_size * int(getattr(args, "world_size", 1))
+def completions_of_a_part(args: Fields) -> int:
+    """Completions of a micro-batch on all processes."""
+    return args.per_device_train_batch_size * args.world_size
 
 
-def _processes(args: "GRPOConfig") -> str:
-    size = getattr(args, "world_size", 1)
-    return f" * {size} processes" if size > 1 else ""
+def _processes(args: Fields) -> str:
+    return f" * {args.world_size} processes" if args.world_size > 1 else ""
 
 
 def _nearest(wanted: int, fits: Callable[[int], bool], limit: int | None = None) -> str:
@@ -136,7 +132,7 @@ def _positive(name: str, value: object) -> None:
         raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
-def total_updates(args: "GRPOConfig", num_prompts: int | None) -> int | None:
+def total_updates(args: Fields, num_prompts: int | None) -> int | None:
     """Optimiser steps of the run from `max_steps` or the epochs; None for a dataset without a length."""
     batches = batches_of(args)
     if args.max_steps > 0:
@@ -147,7 +143,7 @@ def total_updates(args: "GRPOConfig", num_prompts: int | None) -> int | None:
     return max(1, steps) * batches.updates_per_step
 
 
-def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | None) -> int:
+def in_steps(args: Fields, name: str, value: float, num_prompts: int | None) -> int:
     """Steps of the loop, rounded up, for updates or, below 1, a share of the run's; ConfigError where it is neither."""
     if value > 1 and value != int(value):
         raise ConfigError(f"{name} must be a whole number above 1, got {value!r}; below 1 it is a share of the run")
@@ -162,12 +158,12 @@ def in_steps(args: "GRPOConfig", name: str, value: float, num_prompts: int | Non
     return math.ceil(updates / batches_of(args).updates_per_step)
 
 
-def warmup_field(args: "GRPOConfig") -> str:
+def warmup_field(args: Fields) -> str:
     """Name of the field that sets the warm-up."""
     return "warmup_steps" if args.warmup_ratio is None else "warmup_ratio"
 
 
-def check_warmup(args: "GRPOConfig") -> None:
+def check_warmup(args: Fields) -> None:
     """Refuse two warm-ups, one out of range, or one that the run is too short for; ConfigError."""
     name = warmup_field(args)
     value = getattr(args, name)
@@ -183,7 +179,7 @@ def check_warmup(args: "GRPOConfig") -> None:
         )
 
 
-def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
+def warmup_steps(args: Fields, num_prompts: int | None) -> int:
     """Warm-up as steps of the loop, rounded up; 0 for a constant rate. ConfigError: see `check_warmup`."""
     check_warmup(args)
     if args.lr_scheduler_type == "constant":
@@ -192,14 +188,14 @@ def warmup_steps(args: "GRPOConfig", num_prompts: int | None) -> int:
     return in_steps(args, name, getattr(args, name), num_prompts)
 
 
-def interval(args: "GRPOConfig", kind: str, num_prompts: int | None) -> int:
+def interval(args: Fields, kind: str, num_prompts: int | None) -> int:
     """Steps between two checkpoints (`save`) or evaluations (`eval`); 0 unless the strategy is `steps`."""
     if getattr(args, f"{kind}_strategy") != "steps":
         return 0
     return in_steps(args, f"{kind}_steps", getattr(args, f"{kind}_steps"), num_prompts)
 
 
-def describe_plan(args: "GRPOConfig", config: Config) -> str:
+def describe_plan(args: Fields, config: Config) -> str:
     """TRL's counts beside ours, then all differences that the fields do not suggest."""
     batches, steps = batches_of(args), config.loop.max_steps
     updates = batches.updates_per_step

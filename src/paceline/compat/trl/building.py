@@ -21,8 +21,9 @@ from paceline.compat.trl.checkpoints import existing_run
 from paceline.compat.trl.checks import TrainerArguments, check_arguments
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.environments import GivenEnvironments
+from paceline.compat.trl.fields import Fields
+from paceline.compat.trl.layout import layout_options
 from paceline.compat.trl.models import fetched, load_quantised
-from paceline.compat.trl.ranks import layout_options
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.rollouts import RolloutFunction
 from paceline.compat.trl.schedule import scheduler_words
@@ -229,7 +230,7 @@ def _objects(
     )
 
 
-def quantizations(args: GRPOConfig, given: Any) -> dict[str, Any]:
+def quantizations(args: Fields, given: Any) -> dict[str, Any]:
     """Quantisations by the two names that a program may give them under."""
     keywords = keywords_of(args, "model_init_kwargs")
     return {
@@ -363,7 +364,7 @@ def _note_of_rate(arguments: TrainerArguments, total: int) -> str:
     return describe_rate(arguments.args, total=total)
 
 
-def check_schedule(args: GRPOConfig, *, total: int) -> None:
+def check_schedule(args: Fields, *, total: int) -> None:
     """Refuse values that the schedule cannot take, in transformers' words, before an optimiser exists (ConfigError)."""
     trial = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=args.learning_rate)
     try:
@@ -376,7 +377,7 @@ def check_schedule(args: GRPOConfig, *, total: int) -> None:
         ) from error
 
 
-def describe_rate(args: GRPOConfig, *, total: int) -> str:
+def describe_rate(args: Fields, *, total: int) -> str:
     """One line on the schedule."""
     kind, rising = SchedulerType(args.lr_scheduler_type).value, warmup_updates(getattr(args, warmup_field(args)), total)
     return (

@@ -14,7 +14,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import check_columns, eval_name, held_out_sets, placeholders, settle_loaders
 from paceline.compat.trl.environments import GivenEnvironments
-from paceline.compat.trl.fields import MEANINGS
+from paceline.compat.trl.fields import MEANINGS, Fields
 from paceline.compat.trl.former import refuse_argument
 from paceline.compat.trl.history import clip_numbers
 from paceline.compat.trl.models import check_quantization
@@ -93,7 +93,7 @@ def check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
         )
 
 
-def own_rows(args: GRPOConfig, environments: GivenEnvironments) -> list[Mapping[str, Any]]:
+def own_rows(args: Fields, environments: GivenEnvironments) -> list[Mapping[str, Any]]:
     """Rows of a trainer whose environment owns the data; ConfigError without a length, or for several environments."""
     if environments.are_chosen:
         raise ConfigError(
@@ -111,7 +111,7 @@ def one_of(**given: Any) -> Any:
     return there[0] if there else None
 
 
-def check_callbacks(callbacks: Iterable[Callback], args: GRPOConfig) -> None:
+def check_callbacks(callbacks: Iterable[Callback], args: Fields) -> None:
     """Refuse early stopping without a metric to compare (ConfigError), and warn of events that do not occur."""
     for callback in callbacks:
         kind = callback if isinstance(callback, type) else type(callback)
@@ -170,9 +170,7 @@ def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
     return sources
 
 
-def _check_best_metric(
-    args: GRPOConfig, eval_dataset: Any, sources: Sequence[RewardSource], own: Sequence[str]
-) -> None:
+def _check_best_metric(args: Fields, eval_dataset: Any, sources: Sequence[RewardSource], own: Sequence[str]) -> None:
     """Refuse a `metric_for_best_model` that no evaluation reports (ConfigError, with the nearest right names).
 
     `own`: names of rewards that environments give. Names that reward functions log by `log_metric` are unknown before
@@ -257,12 +255,12 @@ def _check_adapter(peft_config: Any, model: Any) -> None:
                 )
 
 
-def values_of(args: GRPOConfig) -> Mapping[str, Any]:
+def values_of(args: Fields) -> Mapping[str, Any]:
     """Copy of every field of GRPOConfig; those of a program's own class below it are the program's."""
     return {name: copy.deepcopy(getattr(args, name)) for name in MEANINGS}
 
 
-def refuse_changes(args: GRPOConfig, built: Mapping[str, Any], *, evaluates: bool) -> None:
+def refuse_changes(args: Fields, built: Mapping[str, Any], *, evaluates: bool) -> None:
     """Refuse fields that changed since the trainer was `built`, or evaluation without a dataset (ConfigError)."""
     now = values_of(args)
     late = [name for name in now if not MEANINGS[name].late and now[name] != built[name]]

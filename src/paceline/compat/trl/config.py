@@ -7,33 +7,47 @@ import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from transformers import TrainingArguments
 
 from paceline.compat.layouts import DEEPSPEED_FILE
 from paceline.compat.trl.batches import fill_batch_fields
-from paceline.compat.trl.fields import check_fields
+from paceline.compat.trl.fields import Fields, check_fields
 from paceline.compat.trl.former import refuse_field
 from paceline.compat.trl.grpo_fields import GRPOFields
+from paceline.compat.trl.layout import layout_options
 from paceline.compat.trl.objective import objective_options
 from paceline.compat.trl.processes import ProcessState
-from paceline.compat.trl.ranks import layout_options
-from paceline.compat.trl.training_fields import TrainingFields
 from paceline.reports.trackers.opening import check_trackers
 from paceline.workers.torchrun.environment import Launched, device_index, launched
 
+ConfigT = TypeVar("ConfigT", bound=type)
+
+
+def with_defaults_of_trl(cls: ConfigT) -> ConfigT:
+    """Give a class below `TrainingArguments` the fields that TRL declares anew, with its defaults and help texts.
+
+    `TrainingArguments` stands before `Fields` among the bases, as its types and help texts count for all others.
+    """
+    for field in fields(GRPOFields):
+        if field.name in TrainingArguments.__dataclass_fields__:
+            cls.__annotations__[field.name] = field.type
+            setattr(cls, field.name, field)
+    return cls
+
 
 @dataclass(repr=False)
-class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore[misc] # TRL's types of shared fields
+@with_defaults_of_trl
+class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types of shared fields
     """Configuration of a `GRPOTrainer`, with TRL 1.16's names and defaults; a field without meaning here is refused.
 
-    Fields of `TrainingFields` that the installed transformers lacks exist here too. On a machine without CUDA it
-    computes on the CPU, in float32 unless `bf16=True` is given. A ConfigError names a field that is refused or wrong,
-    batch numbers at odds, or an objective that cannot be.
+    Fields that the installed transformers lacks exist here too. On a machine without CUDA it computes on the CPU, in
+    float32 unless `bf16=True` is given. A ConfigError names a field that is refused or wrong, batch numbers at odds, or
+    an objective that cannot be.
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [  # type: ignore[misc] # theirs is one, undeclared
@@ -106,7 +120,7 @@ class GRPOConfig(GRPOFields, TrainingArguments, TrainingFields):  # type: ignore
 
     @contextmanager
     def _own_layout(self) -> Iterator[None]:
-        """Hide from transformers what would need accelerate's or DeepSpeed's engines; see `ranks.layout_options`."""
+        """Hide from transformers what would need accelerate's or DeepSpeed's engines; see `layout_options`."""
         fsdp, deepspeed, switch = self.fsdp, self.deepspeed, os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
         self.fsdp = self.deepspeed = None
         if "FSDP_CPU_RAM_EFFICIENT_LOADING" in os.environ:

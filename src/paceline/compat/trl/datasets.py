@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.messages import plain_value
 from paceline.compat.trl.batches import batches_of
-from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.environments import NO_ENVIRONMENTS, ROW, GivenEnvironments
+from paceline.compat.trl.fields import Fields
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
@@ -37,7 +37,7 @@ EMPTY_PROMPT = ({"role": "user", "content": ""},)
 """Prompt of a row without one: its environment writes it."""
 
 
-def placeholders(args: GRPOConfig) -> list[Mapping[str, Any]]:
+def placeholders(args: Fields) -> list[Mapping[str, Any]]:
     """Rows of a trainer without a dataset, as many as one batch of rollouts takes: the environment owns the data.
 
     Raises:
@@ -294,7 +294,7 @@ class Stream(IterableDataset):  # type: ignore[type-arg]
         return iter(self.rows)
 
 
-def settle_loaders(args: GRPOConfig, train_dataset: Any, eval_dataset: Any) -> None:
+def settle_loaders(args: Fields, train_dataset: Any, eval_dataset: Any) -> None:
     """Set loader fields for a dataset without a length as TRL does; ConfigError where one says the opposite."""
     streams = [one for one in (train_dataset, *held_out_sets(eval_dataset).values()) if size_of(one) is None]
     if not streams:

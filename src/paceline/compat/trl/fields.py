@@ -5,16 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.training_fields import TrainingFields
 from paceline.compat.vocabulary import Meaning, changed, fields_by_option, same
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
 
 MEANINGS: Mapping[str, Meaning] = {**TrainingFields.MEANINGS, **GRPOFields.MEANINGS}
 """Meaning of every field of `GRPOConfig`."""
@@ -26,10 +23,10 @@ Options = dict[str, object]
 
 @dataclass(repr=False)
 class Fields(GRPOFields, TrainingFields):  # type: ignore[misc] # TRL widens types of shared fields
-    """All fields of `GRPOConfig` for translation alone: no transformers, no device."""
+    """All fields of `GRPOConfig`, its base; by itself, the fields of a command: no transformers, no device."""
 
     TABLE: "ClassVar[type[Fields]]"
-    """As that of `GRPOConfig`."""
+    """Class whose defaults are TRL's; a program's own class below it may have others."""
 
     def __post_init__(self) -> None:
         """Set fields that follow from others, as TrainingArguments does."""
@@ -38,11 +35,16 @@ class Fields(GRPOFields, TrainingFields):  # type: ignore[misc] # TRL widens typ
         if self.eval_strategy == "steps" and not self.eval_steps:
             self.eval_steps = self.logging_steps
 
+    @property
+    def world_size(self) -> int:
+        """Number of processes that the batch numbers are counted for; 1 for a command, which counts all together."""
+        return 1
+
 
 Fields.TABLE = Fields
 
 
-def check_fields(args: "GRPOConfig") -> None:
+def check_fields(args: Fields) -> None:
     """Check every field by itself (ConfigError); text of a number becomes the number."""
     for name, one in MEANINGS.items():
         if one.kind == "refused" and changed(args, name) and (one.switch is None or one.switch.is_on(args)):
@@ -63,7 +65,7 @@ def check_fields(args: "GRPOConfig") -> None:
             raise ConfigError(f"{name} must be one of {choices}, got {value!r}", remedies=[remedy] if remedy else [])
 
 
-def _settle_numbers(args: "GRPOConfig") -> None:
+def _settle_numbers(args: Fields) -> None:
     for field in fields(args):
         if field.name not in MEANINGS:  # of a program's own class below GRPOConfig
             continue
@@ -94,12 +96,12 @@ def _number(name: str, value: Any, *, whole: bool) -> Any:
     return settled
 
 
-def options_of(args: "GRPOConfig") -> Options:
+def options_of(args: Fields) -> Options:
     """Options of fields that become one by themselves."""
     return {one.options[0]: one.convert(getattr(args, name)) for name, one in MEANINGS.items() if one.convert}
 
 
-def without_effect(args: "GRPOConfig") -> dict[str, str]:
+def without_effect(args: Fields) -> dict[str, str]:
     """Changed fields without effect, each with the reason: some never have any, some while a feature is off."""
     untouched = args.TABLE(output_dir=args.output_dir, use_cpu=args.use_cpu)
     if args.accelerator_config is not None:  # transformers leaves it None where accelerate is not installed
@@ -121,7 +123,7 @@ def without_effect(args: "GRPOConfig") -> dict[str, str]:
     return {**never, **switched_off}
 
 
-def accepted_without_effect(args: "GRPOConfig") -> str:
+def accepted_without_effect(args: Fields) -> str:
     """One line on the changed fields without effect, with reasons; empty if there are none."""
     reasons = "; ".join(f"{name} ({reason})" for name, reason in without_effect(args).items())
     return reasons and f"accepted without effect: {reasons}"

@@ -3,12 +3,11 @@
 B completions, T tokens.
 """
 
-import copy
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Int
@@ -18,6 +17,7 @@ from typing_extensions import override
 
 from paceline.compat.trl import datasets
 from paceline.compat.trl.building import TrainingJob
+from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.rewards import up_to_last
 from paceline.compat.trl.rollouts import checked_lists, extra_fields
 from paceline.engines import FurtherRequests, OnFinished, Request, RequestStream, Sampling, TrainedEngine
@@ -31,9 +31,6 @@ from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Draws
 from paceline.training.setup.samplers import sampling_of
 from paceline.types import Completion
-
-if TYPE_CHECKING:
-    from paceline.compat.trl.trainer import GRPOTrainer
 
 LOGGER = logging.getLogger(__name__)
 
@@ -224,48 +221,48 @@ class Generated(NamedTuple):
     tool_images: tuple[()] = ()
 
 
-def generated(trainer: "GRPOTrainer", prompts: Sequence[Any]) -> Generated:
+def of_rollout_func(output: Any, prompts: Sequence[Any], tokenizer: PreTrainedTokenizerBase) -> Generated:
+    """Completions that a program's own `rollout_func` has returned; ConfigError: it is not as `rollouts` describes."""
+    lists = checked_lists(output, len(prompts))
+    texts = tokenizer.batch_decode(lists["completion_ids"], skip_special_tokens=True)
+    return Generated(
+        prompt_ids=lists["prompt_ids"],
+        completion_ids=lists["completion_ids"],
+        tool_mask=lists.get("env_mask"),
+        completions=[
+            text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+            for prompt, text in zip(prompts, texts, strict=True)
+        ],
+        logprobs=lists["logprobs"],
+        extra_fields=extra_fields(output),
+    )
+
+
+def generated(
+    job: TrainingJob,
+    environments: GivenEnvironments,
+    prompts: Sequence[Any],
+    *,
+    calls: Iterator[int],
+    hosts: AbstractContextManager[object],
+) -> Generated:
     """Sample one completion of each prompt with the weights as they are, in conversations where there are tools.
 
     Nothing is scored, trained on or recorded. A prompt that comes twice is sampled twice, and a second call samples
-    anew.
+    anew: `calls` numbers them. `hosts` is open while environments answer.
 
     Raises:
-        ConfigError: `rollout_func` returns something else than described in `rollouts`; several processes.
         DataError: a prompt cannot be used.
         TrainingError: an environment failed.
     """
-    if trainer._job.launch is not None and trainer.rollout_func is None:
-        raise ConfigError("_generate must be called in one process, got several; call evaluate, or give rollout_func")
-    # vLLM has a copy of the weights, which the program may have changed
-    if trainer.use_vllm and trainer._last_loaded_step != trainer.state.global_step:
-        trainer.vllm_generation.sync_weights()
-        trainer._last_loaded_step = trainer.state.global_step
-    if trainer.rollout_func is not None:
-        output = trainer.rollout_func(copy.deepcopy(prompts), trainer)
-        lists = checked_lists(output, len(prompts))
-        texts = trainer.processing_class.batch_decode(lists["completion_ids"], skip_special_tokens=True)
-        return Generated(
-            prompt_ids=lists["prompt_ids"],
-            completion_ids=lists["completion_ids"],
-            tool_mask=lists.get("env_mask"),
-            completions=[
-                text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
-                for prompt, text in zip(prompts, texts, strict=True)
-            ],
-            logprobs=lists["logprobs"],
-            extra_fields=extra_fields(output),
-        )
-    job, environments = trainer._job, trainer._environments
     config, conversations = job.config, job.inputs.conversations
     rows = [{"prompt": prompt} for prompt in prompts]
     data = replace(config.data, on_bad_row="stop")
-    tasks = datasets.make_tasks(rows, trainer.processing_class, data, name="prompts", environments=environments)
-    trainer._calls += 1
+    tasks = datasets.make_tasks(rows, job.inputs.tokenizer, data, name="prompts", environments=environments)
+    call = next(calls)
     draws = Draws(seed=config.loop.seed, purpose=NAME, num_generations=1)
-    hosts = nullcontext() if trainer._observer.run is not None or conversations is None else conversations.hosts
     with hosts, sampling_by_program(job):
-        drawn = [(task, trainer._calls) for task in tasks.looked_at]
+        drawn = [(task, call) for task in tasks.looked_at]
         completed = complete(job.backend.engine, drawn, sampling_of(config.sampling), draws, conversations)
     samples = [(one.tasks[0], one.completions[0]) for one in completed]
     for _, one in samples:

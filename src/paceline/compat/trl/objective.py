@@ -1,18 +1,14 @@
 """TRL's objective fields as options: a loss becomes its bound and its average."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-from paceline.compat.trl.fields import DECIDED_BY, Options, options_of
+from paceline.compat.trl.fields import DECIDED_BY, Fields, Options, options_of
 from paceline.compat.trl.grpo_fields import corrects_rollouts
 from paceline.compat.vocabulary import changed
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
-
 
 LOSSES: Mapping[str, tuple[str, str]] = {
     "grpo": ("clip", "sequence"),
@@ -41,7 +37,7 @@ def objective_fields() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for option in OPTIONS if option not in UNSET for name in DECIDED_BY[option]))
 
 
-def objective_options(args: "GRPOConfig") -> Options:
+def objective_options(args: Fields) -> Options:
     """The objective as options, but for the reference's steps; ConfigError for a field that its loss leaves idle."""
     bound = LOSSES[args.loss_type][0]
     loss = f"loss_type {args.loss_type!r}"
@@ -74,7 +70,7 @@ def objective_options(args: "GRPOConfig") -> Options:
     return {**found, **_correction(args)}
 
 
-def _bound(args: "GRPOConfig", bound: str) -> Options:
+def _bound(args: Fields, bound: str) -> Options:
     low, high, delta = args.epsilon, args.epsilon_high, args.delta
     if bound == "cispo":
         if high is not None and high < 1:
@@ -106,7 +102,7 @@ def _bound(args: "GRPOConfig", bound: str) -> Options:
     return {"bound": bound, "clip_eps_low": low, "clip_eps_high": high, "bound_shape": shape}
 
 
-def _correction(args: "GRPOConfig") -> Options:
+def _correction(args: Fields) -> Options:
     """Rollout correction, off by default: the engine uses the trainer's weights, and TRL corrects for vLLM only."""
     if not corrects_rollouts(args):
         return {}

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from paceline.compat.trl.fields import Fields
 from paceline.errors import ConfigError
 from paceline.workers.torchrun.environment import Launched
 
 if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
     from paceline.workers.torchrun.launch import Launch
 
 ScriptFunction = Callable[..., Any]
@@ -198,11 +198,16 @@ class ScriptAccelerator(ProcessState):
     split_batches = native_amp = non_blocking = use_stateful_dataloader = optimizer_step_was_skipped = False
     dispatch_batches = scaler = None
 
-    def __init__(self, args: "GRPOConfig", log: Callable[[Mapping[str, Any], int | None], None]) -> None:
-        """`log`: takes numbers and their step to the trainer's trackers."""
-        state: Any = args.distributed_state  # transformers takes it for accelerate's
-        self.state: ProcessState = state
-        super().__init__(args.device, args.launched, mixed_precision="bf16" if args.bf16 else "no")
+    def __init__(
+        self,
+        args: Fields,
+        state: ProcessState,
+        place: Launched | None,
+        log: Callable[[Mapping[str, Any], int | None], None],
+    ) -> None:
+        """`state` is that of `args`; `log`: takes numbers and their step to the trainer's trackers."""
+        self.state = state
+        super().__init__(state.device, place, mixed_precision="bf16" if args.bf16 else "no")
         self.project_dir = self.logging_dir = args.output_dir
         self.gradient_accumulation_steps, self.log_with = args.gradient_accumulation_steps, list(args.report_to or ())
         self.trackers: list[Any] = []

@@ -1,95 +1,20 @@
-"""A trainer on the ranks of a launch: its layout, and which of its methods all ranks call together."""
+"""Methods of a trainer on the ranks of a launch: which of them all ranks call together."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from paceline.base_directory import held_base
-from paceline.compat.layouts import Agreement, of_deepspeed, of_fsdp, of_launcher, of_sizes
-from paceline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
-    from paceline.compat.trl.trainer import GRPOTrainer
+from paceline.compat.trl.script_methods import ScriptMethods
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
-FIELDS = {
-    "gradient_clipping": "max_grad_norm",
-    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
-    "train_batch_size": "per_device_train_batch_size",
-    "lr": "learning_rate",
-    "betas": "adam_beta1 and adam_beta2",
-    "eps": "adam_epsilon",
-    "activation_checkpointing": "gradient_checkpointing",
-}
-"""Fields of transformers behind settings of DeepSpeed and FSDP with other names."""
-
-
-def layout_options(args: "GRPOConfig", environment: Mapping[str, str]) -> dict[str, object]:
-    """Options behind `deepspeed`, `fsdp`, `parallelism_config` and the launcher's variables; the fields come first.
-
-    Raises:
-        ConfigError: something has no counterpart here, or says otherwise than a field.
-    """
-    accelerator: Any = args.accelerator_config  # transformers has made an AcceleratorConfig of it
-    if args.world_size > 1 and getattr(accelerator, "split_batches", False):
-        raise ConfigError(
-            "accelerator_config split_batches must be False, got True: batches are counted per process; divide "
-            "per_device_train_batch_size"
-        )
-    micro, parts = args.per_device_train_batch_size, args.gradient_accumulation_steps
-    values = {
-        "gradient_clipping": args.max_grad_norm or 0.0,
-        "gradient_accumulation_steps": parts,
-        "train_micro_batch_size_per_gpu": micro,
-        "train_batch_size": micro * parts * args.world_size,
-        "bf16": bool(args.bf16),
-        "lr": args.learning_rate,
-        "betas": (args.adam_beta1, args.adam_beta2),
-        "eps": args.adam_epsilon,
-        "weight_decay": args.weight_decay,
-        "activation_checkpointing": bool(args.gradient_checkpointing),
-    }
-    agreement, sharded = (
-        Agreement(values=values, fields=FIELDS),
-        {name: getattr(args, name) for name in ("deepspeed", "fsdp")},
-    )
-    if all(sharded.values()):
-        raise ConfigError("deepspeed and fsdp both say how the weights are sliced; leave one out")
-    options = of_launcher(environment, lambda path: _json(path, "a file of DeepSpeed's"), agreement)
-    if args.deepspeed:
-        given: object = args.deepspeed
-        label = given if isinstance(given, str) else "deepspeed"
-        options |= of_deepspeed(label, _json(given, "deepspeed") if isinstance(given, str) else given, agreement)
-    if args.fsdp:
-        settings: Any = args.fsdp_config or {}
-        settings = _json(settings, "fsdp_config") if isinstance(settings, str) else settings
-        options |= of_fsdp(args.fsdp, settings, agreement)
-    if args.parallelism_config:
-        sizes: Any = args.parallelism_config
-        options |= of_sizes("parallelism_config", sizes if isinstance(sizes, Mapping) else vars(sizes))
-    if args.world_size == 1:  # all slices are this process's
-        options = {name: value for name, value in options.items() if name.endswith("_parallel")}
-    return options
-
-
-def _json(text: str, name: str) -> Any:
-    """Settings from a JSON file, or from JSON itself as a command line gives it; ConfigError for neither."""
-    try:
-        return json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{name} must be a JSON file's path, got {text!r} ({error}); mend it, or give a dict"
-        ) from None
 
 
 def together(method: MethodT) -> MethodT:
     """A method that all ranks call: the first one does it with the others' help, and all return what it returns."""
 
     @wraps(method)
-    def on_each_rank(trainer: "GRPOTrainer", *given: Any, **named: Any) -> Any:
+    def on_each_rank(trainer: ScriptMethods, *given: Any, **named: Any) -> Any:
         launch = trainer._job.launch
         with held_base(trainer._job.base):
             if launch is None or launch.is_leading:
@@ -108,7 +33,7 @@ def by_first_alone(method: MethodT) -> MethodT:
     """A method that the first rank does alone; on the others nothing happens."""
 
     @wraps(method)
-    def on_first_rank(trainer: "GRPOTrainer", *given: Any, **named: Any) -> Any:
+    def on_first_rank(trainer: ScriptMethods, *given: Any, **named: Any) -> Any:
         return method(trainer, *given, **named) if trainer.is_world_process_zero() else None
 
     return cast(MethodT, on_first_rank)
@@ -119,7 +44,7 @@ def by_first(method: MethodT) -> MethodT:
     helped, alone = together(method), by_first_alone(method)
 
     @wraps(method)
-    def on_first_rank(trainer: "GRPOTrainer", *given: Any, **named: Any) -> Any:
+    def on_first_rank(trainer: ScriptMethods, *given: Any, **named: Any) -> Any:
         launch = trainer._job.launch
         return (helped if launch is not None and launch.worker.is_split else alone)(trainer, *given, **named)
 

@@ -2,16 +2,13 @@
 
 import json
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from paceline.compat.trl.batches import warmup_field
+from paceline.compat.trl.fields import Fields
 from paceline.compat.trl.translation import keywords_of
 
-if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
 
-
-def scheduler_words(args: "GRPOConfig") -> str:
+def scheduler_words(args: Fields) -> str:
     """Return the schedule with its parameters, such as `cosine(warmup=10, num_cycles=2)`.
 
     `warmup` counts updates; below 1 it is a share of the run. A parameter that is None is left out.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import CallbackHandler
 
 from paceline.compat.trl import checks
@@ -30,6 +30,7 @@ class ScriptMethods(Trainer):
         args: GRPOConfig
         train_dataset: Any
         eval_dataset: Any
+        state: TrainerState
         model: Any
         optimizer: Any
         callback_handler: CallbackHandler

@@ -10,16 +10,14 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from transformers import GenerationConfig
 from transformers.trainer import Trainer
 
+from paceline.compat.trl.config import GRPOConfig
 from paceline.errors import ConfigError
-
-if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
 
 LOGGER = logging.getLogger(__name__)
 ClassT = TypeVar("ClassT", bound=type)
@@ -258,7 +256,7 @@ MIRRORED = (
 """Fields of the arguments that TRL's trainer has under the same names."""
 
 
-def attributes_of(args: "GRPOConfig", tokenizer: Any, model: Any) -> dict[str, Any]:
+def attributes_of(args: GRPOConfig, tokenizer: Any, model: Any) -> dict[str, Any]:
     """Attributes of TRL's trainer that follow from its arguments, with TRL's meaning."""
     return {
         **{name: getattr(args, name) for name in MIRRORED},

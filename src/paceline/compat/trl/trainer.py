@@ -1,10 +1,12 @@
 """`GRPOTrainer`: TRL's constructor and methods around Paceline's loop."""
 
+import copy
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,14 +24,15 @@ from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_m
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import AddressedRows, addressed, held_out_sets, size_of
 from paceline.compat.trl.environments import environment_reward, given_environments
-from paceline.compat.trl.generate import Generated, VllmWeights, generated, sampling_by_program
+from paceline.compat.trl.generate import Generated, VllmWeights, generated, of_rollout_func, sampling_by_program
 from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
 from paceline.compat.trl.history import LogPrinter, LogProgress, metrics_text
+from paceline.compat.trl.observer import CallbackObserver
 from paceline.compat.trl.processes import ScriptAccelerator
 from paceline.compat.trl.publishing import publish_card, upload
 from paceline.compat.trl.ranks import by_first, by_first_alone, together
 from paceline.compat.trl.rewards import RewardLog
-from paceline.compat.trl.running import CallbackObserver, run_training
+from paceline.compat.trl.running import run_training
 from paceline.compat.trl.script_methods import ScriptMethods
 from paceline.compat.trl.surface import asked, called
 from paceline.compat.trl.training_fields import ELSEWHERE
@@ -183,9 +186,10 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         self.num_generations = config.sampling.num_generations
         self.beta, self.aux_loss_enabled = config.loss.beta, False
         self.use_vllm, self.vllm_generation = self.args.use_vllm, VllmWeights(self._job.backend)
-        self._last_loaded_step = self._calls = 0  # of `_generate`
+        self._last_loaded_step, self._calls = 0, count(1)  # of `_generate`
         self.hub_model_id = self.args.hub_model_id or self._job.output_dir.name
-        self.accelerator = ScriptAccelerator(self.args, self._log_to_trackers)
+        state: Any = self.args.distributed_state  # transformers takes it for accelerate's
+        self.accelerator = ScriptAccelerator(self.args, state, self.args.launched, self._log_to_trackers)
         self.accelerator.launch = self.accelerator.state.launch = self._job.launch
         self.gather_function = self.accelerator.gather_for_metrics
         self.environment_factories = None if not kinds else dict(kinds)
@@ -289,8 +293,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
             # the engine is chosen where the results are asked for
             results = (one.evaluate(self._job.backend.engine, step=self.state.global_step) for one in evaluators)
         several, metrics = isinstance(given, Mapping), dict[str, float | None]()
-        hosts = nullcontext() if run is not None or conversations is None else conversations.hosts
-        with hosts, sampling_by_program(self._job):
+        with self._hosts(), sampling_by_program(self._job):
             for one in results:
                 prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
                 metrics |= self._observer.report(one, prefix=prefix)
@@ -299,10 +302,28 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
             metrics[f"{metric_key_prefix}_reward"] = mean_and_std(rewards)[0]
         return metrics
 
+    def _hosts(self) -> AbstractContextManager[object]:
+        """Processes of environments, to be open for one call; a run has opened them already."""
+        conversations = self._job.inputs.conversations
+        if self._observer.run is not None or conversations is None:
+            return nullcontext()
+        return conversations.hosts
+
     def _generate(self, prompts: list[Any]) -> Generated:
         """Sample one completion of each prompt, as TRL's method of this name does."""
         with said_in_field_names():
-            return generated(self, prompts)
+            if self._job.launch is not None and self.rollout_func is None:
+                raise ConfigError(
+                    "_generate must be called in one process, got several; call evaluate, or give rollout_func"
+                )
+            # vLLM has a copy of the weights, which the program may have changed
+            if self.use_vllm and self._last_loaded_step != self.state.global_step:
+                self.vllm_generation.sync_weights()
+                self._last_loaded_step = self.state.global_step
+            if self.rollout_func is not None:
+                output = self.rollout_func(copy.deepcopy(prompts), self)
+                return of_rollout_func(output, prompts, self.processing_class)
+            return generated(self._job, self._environments, prompts, calls=self._calls, hosts=self._hosts())
 
     @called
     @by_first

@@ -8,10 +8,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
 from paceline.compat.trl.batches import batches_of, fill_batch_fields, in_steps, interval, warmup_steps
-from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Options, check_fields, options_of
+from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, Options, check_fields, options_of
 from paceline.compat.trl.objective import OPTIONS, objective_options
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.building import build_config
@@ -19,10 +19,6 @@ from paceline.config.objective import SCHEDULERS
 from paceline.config.reading import suggest
 from paceline.config.sections import RESERVED_SWITCHES, Config
 from paceline.errors import ConfigError, PacelineError
-
-if TYPE_CHECKING:
-    from paceline.compat.trl.config import GRPOConfig
-
 
 FIELDS: Mapping[str, str] = {
     **{option: names[0] for option, names in DECIDED_BY.items()},
@@ -115,7 +111,7 @@ class Surroundings:
     """Names of the rewards that environments give."""
 
 
-def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
+def translate(args: Fields, surroundings: Surroundings) -> Config:
     """Configuration of the whole run in Paceline's options.
 
     Rewards keep the given order, models among functions, so that weights match. Saving and evaluation intervals are in
@@ -178,7 +174,7 @@ def translate(args: "GRPOConfig", surroundings: Surroundings) -> Config:
         raise of_fields(error) from None
 
 
-def _turns(args: "GRPOConfig") -> int | None:
+def _turns(args: Fields) -> int | None:
     """Turns of the model: one more than may call tools."""
     iterations = args.max_tool_calling_iterations
     if iterations is not None and iterations < 0:
@@ -186,7 +182,7 @@ def _turns(args: "GRPOConfig") -> int | None:
     return None if iterations is None else iterations + 1
 
 
-def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | None:
+def _weights(args: Fields, surroundings: Surroundings) -> list[float] | None:
     names, weights = surroundings.reward_names, args.reward_weights
     if weights is not None and len(weights) != len(names):
         raise ConfigError(
@@ -196,7 +192,7 @@ def _weights(args: "GRPOConfig", surroundings: Surroundings) -> list[float] | No
     return weights
 
 
-def _fitting(args: "GRPOConfig", surroundings: Surroundings) -> int:
+def _fitting(args: Fields, surroundings: Surroundings) -> int:
     """Longest prompt without a `max_prompt_length`: the model's context, or what `vllm_max_model_length` leaves."""
     most, context = args.vllm_max_model_length, surroundings.context_length or NO_LIMIT
     if most is None or not args.use_vllm:
@@ -210,7 +206,7 @@ def _fitting(args: "GRPOConfig", surroundings: Surroundings) -> int:
     return min(context, most - completion)
 
 
-def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> int:
+def _reference_steps(args: Fields, surroundings: Surroundings) -> int:
     if surroundings.adapter:
         raise ConfigError("sync_ref_model must be False with a PEFT model, got True: the reference is its base model")
     if args.beta == 0 and args.preset is None:
@@ -220,7 +216,7 @@ def _reference_steps(args: "GRPOConfig", surroundings: Surroundings) -> int:
     return in_steps(args, "ref_model_sync_steps", args.ref_model_sync_steps, None)
 
 
-def _sampling_keywords(args: "GRPOConfig") -> Options:
+def _sampling_keywords(args: Fields) -> Options:
     given = keywords_of(args, "generation_kwargs")
     temperature = given.pop("temperature", args.temperature)
     if temperature != args.temperature:
@@ -239,7 +235,7 @@ def _sampling_keywords(args: "GRPOConfig") -> Options:
     return options
 
 
-def _template_keywords(args: "GRPOConfig") -> Options:
+def _template_keywords(args: Fields) -> Options:
     given = keywords_of(args, "chat_template_kwargs")
     # a switch that the templates of several models know
     options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
@@ -256,7 +252,7 @@ def _template_keywords(args: "GRPOConfig") -> Options:
     return options
 
 
-def _model_keywords(args: "GRPOConfig") -> Options:
+def _model_keywords(args: Fields) -> Options:
     given = keywords_of(args, "model_init_kwargs")
     for name in (*HUB_KEYS, "quantization_config"):
         given.pop(name, None)  # see models.py
@@ -280,7 +276,7 @@ def _model_keywords(args: "GRPOConfig") -> Options:
     return options
 
 
-def _check_checkpointing(args: "GRPOConfig") -> None:
+def _check_checkpointing(args: Fields) -> None:
     """Refuse old and new names that disagree; either value of `use_reentrant` gives the same gradient."""
     if bool(args.gradient_checkpointing) != bool(args.activation_checkpointing):
         raise ConfigError(
@@ -291,7 +287,7 @@ def _check_checkpointing(args: "GRPOConfig") -> None:
         _refuse_rest(name, keywords_of(args, name), {"use_reentrant": None}, ("use_reentrant",))
 
 
-def _schedule_keywords(args: "GRPOConfig") -> Options:
+def _schedule_keywords(args: Fields) -> Options:
     given = keywords_of(args, "lr_scheduler_kwargs")
     _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULERS[args.lr_scheduler_type]), ())
     if args.lr_scheduler_type != "cosine_with_min_lr":
@@ -309,7 +305,7 @@ def _schedule_keywords(args: "GRPOConfig") -> Options:
     return {"min_lr_ratio": least / peak if peak else 0.0}
 
 
-def keywords_of(args: "GRPOConfig", name: str) -> dict[str, object]:
+def keywords_of(args: Fields, name: str) -> dict[str, object]:
     """Keywords for another library in a field; ConfigError if it is no dictionary."""
     value: object = getattr(args, name)
     if value is None or value == "":

@@ -10,11 +10,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from paceline.errors import first_line
-from paceline.models.parallel.ranks import RankLost
+from paceline.errors import TrainingError, first_line
 
 JOIN_SECONDS = 300.0
 """Timeout for all ranks to join; none reads weights before."""
+
+
+class RankLost(TrainingError):
+    """The other ranks are gone or silent. One of them failed; this process did not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,27 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from paceline.config.layout import Sizes
-from paceline.errors import TrainingError
 from paceline.kernels.logprobs import LogitPasses
+from paceline.models.parallel.exchange import Exchange
 from paceline.models.parallel.stages import Stages
 from paceline.objective.micro_batches import MicroBatch
 
-if TYPE_CHECKING:
-    from paceline.models.parallel.context import Exchange
-
 RankNumbers = Mapping[str, float]
 ReturnT = TypeVar("ReturnT")
-
-
-class RankLost(TrainingError):
-    """The other ranks are gone or silent. One of them failed; this process did not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +25,7 @@ class Tokens:
     batch: MicroBatch
     """The micro-batch, of whose input tokens and targets those are here that this rank computes; what is said of its
     sequences is of all tokens."""
-    exchange: "Exchange | None" = None
+    exchange: Exchange | None = None
     """How attention comes to all tokens; None: they are here."""
 
     def join(self, logprobs: Float[Tensor, " N_here"], entropy: Float[Tensor, " N_here"]) -> tuple[Tensor, Tensor]:

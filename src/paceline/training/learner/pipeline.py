@@ -21,7 +21,8 @@ from paceline.errors import first_line
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.ranks import ParallelLayout, RankLost, Tokens
+from paceline.models.parallel.process_group import RankLost
+from paceline.models.parallel.ranks import ParallelLayout, Tokens
 from paceline.models.parallel.stages import Stages
 from paceline.models.rows import take_rows
 from paceline.objective.micro_batches import MicroBatch

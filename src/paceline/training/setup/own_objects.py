@@ -13,7 +13,6 @@ from paceline.rewards.resolving import BUILT_IN
 from paceline.runtime.own_code import own_name, recorded_name, recorded_names
 
 if TYPE_CHECKING:
-    from paceline.training.setup.checks import Checked
     from paceline.training.setup.run_inputs import Overrides
 
 
@@ -35,16 +34,18 @@ class OwnObjects:
     objective: dict[str, Any] = field(default_factory=dict)
     """Functions by the option that they take the place of, `advantage` or `bound`."""
 
-    def overrides(self, checked: "Checked") -> "Overrides":
-        """Return the objects that take the place of what the configuration names."""
+    def overrides(self, functions: Mapping[str, RewardFunction]) -> "Overrides":
+        """Return the objects that take the place of what the configuration names.
+
+        `functions` are all that reward, as the cheap stage has found them: the program's own and those that are named.
+        """
         from paceline.training.setup.run_inputs import Overrides
 
-        functions = checked.functions if self.functions else None
         return Overrides(
             model=self.model,
             tokenizer=self.tokenizer,
             adapter=self.adapter,
-            functions=functions,
+            functions=functions if self.functions else None,
             advantage=self.objective.get("advantage"),
             policy_loss=self.objective.get("bound"),
         )

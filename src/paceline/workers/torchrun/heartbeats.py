@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline.errors import ERRORS, PacelineError, ProcessLost, TrainingError
-from paceline.models.parallel.ranks import RankLost
+from paceline.models.parallel.process_group import RankLost
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import Interrupt
 from paceline.runtime.secrets import hidden

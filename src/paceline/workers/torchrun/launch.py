@@ -17,8 +17,7 @@ import torch.distributed as dist
 from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
 from paceline.errors import INTERRUPTED, PacelineError, ProcessLost
-from paceline.models.parallel.process_group import JOIN_SECONDS, Meeting, process_group
-from paceline.models.parallel.ranks import RankLost
+from paceline.models.parallel.process_group import JOIN_SECONDS, Meeting, RankLost, process_group
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import choose_device
 from paceline.runtime.interrupts import StopRequest, give_signal_back, may_take, take_signal

@@ -21,7 +21,8 @@ from paceline.models.loaded import Loaded
 from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.mesh_ranks import make_ranks
-from paceline.models.parallel.ranks import ONE_RANK, RankLost, Ranks
+from paceline.models.parallel.process_group import RankLost
+from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.runtime.activity import ACTIVITY
 from paceline.training.rollout_journal import NO_TRANSFER, WeightTransfer
 from paceline.training.setup.run_inputs import Overrides, RunSize

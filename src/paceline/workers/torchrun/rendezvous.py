@@ -24,8 +24,7 @@ from typing import Any
 import torch.distributed as dist
 
 from paceline.errors import ProcessLost, first_line
-from paceline.models.parallel.process_group import JOIN_SECONDS
-from paceline.models.parallel.ranks import RankLost
+from paceline.models.parallel.process_group import JOIN_SECONDS, RankLost
 from paceline.workers.torchrun.environment import SECRET, Launched
 
 HELLO_SECONDS = 10.0
