@@ -105,7 +105,7 @@ def run(argv: list[str]) -> int:
 
         flags, command = read(argv)
         found = translate(command, repair="--repair" in flags)
-        given = ParsedArguments(help=False, door={}, several={}, options=dict(found.options))
+        given = ParsedArguments(help=None, door={}, several={}, options=dict(found.options))
         print(_of_options(given, dict.fromkeys(found.options, DIALECT)), end="")
         return DONE
     if argv and not argv[0].startswith("-"):
