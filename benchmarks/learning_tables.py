@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 LEARNING = """
 ## Learning
 
-![Held-out accuracy over minutes of training and over sampled tokens, of both trainers](learning-curve.svg)
+![Held-out accuracy over minutes of training and over sampled tokens, of both trainers](../../docs/learning-curve.svg)
 
 One script, with the import of `GRPOTrainer` changed, trains SmolLM2-135M-Instruct on word problems of one step.
 Model, prompts, reward function, sampling, loss and optimiser are the same, all in float32. There are

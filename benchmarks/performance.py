@@ -1,4 +1,4 @@
-"""The measured parts of docs/performance.md, between its markers: python benchmarks/performance.py [DIRECTORY [PAGE]]
+"""The measured parts of results/performance.md between its markers: python benchmarks/performance.py [DIRECTORY [PAGE]]
 
 Reads the results of machine.py and phases.py in benchmarks/results; predictions are computed. Words outside the markers
 are left alone.
@@ -13,7 +13,7 @@ from pathlib import Path
 from machine import RESULTS
 from predictions import all_predictions, table
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE = RESULTS / "performance.md"
 SHOWN = ("shipped", "30m", "qwen-0.5b", "qwen-0.5b-long", "qwen-1.5b-long")
 """Workloads in the order of the page, those without a result left out."""
 NOT_MEASURED = "Not measured yet."

@@ -1,5 +1,5 @@
 """The least work of each phase of a step: operations of matrix products, bytes to and from memory. Pure functions;
-docs/performance.md says it in words.
+results/performance.md says it in words.
 
 P prompts with p tokens each, completions with T tokens each. The first token of a completion comes out of its prompt's
 last position, the last one is never read: T - 1 of them are inputs. Everything that lies between two products (norms,

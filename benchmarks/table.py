@@ -1,4 +1,4 @@
-"""The page docs/benchmarks.md from the result files: python benchmarks/table.py [RESULTS_DIRECTORY [PAGE]]"""
+"""The page results/benchmarks.md from the result files: python benchmarks/table.py [RESULTS_DIRECTORY [PAGE]]"""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from survival_tables import refusal_parts, survival_parts
 from workloads import GENERATE, STEP
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+PAGE = RESULTS / "benchmarks.md"
 PACKAGES = {
     "python": "Python",
     "torch": "torch",
@@ -40,7 +40,7 @@ SERVERS = {
     "transformers": "`transformers serve`, continuous batching",
 }
 
-OPENING = """# Benchmarks
+OPENING = """# Benchmarks: the full record behind [docs/benchmarks.md](../../docs/benchmarks.md)
 
 This page compares Paceline with its peers on the same machine, in the same run, on the same work.
 `python benchmarks/table.py` writes it from `benchmarks/results/*.json`, which hold every repetition. To measure again:
@@ -88,7 +88,7 @@ Completion tokens per second, from token ids in to token ids out, at temperature
 also returns the text and the log-probability of every token. The manager of continuous batching keeps running from one
 repetition to the next. vLLM runs in one process and eagerly; its compiled mode is not measured.
 Paceline's bfloat16 rows on a CPU were measured with a product of its own that has since been removed
-([why](decisions/no-own-products.md)).
+([why](../../docs/decisions/no-own-products.md)).
 """
 
 STEP_TEXT = """

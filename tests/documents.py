@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 DOCUMENTS = (
     [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     + sorted(ROOT.glob("docs/**/*.md"))
+    + sorted(ROOT.glob("benchmarks/results/*.md"))
     + [ROOT / "examples" / "README.md"]
 )
 TEXTS = {str(document.relative_to(ROOT)).removeprefix("docs/"): document.read_text() for document in DOCUMENTS}

@@ -1,5 +1,6 @@
 """The pure parts of benchmarks/: figures, the equal-work check, the page; and contenders that fail."""
 
+import json
 import math
 import sys
 from dataclasses import replace
@@ -23,6 +24,7 @@ from conversation_work import SETTINGS, EpisodeWork, TurnWork, covered, optimum
 from ends import ForcedEnds, made_lengths
 from figures import disagreements, fastest_of_each_peer, pooled, rates, ratio, standard_errors_apart, summary
 from given import Given, Prompt
+from headline import headline
 from materials import SHAPES, config_of
 from measuring import Entry, take_turns
 from naming import title
@@ -32,7 +34,7 @@ from reward_workloads import fingerprint
 from running import Conditions
 from step_work import Group, Shape, decode, tokens_that_exist
 from survive_in_turns import Turns
-from table import page
+from table import RESULTS, page
 from transformers import AutoModelForCausalLM
 from update_work import Row
 from wider_heads import write_twin
@@ -177,6 +179,14 @@ def test_the_model_with_wider_heads_is_the_same_function(tmp_path):
     assert twin.config.head_dim == 2 * model.config.head_dim
     tokens = torch.arange(1, 121).view(2, 60)
     torch.testing.assert_close(twin(tokens).logits, model(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_the_short_page_has_the_factors_of_the_results():
+    files = [file for kind in ("generate", "step") for file in RESULTS.glob(f"*{kind}-*.json")]
+    lines = headline([json.loads(file.read_text()) for file in files])[1:-1]
+    text = (RESULTS.parents[1] / "docs" / "benchmarks.md").read_text().split("## How it is measured")[0]
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    assert sorted(lines) == sorted(" | ".join([name, *factors]) for name, _machine, *factors in rows)
 
 
 def test_every_variant_of_every_workload_has_a_name_on_the_page(tmp_path):

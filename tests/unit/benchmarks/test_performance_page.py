@@ -1,4 +1,4 @@
-"""benchmarks/performance.py: results to tables, tables to their places in docs/performance.md."""
+"""benchmarks/performance.py: results to tables, tables to their places in the page."""
 
 import sys
 from pathlib import Path
