@@ -1,5 +1,7 @@
 """End a run that makes no progress, and record where every thread stands.
 
+Only the process with the loop has a watchdog: one in every process would end those that wait for the one that hangs.
+
 A thread watches the activity of the process. If it stands still for too long, the thread writes a report into the run
 directory. The report has the last event of each actor, the length of each queue, and all stacks, also of other
 processes. Then it raises in the main thread; if that does not help, it ends the process.

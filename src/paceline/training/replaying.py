@@ -2,6 +2,8 @@
 
 Weights come from the run's checkpoints. Where none is of the step before, those in between are made again from the one
 before them: the steps' rollouts are on disk, so that takes their updates and no sampling.
+
+The trainer's numbers for each token are made again here on demand. Recording them would cost every run time.
 """
 
 import tempfile

@@ -35,7 +35,8 @@ class Logprobs:
     entropy: Float[Tensor, " N"]
     """Entropy of the policy's distribution in nats, with its gradient."""
     old: Float[Tensor, " N"]
-    """Policy at the start of the step."""
+    """Policy at the start of the step, by the trainer's own forward pass. The engine's logprobs differ by rounding or
+    more; they serve the mismatch metric, `rollout_correction` and `off_policy_threshold`."""
     reference: Float[Tensor, " N"] | None
     chosen: Bool[Tensor, " N"] | None = None
     """Tokens whose policy term and entropy count, under `top_entropy_quantile`; None: all."""

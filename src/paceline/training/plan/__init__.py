@@ -1,5 +1,8 @@
 """What a configuration amounts to, before anything is loaded.
 
+Bytes follow the rules of the code that allocates them; what libraries and allocators take is measured.
+`benchmarks/bench_plan.py` compares plans with runs. Tracing a model without weights would take as long as starting one.
+
 batches.py     completions, tokens, updates, steps
 shape.py       a decoder's numbers, from its config.json, which it finds, and its weights' headers
 hardware.py    kinds of devices: memory, rates

@@ -2,7 +2,8 @@
 
 The cheap stage, `checks.check`, takes a second and loads no torch. The second one, `preparation.prepare`, goes on from
 it. Nothing here imports what computes a model: transformers' tokenizers and configurations are all that is loaded of
-it, and a reward model where there is one.
+it, and a reward model where there is one. Ranks of a launcher load everything first: they meet before one of them
+prepares, so that all of them hear a refusal.
 
 configuration.py  recipe, configuration file and given options to one `Config`
 file_names.py   names of files in options, and the directory that a run's names stand in
