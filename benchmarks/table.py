@@ -88,7 +88,7 @@ Completion tokens per second, from token ids in to token ids out, at temperature
 also returns the text and the log-probability of every token. The manager of continuous batching keeps running from one
 repetition to the next. vLLM runs in one process and eagerly; its compiled mode is not measured.
 Paceline's bfloat16 rows on a CPU were measured with a product of its own that has since been removed
-([why](../../docs/decisions/no-own-products.md)).
+([why](../../docs/decisions/cpu-kernels.md)).
 """
 
 STEP_TEXT = """
