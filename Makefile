@@ -142,7 +142,7 @@ lint: $(VENV)/installed-dev ## Check format, lint rules and types.
 
 # --strict: a link, an anchor or a picture that is not there ends the build. The variable leaves out an advertisement.
 docs: $(VENV)/installed-docs ## Build the documentation as a site into site/, and check its links.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 model: $(VENV)/installed ## Make the embedded models again, from nothing.
 	$(BIN)/python scripts/make_embedded_model.py

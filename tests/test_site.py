@@ -78,7 +78,7 @@ def kinds_of(error: type) -> list[type]:
 @pytest.mark.skipif(importlib.util.find_spec("material") is None, reason="needs mkdocs-material")
 def test_the_site_is_built_without_a_warning_and_asks_no_other_host(tmp_path: Path):
     built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
