@@ -170,7 +170,7 @@ def metrics_page() -> str:
             "`metrics.jsonl` has one object with these names per step.",
             "\n".join(["| name | unit | meaning |", "|---|---|---|", *rows]),
             "## Alarms",
-            "Rules on the last five steps; none of them ends a run ([guards.md](guards.md#alarms)).",
+            "Rules on the last five steps; none of them ends a run ([watching.md](watching.md#alarms)).",
             "\n".join(["| alarm | active when | what to do |", "|---|---|---|", *alarms]),
             MADE,
             "",

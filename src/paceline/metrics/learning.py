@@ -1,7 +1,7 @@
 """Verdict on whether a run is learning, with its reason, from the records so far. Pure.
 
 The verdict may be asked for after every step and evaluation, so each rule's probability of error is over a whole run.
-docs/learning.md says how often a run that cannot learn was called one that does."""
+docs/watching.md says how often a run that cannot learn was called one that does."""
 
 import math
 from collections import deque

@@ -158,7 +158,7 @@ def test_no_control_of_the_demo_is_called_learning_after_any_step(control):
 
 def test_noise_is_hardly_ever_called_learning_though_it_is_looked_at_after_every_step():
     """400 runs of 100 steps whose rewards are of 8 prompts with 4 right or wrong completions each, some prompts harder
-    than others; docs/learning.md has the rates of scripts/learning_error_rates.py, of 20,000 runs and other noise."""
+    than others; docs/watching.md has the rates of scripts/learning_error_rates.py, of 20,000 runs and other noise."""
     draw = random.Random(0)
     wrongly = 0
     for _ in range(400):
