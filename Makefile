@@ -100,7 +100,7 @@ test: $(VENV)/installed-dev ## Run what every change must pass: every unit, ever
 	$(PYTEST) -m 'not long' src tests/laws tests/unit tests/outside $(wildcard tests/test_*.py)
 
 # ALSO=test-vllm, as CI has it, where vLLM has a build for the machine
-test-all: $(VENV)/installed-dev test-bounds test-adapters test-trl $(ALSO) ## Run all tests, and some with other or the oldest libraries.
+test-all: $(VENV)/installed-dev $(ALSO) test-bounds test-adapters test-trl ## Run all tests, and some with other or the oldest libraries.
 	@$(MAKE) --no-print-directory $(SMOLLM2) || echo 'the test that trains a real model is skipped without its file'
 	$(PYTEST) --junitxml=build/tests.xml
 	@$(BIN)/python scripts/proofs.py build/tests.xml build/proofs.md
