@@ -32,7 +32,7 @@ BOUNDED := tests/unit/compat/test_trl_config.py tests/unit/compat/test_trl_train
   tests/unit/training/test_learner.py tests/unit/engines/test_engine_local.py tests/unit/models/test_lora.py tests/unit/data/test_formats.py \
   tests/unit/data/test_sources.py tests/integration/test_api_without_extras.py
 
-.PHONY: help demo demo-agent real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-trl test-all recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
+.PHONY: help demo demo-agent real real-studies newcomer studies test test-bounds test-adapters test-verifiers test-openenv test-trl test-all test-own recipes chaos models-table test-reference test-vllm lint docs model vllm bench bench-gpu clean
 
 help: ## Show these targets.
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -99,8 +99,10 @@ studies: $(VENV)/installed-dev ## Compare GRPO with DAPO, and all weights with a
 test: $(VENV)/installed-dev ## Run what every change must pass: every unit, every law, a run on ranks and one on Ray.
 	$(PYTEST) -m 'not long' src tests/laws tests/unit tests/outside $(wildcard tests/test_*.py)
 
-# ALSO=test-vllm, as CI has it, where vLLM has a build for the machine
-test-all: $(VENV)/installed-dev $(ALSO) test-bounds test-adapters test-trl ## Run all tests, and some with other or the oldest libraries.
+test-all: test-bounds test-adapters test-trl ## Run all tests, and some with other or the oldest libraries.
+	@$(MAKE) --no-print-directory test-own
+
+test-own: $(VENV)/installed-dev ## Run all tests, with the newest libraries alone.
 	@$(MAKE) --no-print-directory $(SMOLLM2) || echo 'the test that trains a real model is skipped without its file'
 	$(PYTEST) --junitxml=build/tests.xml
 	@$(BIN)/python scripts/proofs.py build/tests.xml build/proofs.md

@@ -1,4 +1,4 @@
-"""100 steps on Ray with everything late by a drawn time and a sampler killed: no weights too old, no prompt lost.
+"""60 steps on Ray with everything late by a drawn time and a sampler killed: no weights too old, no prompt lost.
 
 Delays are drawn at every border: in the reward function, before a call (weights on their way, a share of the prompts,
 a step's groups) and after an answer.
@@ -27,7 +27,7 @@ from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup, Workers
 from tests.cluster_runs import REWARD, ROWS, completions, options_in
 
-STEPS, PROMPTS, GENERATIONS, STALENESS = 100, 4, 4, 2
+STEPS, PROMPTS, GENERATIONS, STALENESS = 60, 4, 4, 2
 LONGEST = 0.005
 """Seconds of a delay, at most: as long as what it delays."""
 LATE = f"""

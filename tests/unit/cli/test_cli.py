@@ -121,7 +121,8 @@ def test_the_short_help_holds_what_the_readme_the_recipes_and_the_examples_use(c
     page = capsys.readouterr().out
     shown = set(re.findall(r"(?m)^  (--[a-z-]+)", page)) & {option.flag for option in options()}
     assert len(shown) <= 60
-    files = [ROOT / "README.md", *(ROOT / "recipes").glob("*.yaml"), *(ROOT / "examples").rglob("*.*")]
+    examples = [file for kind in ("py", "yaml", "md", "sbatch") for file in (ROOT / "examples").rglob(f"*.{kind}")]
+    files = [ROOT / "README.md", *(ROOT / "recipes").glob("*.yaml"), *examples]
     texts = [file.read_text(encoding="utf-8") for file in files]
     used = {one.flag for one in options() for text in texts if re.search(rf"{one.flag}\b|(?m:^{one.name}:)", text)}
     assert used <= shown
