@@ -2,9 +2,9 @@
 
 python scripts/learning_error_rates.py [RUNS]
 
-Prints the rates behind docs/watching.md: runs whose reward (or held-out accuracy) does not change, and the share of them
-that is called learning after any step. Windows and standard errors are those of `reward_shift`, computed from sums over
-all runs at once; a test holds both to each other.
+Prints the rates behind docs/watching.md: runs whose reward (or held-out accuracy) does not change, and the share of
+them that is called learning after any step. Windows and standard errors are those of `reward_shift`, computed from sums
+over all runs at once; a test holds both to each other.
 """
 
 import sys
