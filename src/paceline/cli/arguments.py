@@ -71,8 +71,8 @@ class Command:
 class ParsedArguments:
     """Result of parsing a command's argv."""
 
-    help: str | None
-    """None if no help is asked for, "" for the usual page, "all" for every option."""
+    help: str
+    """The help page, if it is asked for; else empty."""
     door: dict[str, str]
     """Values of the door options, for example `{"config": "run.yaml"}`."""
     several: dict[str, list[str]]
@@ -105,9 +105,10 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
     door = {one.name: given[one.name] for one in command.door_options if one.name in given and not one.several}
     several = {one.name: given.get(one.name, []) for one in command.door_options if one.several}
     chosen = {option.name: given[option.name] for option in command.options if option.name in given}
-    if (asked := given.get("help")) not in (None, "", "all"):
-        raise ConfigError(f"--help takes nothing, or all for every option, got {asked!r}")
-    return ParsedArguments(help=asked, door=door, several=several, options=chosen)
+    if (which := given.get("help")) not in (None, "", "all"):
+        raise ConfigError(f"--help takes nothing, or all for every option, got {which!r}")
+    page = "" if which is None else help_page(command, which)
+    return ParsedArguments(help=page, door=door, several=several, options=chosen)
 
 
 def port_of(given: str) -> int:
@@ -135,8 +136,8 @@ def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tup
     """
     place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
     given = parse(command, words)
-    if given.help is not None:
-        print(help_page(command, given.help), end="")
+    if given.help:
+        print(given.help, end="")
         return None
     if place is None:
         raise ConfigError(f"{command.name} needs a run directory first; write `paceline {command.name} {form}`")

@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from paceline.base_directory import hold_base, named_path
-from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, parse
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.data.formats import screen
@@ -48,8 +48,8 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Run the audit; returns the exit status."""
     given = parse(COMMAND, argv)
-    if given.help is not None:
-        print(help_page(COMMAND, given.help), end="")
+    if given.help:
+        print(given.help, end="")
         return DONE
     chosen = dict(given.options)
     if "reward" in given.door:

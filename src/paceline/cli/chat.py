@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from paceline.cli.arguments import CONFIG, Command, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.serve import OPTIONS
 from paceline.config.reading import options
@@ -43,8 +43,8 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Talk until the input ends; returns the exit status."""
     given = parse(COMMAND, argv)
-    if given.help is not None:
-        print(help_page(COMMAND, given.help), end="")
+    if given.help:
+        print(given.help, end="")
         return DONE
     configuration = read_options(given.options, file=given.door.get("config"), runs=OF_CODE)
     config = configuration.config

@@ -13,7 +13,7 @@ from paceline.base_directory import hold_base, local_path
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something, write_or_explain
-from paceline.cli.arguments import CONFIG, Command, DoorOption, before_flags, directories, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, before_flags, directories, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
@@ -94,8 +94,8 @@ def run(argv: list[str]) -> int:
         )
     places, words = before_flags(argv)
     given = parse(COMMAND, words)
-    if given.help is not None:
-        print(help_page(COMMAND, given.help), end="")
+    if given.help:
+        print(given.help, end="")
         return DONE
     flags, file = _asked(places, given.options, given.door.get("config"))
     as_json, quiet = "json" in given.door, "quiet" in given.door

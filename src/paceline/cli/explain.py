@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 
 from paceline.base_directory import hold_base, named_path
-from paceline.cli.arguments import CONFIG, Command, ParsedArguments, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, ParsedArguments, parse
 from paceline.compat.commands.command import translate
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.building import build_config, following_values
@@ -105,15 +105,15 @@ def run(argv: list[str]) -> int:
 
         flags, command = read(argv)
         found = translate(command, repair="--repair" in flags)
-        given = ParsedArguments(help=None, door={}, several={}, options=dict(found.options))
+        given = ParsedArguments(help="", door={}, several={}, options=dict(found.options))
         print(_of_options(given, dict.fromkeys(found.options, DIALECT)), end="")
         return DONE
     if argv and not argv[0].startswith("-"):
         print(_of_run(argv), end="")
         return DONE
     given = parse(COMMAND, in_our_words(argv))
-    if given.help is not None:
-        print(help_page(COMMAND, given.help), end="")
+    if given.help:
+        print(given.help, end="")
         return DONE
     # argv before other tools' layout words were translated
     own = {option_name(word.partition("=")[0]) for word in argv if word.startswith("--")}

@@ -9,7 +9,7 @@ from paceline.base_directory import hold_base, working_directory
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something
-from paceline.cli.arguments import Command, DoorOption, before_flags, directories, help_page, parse
+from paceline.cli.arguments import Command, DoorOption, before_flags, directories, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
 from paceline.config.sections import Config
@@ -45,8 +45,8 @@ def run(argv: list[str]) -> int:
     """Export a checkpoint; returns the exit status."""
     places, words = before_flags(argv)
     given = parse(COMMAND, words)
-    if given.help is not None:
-        print(help_page(COMMAND, given.help), end="")
+    if given.help:
+        print(given.help, end="")
         return DONE
     place, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
     kind = _gguf_type(given.door["format"]) if "format" in given.door else None

@@ -9,7 +9,7 @@ from typing import cast
 
 from paceline.base_directory import hold_base
 from paceline.chat.escaping import ChatTokenizer
-from paceline.cli.arguments import CONFIG, DoorOption, help_page, parse
+from paceline.cli.arguments import CONFIG, DoorOption, parse
 from paceline.cli.calibration import calibrated
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
@@ -93,8 +93,8 @@ COMMAND = replace(
 def run(argv: list[str]) -> int:
     """Plan a run; returns the exit status."""
     given = parse(COMMAND, in_our_words(argv))
-    if given.help is not None:
-        print(help_page(COMMAND, given.help), end="")
+    if given.help:
+        print(given.help, end="")
         return DONE
     configuration = read_configuration(given.options, file=given.door.get("config"))
     hold_base(configuration.base)

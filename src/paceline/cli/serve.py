@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from paceline.cli.arguments import CONFIG, Command, DoorOption, help_page, parse, port_of
+from paceline.cli.arguments import CONFIG, Command, DoorOption, parse, port_of
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
 from paceline.errors import DONE, INTERRUPTED, ConfigError
@@ -64,8 +64,8 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Serve until a signal to stop; returns the exit status."""
     given = parse(COMMAND, argv)
-    if given.help is not None:
-        print(help_page(COMMAND, given.help), end="")
+    if given.help:
+        print(given.help, end="")
         return DONE
     if "end_with_input" in given.door:
         threading.Thread(target=_stop_at_end_of_input, name="input", daemon=True).start()

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from paceline.base_directory import hold_base
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.arguments import CONFIG, Command, DoorOption, ParsedArguments, help_page, parse
+from paceline.cli.arguments import CONFIG, Command, DoorOption, ParsedArguments, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.compat.commands.layouts import in_our_words
 from paceline.config.reading import options
@@ -77,8 +77,8 @@ def run(argv: list[str]) -> int:
 def _run(argv: list[str], place: Launched | None) -> int:
     speaks = place is None or place.leads
     given = parse(COMMAND, in_our_words(argv))
-    if given.help is not None:
-        print(help_page(COMMAND, given.help) if speaks else "", end="")
+    if given.help:
+        print(given.help if speaks else "", end="")
         return DONE
     log_format = given.door.get("log_format")
     if log_format not in (None, *LOG_FORMATS):
