@@ -11,6 +11,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,10 @@ def forked(work: Callable[..., None], *arguments: object) -> subprocess.Complete
 
 
 class Program:
-    """A process that does `work(*arguments)`, from the beginning of the block to its end; what it says is kept."""
+    """A process that does `work(*arguments)`, from the beginning of the block to its end; what it says is kept.
+
+    It is the first of a process group.
+    """
 
     def __init__(self, work: Callable[..., None], *arguments: object) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-")
@@ -49,8 +53,10 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.exitcode is None:
-            self.process.kill()
+        if self.process.exitcode is None and self.process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.kill()  # where it has not come to its own group yet
             self.process.join()
         self._folder.cleanup()
 
@@ -64,11 +70,10 @@ class Program:
 
 
 def python(words: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
-    """Do what `python WORDS` does in a folder, as the first of a process group; ranks of torchrun are forked too.
+    """Do what `python WORDS` does in a folder; ranks of torchrun are forked too.
 
     What an interpreter reads at its start, as PYTHONIOENCODING, is not read again.
     """
-    os.setpgrp()
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -97,6 +102,7 @@ def heed_signals() -> None:
 
 
 def _speaking(streams: tuple[str, str], work: Callable[..., None], arguments: Sequence[Any]) -> None:
+    os.setpgrp()
     heed_signals()
     _speak_to(streams)
     try:

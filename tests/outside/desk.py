@@ -79,14 +79,15 @@ class Desk:
     ) -> subprocess.CompletedProcess[str]:
         """Run `python WORDS` and press Ctrl-C once `when()` holds: SIGINT goes to the whole process group."""
         given = [str(word) for word in words]
+        assert _is_forked(given, env)
         with Program(python, given, str(self.path / cwd), _environment(env)) as program:
-            assert _is_forked(given, env)
             assert program.process.pid is not None
             deadline = time.monotonic() + LONGEST_SECONDS
             while program.process.exitcode is None and not when() and time.monotonic() < deadline:
                 time.sleep(0.05)  # polls a file of another process, which sends no event
-            with suppress(ProcessLookupError):
-                os.killpg(program.process.pid, signal.SIGINT)
+            if program.process.exitcode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(program.process.pid, signal.SIGINT)
             return program.end(max(1.0, deadline - time.monotonic()))
 
 
