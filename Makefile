@@ -118,7 +118,7 @@ chaos: $(VENV)/installed-dev ## Kill and harm short runs in every way of the lis
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos
 
 models-table: $(VENV)/installed-dev ## Try every family of models, tiny, and write docs/models.md.
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.models_table
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.models_table
 
 test-reference: $(VENV)/installed-bench ## Compare every objective with its source and with TRL, which this installs.
 	$(BIN)/python -m pytest tests/reference

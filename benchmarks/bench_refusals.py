@@ -1,4 +1,4 @@
-"""How long a wrong command takes to be refused: every case of `tests/wrong_inputs.py` as a process of its own.
+"""How long a wrong command takes to be refused: every case of `tests/support/wrong_inputs.py` as a process of its own.
 
     python benchmarks/bench_refusals.py [--only NAME ...] [--output DIRECTORY]
 
@@ -22,7 +22,7 @@ from running import RESULTS, write_result
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from tests.wrong_inputs import CASES, furnish, make_model
+from tests.support.wrong_inputs import CASES, furnish, make_model
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 5.0

@@ -80,7 +80,7 @@ def judged(answer: Mapping, batch: Sequence[Pair]) -> dict:
     if "error" in answer:
         return {"error": answer["error"]}
     if answer["batch"] != fingerprint(batch):
-        return {"error": "judged another batch: tests/math_cases.py changed meanwhile"}
+        return {"error": "judged another batch: tests/support/math_cases.py changed meanwhile"}
     pairs = [(bool(verdict), deserved) for verdict, (_, _, deserved) in zip(answer["verdicts"], batch, strict=True)]
     return {
         "seconds": answer["seconds"],

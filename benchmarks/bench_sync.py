@@ -37,7 +37,7 @@ from paceline.engines.vllm.weight_transfer import deliver
 from paceline.errors import TrainingError
 from paceline.kernels.checksums import fingerprint
 from paceline.workers.weight_sync import manifest_of, read_bucket, weights_in, write_weights
-from tests.tiny import tiny_tokenizer
+from tests.support.tiny import tiny_tokenizer
 
 RANK = 16
 LENGTH = 256

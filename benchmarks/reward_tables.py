@@ -6,14 +6,15 @@ ANSWERS = """
 ## Rewards: comparing answers
 
 Pairs of a gold answer and an answer compared per second. Each repetition is a fresh process without a cache; imports
-and the start of workers are not timed. `mixed` is half plain numbers and half rows of `tests/math_cases.py`, drawn with
-repeats, since completions of one prompt repeat answers. `distinct` has each pair once. `hostile` is `mixed` with one
-answer in a hundred built to be slow or huge. Both contenders may use all cores. Paceline sends answers that need a
-proof to worker processes; math-verify is called in a loop, with its own time limits of five seconds.
+and the start of workers are not timed. `mixed` is half plain numbers and half rows of `tests/support/math_cases.py`,
+drawn with repeats, since completions of one prompt repeat answers. `distinct` has each pair once. `hostile` is
+`mixed` with one answer in a hundred built to be slow or huge. Both contenders may use all cores. Paceline sends
+answers that need a proof to worker processes; math-verify is called in a loop, with its own time limits of five
+seconds.
 
-`verdicts right` compares each verdict with the one in `tests/math_cases.py`. Paceline is tested with that table, so its
-figure only confirms the tests. The other figure says how often a plain call of math-verify decides otherwise: on units,
-words, or several guesses at once. `wrongly right` are verdicts that would reward a wrong answer.
+`verdicts right` compares each verdict with the one in `tests/support/math_cases.py`. Paceline is tested with that
+table, so its figure only confirms the tests. The other figure says how often a plain call of math-verify decides
+otherwise: on units, words, or several guesses at once. `wrongly right` are verdicts that would reward a wrong answer.
 """
 
 PROGRAMS = """

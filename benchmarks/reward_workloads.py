@@ -2,7 +2,7 @@
 
 | answers    | what a batch is                                                                                    |
 |------------|----------------------------------------------------------------------------------------------------|
-| mixed      | half plain numbers, as GSM8K has them; half rows of `tests/math_cases.py`, so that answers repeat   |
+| mixed      | half plain numbers, as in GSM8K; half rows of `tests/support/math_cases.py`, so that answers repeat |
 | distinct   | the same, each pair once                                                                           |
 | hostile    | `mixed`, with one answer in a hundred built to be slow or huge                                     |
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from tests.math_cases import HOSTILE, mixed
+from tests.support.math_cases import HOSTILE, mixed
 
 ANSWERS = ("mixed", "distinct", "hostile")
 HOSTILE_EVERY = 100

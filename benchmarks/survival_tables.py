@@ -16,8 +16,8 @@ HEAD = ["| what is written | throughput | a step |", "|---|--:|--:|"]
 REFUSALS = """
 ## Refusing a wrong command
 
-Each of the {count} wrong commands of `tests/wrong_inputs.py` runs as a process of its own. The time is from the start
-of Python to its exit with status 2 and one sentence. The limit is {limit:g} s.
+Each of the {count} wrong commands of `tests/support/wrong_inputs.py` runs as a process of its own. The time is from the
+start of Python to its exit with status 2 and one sentence. The limit is {limit:g} s.
 """
 SLOWEST = 5
 """Rows of the table."""

@@ -58,7 +58,7 @@ def heeded_signals() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The run of `tests.cluster_runs` in one process, a RunDir to compare others with; nobody changes it."""
-    from tests.cluster_runs import train  # loads the whole library, which most tests do without
+    """The run of `tests.support.cluster_runs` in one process, a RunDir to compare others with; nobody changes it."""
+    from tests.support.cluster_runs import train  # loads the whole library, which most tests do without
 
     return train(tmp_path_factory.mktemp("alone") / "alone")

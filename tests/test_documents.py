@@ -25,7 +25,7 @@ from paceline.data.formats import problem
 from paceline.data.rows import Row
 from paceline.errors import sentence
 from paceline.metrics.alarms import RULES, AlarmChange
-from tests.documents import BLOCKS, ROOT, TEXTS, Block, blocks, commands
+from tests.support.documents import BLOCKS, ROOT, TEXTS, Block, blocks, commands
 
 FOLLOWED = ("index.md", "python.md", "extending.md", "environments.md", "agents.md", "concepts.md", "trl.md")
 """Pages that are done from top to bottom, in an empty directory: files are written, code and small runs are run."""

@@ -28,7 +28,7 @@ from paceline.data.formats import problem
 from paceline.data.rows import Row
 from paceline.errors import ConfigError
 from paceline.rewards.resolving import BUILT_IN, resolve
-from tests.documents import DOCUMENTS, ROOT, TEXTS, blocks
+from tests.support.documents import DOCUMENTS, ROOT, TEXTS, blocks
 from tests.test_architecture import FLOOR_OF
 
 README = TEXTS["README.md"]

@@ -22,7 +22,7 @@ from paceline.metrics.definitions import METRICS
 from paceline.rewards.parameters import annotations
 from paceline.rewards.resolving import BUILT_IN
 from scripts.site_pages import pages
-from tests.documents import ROOT, blocks, commands
+from tests.support.documents import ROOT, blocks, commands
 
 PAGES = pages()
 

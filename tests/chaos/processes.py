@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from tests.chaos.sabotage import Trap, lay
-from tests.forked import SERVER, heed_signals
+from tests.support.forked import SERVER, heed_signals
 
 LONGEST_SECONDS = 300.0
 """A short run takes one, on a cluster half a minute, on a busy machine several times as long: after this it hangs."""

@@ -6,7 +6,7 @@ from tests.chaos.clusters import ONCE, QUICK
 from tests.chaos.processes import LONGEST_SECONDS, Ended
 from tests.chaos.runs import Place, mischief
 from tests.chaos.scene import REMEDY, Scene
-from tests.forked import Program, python
+from tests.support.forked import Program, python
 
 APART = ("--sampling-ranks", 1)
 

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.checkpoints.run_directory import RunDir
 from tests.chaos.processes import Ended, Running, start
 from tests.chaos.sabotage import Trap
-from tests.tiny import Kind, tiny_model, tiny_tokenizer
+from tests.support.tiny import Kind, tiny_model, tiny_tokenizer
 
 ROWS = [{"question": f"What is {n} + {n % 7}?", "answer": f"#### {n + n % 7}"} for n in range(48)]
 STEPS = 6

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.chaos.kills import Life
 from tests.chaos.processes import Ended
 from tests.chaos.runs import Outcome, Place, behave, furnish
-from tests.tiny import Kind
+from tests.support.tiny import Kind
 
 REMEDY = "--resume run"
 

@@ -4,7 +4,7 @@ import pytest
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

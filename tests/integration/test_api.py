@@ -24,8 +24,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.errors import CheckpointError, ConfigError, DataError, RewardError, TrainingError
-from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
-from tests.trainer_settings import SHORT
+from tests.support.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
+from tests.support.trainer_settings import SHORT
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
 CONVERSATIONS = [{"prompt": [{"role": "user", "content": row["prompt"]}], "sum": row["sum"]} for row in QUESTIONS]

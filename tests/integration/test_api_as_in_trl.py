@@ -22,8 +22,8 @@ from paceline.cli.main import main
 from paceline.compat.trl.checkpoints import belongings
 from paceline.errors import CheckpointError, ConfigError, ModelError
 from paceline.training.setup.configuration import EMBEDDED
-from tests.tiny import tiny_model, tiny_tokenizer
-from tests.trainer_settings import SHORT
+from tests.support.tiny import tiny_model, tiny_tokenizer
+from tests.support.trainer_settings import SHORT
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(8)]
 LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"])

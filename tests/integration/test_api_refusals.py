@@ -12,7 +12,7 @@ from transformers import get_scheduler
 
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.errors import ConfigError, DataError, ModelError, PacelineError
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 QUESTIONS = [{"prompt": f"What is {number} + 1?", "sum": number + 1} for number in range(6)]
 ROWS = Dataset.from_list(QUESTIONS)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 SCRIPT = """
 import sys

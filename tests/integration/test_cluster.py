@@ -5,8 +5,8 @@ import json
 import pytest
 
 from paceline.checkpoints.run_directory import RunDir
-from tests.cluster_here import cluster_here, made_by
-from tests.cluster_runs import CLUSTER, completions, train, weights
+from tests.support.cluster_here import cluster_here, made_by
+from tests.support.cluster_runs import CLUSTER, completions, train, weights
 
 
 def numbers(run: RunDir) -> list[dict]:

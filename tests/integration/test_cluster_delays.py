@@ -25,7 +25,7 @@ from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.setup.run_request import RunRequest
 from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup, Workers
-from tests.cluster_runs import REWARD, ROWS, completions, options_in
+from tests.support.cluster_runs import REWARD, ROWS, completions, options_in
 
 STEPS, PROMPTS, GENERATIONS, STALENESS = 60, 4, 4, 2
 LONGEST = 0.005

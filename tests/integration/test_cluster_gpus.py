@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from paceline.cli.main import main
-from tests.cluster_runs import options_in
+from tests.support.cluster_runs import options_in
 
 pytestmark = pytest.mark.long
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster_runs import CLUSTER, completions, train, weights
+from tests.support.cluster_runs import CLUSTER, completions, train, weights
 
 SECOND = "PACELINE_TEST_SECOND_NODE"
 """In the environment of everything that runs on the second node."""

@@ -12,8 +12,8 @@ from paceline.compat.commands.translation import as_words
 from paceline.data.sources import load_rows
 from paceline.models.places import DIRECTORIES
 from paceline.sandbox.levels import probe_levels
-from tests.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, rows_file, scaled_down
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, rows_file, scaled_down
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 HERE = (
     *("cluster", "num_producers", "num_consumers", "max_staleness"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import SERVER
+from tests.support.forked import SERVER
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "examples" / "slurm"

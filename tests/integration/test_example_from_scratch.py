@@ -11,7 +11,7 @@ import torch
 
 from examples import grpo_from_scratch as scratch
 from paceline.objective.policy_loss import kl_penalty
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 WELL_FORMED = "<reasoning>\n2+3\n</reasoning>\n<answer>\n5\n</answer>"
 

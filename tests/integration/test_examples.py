@@ -11,7 +11,7 @@ import skyrl_gym
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples"

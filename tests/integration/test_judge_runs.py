@@ -9,8 +9,8 @@ from pathlib import Path
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from tests.chaos.sabotage import Trap, lay
-from tests.forked import forked
-from tests.scripted_judge import Body, ScriptedJudge, score, texts
+from tests.support.forked import forked
+from tests.support.scripted_judge import Body, ScriptedJudge, score, texts
 
 KEY = "sk-canary-7d793037a0760186"
 SHORT = "--max-steps 2 --prompts-per-step 4 --num-generations 4 --eval-size 4 --warmup-steps 1 --save-steps 1"

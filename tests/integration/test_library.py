@@ -13,8 +13,8 @@ import paceline
 from examples import own_loop
 from paceline.cli.main import main
 from paceline.errors import ConfigError, TrainingError
-from tests.forked import torchrun
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.forked import torchrun
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(6)]
 SMALL = {

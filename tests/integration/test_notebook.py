@@ -11,7 +11,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 from nbclient import NotebookClient
 
-from tests.documents import ROOT
+from tests.support.documents import ROOT
 
 SECONDS = 120
 """Longest wait for one message of a kernel."""

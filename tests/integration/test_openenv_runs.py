@@ -16,7 +16,7 @@ SHORT = (
 
 def test_a_step_trains_on_an_environment_that_is_served_here(tmp_path):
     run = tmp_path / "run"
-    given = ["train", *SHORT.split(), "--environment", "openenv:tests.openenv_games:guessing"]
+    given = ["train", *SHORT.split(), "--environment", "openenv:tests.support.openenv_games:guessing"]
     assert main([*given, "--output-dir", str(run)]) == 0
     (step,) = RunDir(run).metrics()
     assert (step["rewards"]["guessing"]["count"], step["rewards"]["guessing"]["failures"]) == (8, 0)

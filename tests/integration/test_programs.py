@@ -8,7 +8,7 @@ import pytest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from paceline.sandbox.levels import probe_levels
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "programs.yaml"
 # Half the prompts of the recipe, twice its rate, a quarter of its steps: about an eighth of its programs are run.

@@ -25,9 +25,9 @@ from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_request import RunRequest
 from scripts.recipes import MODELS, ROOT, Recipe, recipes
-from tests.chat_families import stop_ids_of, tokenizer_of
-from tests.cluster_here import cluster_here
-from tests.forked import torchrun
+from tests.support.chat_families import stop_ids_of, tokenizer_of
+from tests.support.cluster_here import cluster_here
+from tests.support.forked import torchrun
 
 TOKENIZERS = {
     "Qwen2.5": "qwen2.5",

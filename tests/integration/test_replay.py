@@ -12,7 +12,7 @@ import pytest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import read_records
 from paceline.cli.main import main
-from tests.cluster_runs import train
+from tests.support.cluster_runs import train
 
 NUMBERS = ("loss", "grad_norm", "entropy", "kl", "clip_low_fraction", "clip_high_fraction", "tokens_trained", "updates")
 

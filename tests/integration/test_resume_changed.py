@@ -16,7 +16,7 @@ from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from tests.chaos.conversing import furnish_conversing
 from tests.chaos.runs import Place
-from tests.cluster_runs import ROWS, train, weights
+from tests.support.cluster_runs import ROWS, train, weights
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from paceline.cli.main import main
 from paceline.errors import ConfigError
 from paceline.models.gguf import write_gguf
 from paceline.models.places import model_place
-from tests.gguf_models import saved_model
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.gguf_models import saved_model
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 GSM8K = [{"question": f"What is {n} + 1?", "answer": f"{n} and 1 make {n + 1}.\n#### {n + 1}"} for n in range(6)]
 COLOSSALCHAT = [

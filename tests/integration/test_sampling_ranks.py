@@ -5,10 +5,10 @@ import pytest
 from safetensors.numpy import load
 
 from paceline.checkpoints.run_directory import RunDir
-from tests.cluster_here import cluster_here, made_by
-from tests.cluster_runs import completions, train, weights
-from tests.forked import torchrun
-from tests.ranked_runs import options
+from tests.support.cluster_here import cluster_here, made_by
+from tests.support.cluster_runs import completions, train, weights
+from tests.support.forked import torchrun
+from tests.support.ranked_runs import options
 
 EXAMPLE = ("--num-generations=7", "--max-steps=3", "--save-steps=2")
 APART = ("--deepspeed", "zero3", "--sampling-ranks", "1")

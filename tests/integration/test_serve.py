@@ -15,8 +15,8 @@ from paceline.cli.main import main
 from paceline.engines import Sampling
 from paceline.environments.hosting import Hosts
 from paceline.environments.resolving import specs
-from tests.endpoint_client import Client, user
-from tests.served import ScriptedEngine, served
+from tests.support.endpoint_client import Client, user
+from tests.support.served import ScriptedEngine, served
 
 QUESTION = "Tom has 3 coins and gets 4 more. How many coins does he have?"
 

@@ -18,9 +18,9 @@ from paceline.rewards.judges.own_service import end_services
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.resolving import resolve
 from tests.chaos.sabotage import Trap
-from tests.forked import forked
 from tests.integration.test_judge_runs import SHORT, command
-from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.support.forked import forked
+from tests.support.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 
 VERDICT = '{"reason": "so it is", "score": 7}'
 END = 258

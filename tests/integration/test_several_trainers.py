@@ -3,7 +3,7 @@
 import pytest
 from safetensors.numpy import load
 
-from tests.cluster_runs import completions, train, weights
+from tests.support.cluster_runs import completions, train, weights
 
 TRAINERS = ("--cluster", "--num-consumers", 2, "--save-steps", 1)
 

@@ -9,9 +9,9 @@ from safetensors.numpy import load
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from tests import forked
-from tests.cluster_runs import completions, weights
-from tests.ranked_runs import options, ours, torchrun
+from tests.support import forked
+from tests.support.cluster_runs import completions, weights
+from tests.support.ranked_runs import options, ours, torchrun
 
 SAVING = ("--deepspeed", "zero3", "--save-steps", "2")
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from tests.cluster_runs import weights
+from tests.support.cluster_runs import weights
 
 AGENT = '''
 import re
 
-from tests.endpoint_client import Client, Refused, user
+from tests.support.endpoint_client import Client, Refused, user
 
 
 def play(task, base_url, api_key):

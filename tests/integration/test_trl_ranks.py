@@ -10,8 +10,8 @@ import pytest
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
-from tests.forked import forked, python, torchrun
-from tests.trl_ranks import CASES, trained, weights
+from tests.support.forked import forked, python, torchrun
+from tests.support.trl_ranks import CASES, trained, weights
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
@@ -26,7 +26,7 @@ def alone(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ranked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranked")
-    done = torchrun("-m", "tests.trl_ranks", folder)
+    done = torchrun("-m", "tests.support.trl_ranks", folder)
     assert done.returncode == 0, done.stderr
     return folder, [json.loads((folder / f"rank-{number}.json").read_text()) for number in range(2)]
 
@@ -63,7 +63,7 @@ def test_a_configuration_of_another_tool_is_a_layout_here(ranked):
 
 def test_accelerate_starts_the_same_run(tmp_path, alone):
     done = subprocess.run(
-        [sys.executable, *ACCELERATE, "-m", "tests.trl_ranks", str(tmp_path), "copies"],
+        [sys.executable, *ACCELERATE, "-m", "tests.support.trl_ranks", str(tmp_path), "copies"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -76,7 +76,7 @@ def test_accelerate_starts_the_same_run(tmp_path, alone):
 
 
 def test_a_rank_that_dies_ends_the_program_by_name_and_leaves_its_checkpoint(tmp_path):
-    words = [*TORCHRUN, "-m", "tests.trl_ranks", str(tmp_path), "copies"]
+    words = [*TORCHRUN, "-m", "tests.support.trl_ranks", str(tmp_path), "copies"]
     done = forked(python, words, os.getcwd(), {**os.environ, "DIES": "1"})
     assert done.returncode != 0
     assert "ProcessLost: rank 1 is gone" in done.stderr

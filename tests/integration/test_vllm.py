@@ -15,7 +15,7 @@ from paceline.engines import Sampling
 from paceline.engines.vllm.starting import Room
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, EngineError, TrainingError
-from tests.engine_conversations import (
+from tests.support.engine_conversations import (
     Others,
     all_at_once,
     all_of,
@@ -25,8 +25,8 @@ from tests.engine_conversations import (
     played,
     request_alone,
 )
-from tests.tiny import tiny_tokenizer
-from tests.vllm_models import DEVICE, END, LENGTH, arriving, local_engine, request, take_over, tied_model
+from tests.support.tiny import tiny_tokenizer
+from tests.support.vllm_models import DEVICE, END, LENGTH, arriving, local_engine, request, take_over, tied_model
 
 try:
     check_vllm(DEVICE)

@@ -10,8 +10,8 @@ from paceline.compat.commands.command import translate
 from paceline.compat.commands.translation import as_words
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError
-from tests.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, scaled_down
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.colossalchat_commands import PROJECT, ROWS, SEVERAL_MACHINES, SINGLE_MACHINE, scaled_down
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 pytest.importorskip("ray")
 try:

@@ -6,8 +6,8 @@ from safetensors.numpy import load
 from paceline.checkpoints.run_directory import RunDir
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError
-from tests.cluster_runs import completions, options_in, weights
-from tests.ranked_runs import torchrun
+from tests.support.cluster_runs import completions, options_in, weights
+from tests.support.ranked_runs import torchrun
 
 try:
     check_vllm("cpu")

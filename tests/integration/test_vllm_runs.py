@@ -5,7 +5,7 @@ import pytest
 from paceline.cli.main import main
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError
-from tests.cluster_runs import CLUSTER, completions, train, weights
+from tests.support.cluster_runs import CLUSTER, completions, train, weights
 
 try:
     check_vllm("cpu")

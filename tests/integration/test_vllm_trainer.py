@@ -9,8 +9,8 @@ from peft import LoraConfig
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError
-from tests.tiny import tiny_model, tiny_tokenizer
-from tests.trainer_settings import SHORT
+from tests.support.tiny import tiny_model, tiny_tokenizer
+from tests.support.trainer_settings import SHORT
 
 try:
     check_vllm("cpu")

@@ -35,9 +35,9 @@ from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.learner.learner import Learner
 from paceline.training.setup.run_inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
-from tests.checkpoint_files import save_checkpoint
 from tests.laws.layouts import CPU, groups_of, learner, llama_with_one_embedding
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.checkpoint_files import save_checkpoint
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 WRITERS = {
     "ZeRO-3 over 4": (Sizes(shard=4), Sharding(stage=3)),

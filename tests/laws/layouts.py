@@ -25,9 +25,9 @@ from paceline.models.parallel.sharding import Sharding
 from paceline.reports.trackers.opening import flat_numbers
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
-from tests.episodes import random_conversation
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
-from tests.tiny import tiny_model, with_exact_norms
+from tests.support.episodes import random_conversation
+from tests.support.tiny import tiny_model, with_exact_norms
 
 CPU = torch.device("cpu")
 LAYOUTS = {

@@ -17,8 +17,8 @@ from paceline.training.learner.learner import Learner, PreparedBatch
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
-from tests.episodes import random_conversation
-from tests.tiny import tiny_model, with_exact_norms
+from tests.support.episodes import random_conversation
+from tests.support.tiny import tiny_model, with_exact_norms
 
 TEMPERATURE, MAX_LENGTH = 0.7, 12
 FORWARDS = (PolicyForward(kind="packed", reason=""), PolicyForward(kind="padded", reason=""))

@@ -10,10 +10,10 @@ from safetensors.numpy import load
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.training.backend import BackendFactory, in_this_process
-from tests.cluster_here import cluster_here, made_by
-from tests.cluster_runs import CLUSTER, CONVERSATIONS, ROWS, completions, train, weights
-from tests.forked import torchrun
-from tests.ranked_runs import options
+from tests.support.cluster_here import cluster_here, made_by
+from tests.support.cluster_runs import CLUSTER, CONVERSATIONS, ROWS, completions, train, weights
+from tests.support.forked import torchrun
+from tests.support.ranked_runs import options
 
 MEASURED = (
     *("clock", "weights_bytes", "logprob_mismatch_mean", "logprob_mismatch_max", "rewards"),

@@ -17,7 +17,16 @@ from paceline.chat.tools import tool_messages
 from paceline.chat.turns import TurnTokens
 from paceline.errors import ModelError
 from paceline.types import Completion, Episode, Turn
-from tests.chat_families import BY_NAME, CHATML, FAMILIES, TOOLS, stop_ids_of, tokenizer_of, tokenizer_with, turn_tokens
+from tests.support.chat_families import (
+    BY_NAME,
+    CHATML,
+    FAMILIES,
+    TOOLS,
+    stop_ids_of,
+    tokenizer_of,
+    tokenizer_with,
+    turn_tokens,
+)
 
 NAMES = [family.name for family in FAMILIES]
 CONVERSATIONS = 1000

@@ -12,7 +12,7 @@ import pytest
 import paceline
 from paceline.cli.main import main
 from tests.chaos.sabotage import Trap, lay
-from tests.forked import forked
+from tests.support.forked import forked
 
 STEPS = 4
 NUMBERS = {"num_generations": 4, "learning_rate": 1e-3, "max_steps": STEPS}

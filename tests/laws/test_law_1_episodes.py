@@ -17,7 +17,6 @@ from paceline.training.learner.learner import PreparedBatch
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
-from tests.episodes import branched, conversation, ids
 from tests.laws.splitting import (
     EVERYTHING,
     FORWARDS,
@@ -30,6 +29,7 @@ from tests.laws.splitting import (
     relative,
     trained,
 )
+from tests.support.episodes import branched, conversation, ids
 
 CUTS = 4
 PROMPT = "ask"

@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 
-from tests.forked import fork_ranks
 from tests.laws.layouts import FAMILIES, LAYOUTS, LOSSES, OPTIMS, alone, file_name, work
 from tests.laws.splitting import relative
+from tests.support.forked import fork_ranks
 
 pytestmark = pytest.mark.long
 

@@ -11,8 +11,8 @@ from paceline.models.loaded import Loaded
 from paceline.models.pretrained import soft_cap
 from paceline.training.learner.learner import Learner
 from paceline.types import Rollout, RolloutGroup, Task
-from tests.families import family, make_model
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.families import family, make_model
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 
 def mismatch(*, sampled_at: float, trained_at: float, top_p: float = 1.0, model=None) -> tuple[float, float]:

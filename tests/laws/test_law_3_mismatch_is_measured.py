@@ -14,10 +14,10 @@ from paceline.objective.micro_batches import pack
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import samples_of
 from paceline.types import Completion, Rollout, RolloutGroup, Task
-from tests.cluster_runs import CONVERSATIONS, options_in
-from tests.episodes import branched, conversation
-from tests.families import family, make_model
-from tests.tiny import tiny_model, with_exact_norms
+from tests.support.cluster_runs import CONVERSATIONS, options_in
+from tests.support.episodes import branched, conversation
+from tests.support.families import family, make_model
+from tests.support.tiny import tiny_model, with_exact_norms
 
 TEMPERATURE = 0.8
 FAR = {

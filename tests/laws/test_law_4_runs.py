@@ -13,7 +13,7 @@ from paceline.config.building import build_config
 from paceline.errors import ConfigError
 from paceline.models.loading import bits_hang_on
 from paceline.runtime.devices import choose_device
-from tests.cluster_runs import train, weights
+from tests.support.cluster_runs import train, weights
 
 CLOCKS = ("clock", "seconds")
 """The only numbers of a run that a clock makes."""

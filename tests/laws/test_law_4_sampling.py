@@ -6,7 +6,7 @@ import torch
 
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local.engine import LocalEngine
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 SAMPLING = Sampling(max_completion_length=24, temperature=1.1)
 

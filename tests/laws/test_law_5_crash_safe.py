@@ -11,7 +11,7 @@ import torch
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from tests.chaos.sabotage import Trap, lay
-from tests.forked import forked, paceline
+from tests.support.forked import forked, paceline
 
 SHORT = (
     "--max-steps 6 --prompts-per-step 8 --num-generations 4 --eval-size 20 --eval-steps 3 --save-steps 2 "

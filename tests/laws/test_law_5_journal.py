@@ -20,8 +20,8 @@ from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
-from tests.cluster_here import cluster_here
-from tests.cluster_runs import completions, options_in, weights
+from tests.support.cluster_here import cluster_here
+from tests.support.cluster_runs import completions, options_in, weights
 
 STEPS, SAVED, LOST = 7, 2, 6
 """The process is lost in an update, two steps after a checkpoint."""

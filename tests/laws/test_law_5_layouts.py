@@ -15,11 +15,11 @@ from paceline.models.loaded import export_model
 from paceline.models.loading import load_model, restore_weights
 from paceline.models.parallel.pieces import files_of, open_stored
 from paceline.models.parallel.ranks import ONE_RANK
-from tests.forked import fork_ranks
 from tests.laws.checkpoints import CASES, READERS, WRITERS, fresh, go_on, merging, resumed, save, work
 from tests.laws.layouts import file_name, llama_with_one_embedding
 from tests.laws.splitting import relative
-from tests.tiny import tiny_tokenizer
+from tests.support.forked import fork_ranks
+from tests.support.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ from paceline.errors import TrainingError
 from paceline.training.learner.samples import samples_of
 from paceline.training.rollouts.records import rollout_metrics, rollout_records
 from paceline.training.rollouts.sampler import Sampler
-from tests.scripted import completion, scripted_sampler, taking, task
+from tests.support.scripted import completion, scripted_sampler, taking, task
 
 
 def grade(completions: list[str], **columns: object) -> list[float | None]:

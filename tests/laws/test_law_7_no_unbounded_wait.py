@@ -19,8 +19,8 @@ from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.scores import score
 from paceline.training.rollouts.rounds import EngineSampler
 from paceline.training.rollouts.sampler import Sampler
-from tests.environments_for_tests import Hanging
-from tests.scripted import completion, task
+from tests.support.environments_for_tests import Hanging
+from tests.support.scripted import completion, task
 from tests.unit.training.test_conversations import SAMPLING, DictatedEngine, conversations, said
 from tests.unit.training.test_conversations import task as asked
 
@@ -69,7 +69,7 @@ def test_environments_without_a_deadline_answer_whatever_is_said_within_bounds(a
     assert time.process_time() - began < 1.0
 
 
-@pytest.mark.parametrize("address", ["python", "search:{folder}", "tests.environments_for_tests:Silent"])
+@pytest.mark.parametrize("address", ["python", "search:{folder}", "tests.support.environments_for_tests:Silent"])
 def test_every_other_environment_has_a_deadline(address, tmp_path):
     (tmp_path / "one.txt").write_text("one")
     (spec,) = specs([address.format(folder=tmp_path)], sandbox="none").values()
@@ -86,7 +86,7 @@ def test_a_step_whose_environments_all_hang_ends_at_the_limit_of_one_with_its_ca
     spec = EnvironmentSpec(
         name="world",
         make=lambda: Hanging(method),
-        address="tests.environments_for_tests:Hanging",
+        address="tests.support.environments_for_tests:Hanging",
         arguments={"method": method},
         own_process=place == "own process",
         has_reward=True,

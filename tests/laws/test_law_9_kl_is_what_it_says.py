@@ -10,8 +10,8 @@ from paceline.models.loaded import Loaded
 from paceline.objective.policy_loss import kl_estimate, kl_penalty, policy_ratio
 from paceline.training.learner.learner import Learner
 from paceline.types import Rollout, RolloutGroup, Task
-from tests.episodes import branched, conversation
-from tests.tiny import tiny_model
+from tests.support.episodes import branched, conversation
+from tests.support.tiny import tiny_model
 
 TOKENS = 8
 SAMPLES = 1_000_000

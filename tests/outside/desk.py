@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
-from tests.forked import Program, python
+from tests.support.forked import Program, python
 
 LONGEST_SECONDS = 300.0
 """A program that has not ended by then hangs."""

@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from paceline.config.packages import install_command, requirements
-from tests.documents import ROOT
+from tests.support.documents import ROOT
 
 PLACES = ("src", "docs", "examples", "recipes", "scripts", "benchmarks", "README.md", "CONTRIBUTING.md", "mkdocs.yml")
 DEPLOYMENT = ("Containerfile", "Makefile")

@@ -17,7 +17,7 @@ from paceline.objective.micro_batches import Sample, pack, token_weights
 from paceline.training.learner.learner import Learner, PreparedBatch
 from paceline.training.learner.samples import samples_of
 from paceline.types import Completion, Rollout, RolloutGroup, Task
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 TEMPERATURE, MAX_LENGTH = 0.8, 8
 PROMPTS = (b"one", b"one", b"one", b"another", b"another", b"another")

@@ -5,7 +5,7 @@ import pytest
 from paceline import GRPOConfig, GRPOTrainer
 from paceline.compat.trl import processes, surface
 from tests.reference.beside_trl import trainer_of
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 trl = pytest.importorskip("trl", reason="make test-reference installs it")
 

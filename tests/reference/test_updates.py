@@ -12,7 +12,7 @@ from paceline.models.loaded import Loaded
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.reference.papers import surrogate
-from tests.tiny import tiny_model, with_exact_norms
+from tests.support.tiny import tiny_model, with_exact_norms
 
 PROMPT = tuple(b"why?")
 COMPLETIONS = (b"because", b"so", b"no idea", b"yes", b"it is", b"good", b"x")

@@ -29,7 +29,7 @@ from step_work import (
     update_operations,
 )
 
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 SMALL = Shape(layers=2, width=4, heads=2, kv_heads=1, head_size=2, mlp=8, vocabulary=10, tied=True)
 QWEN = Shape(layers=24, width=896, heads=14, kv_heads=2, head_size=64, mlp=4864, vocabulary=151_936, tied=True)

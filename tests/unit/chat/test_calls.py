@@ -1,4 +1,4 @@
-"""A tool call is read in the form of its family, or its line says what is wrong; see `tests/call_cases.py`."""
+"""A tool call is read in the form of its family, or its line says what is wrong; see `tests/support/call_cases.py`."""
 
 from typing import get_args
 
@@ -7,7 +7,21 @@ import pytest
 from paceline.chat.call_arguments import cast_by_schema
 from paceline.chat.call_records import UNTYPED, CallFormat, MalformedCall, calls_of
 from paceline.chat.calls import ParsedTurn, assistant_message, call_format_in, parse_calls
-from tests.call_cases import F_CALL, FENCED, G_CALL, KIMI_F, MALFORMED, READ, F, deep, deepseek, glm, kimi, tags, xml
+from tests.support.call_cases import (
+    F_CALL,
+    FENCED,
+    G_CALL,
+    KIMI_F,
+    MALFORMED,
+    READ,
+    F,
+    deep,
+    deepseek,
+    glm,
+    kimi,
+    tags,
+    xml,
+)
 
 
 @pytest.mark.parametrize(("call_format", "text", "content", "calls"), READ)

@@ -4,7 +4,7 @@ import pytest
 
 from paceline.chat.templates import chat_text
 from paceline.errors import ModelError
-from tests.tiny import tiny_tokenizer
+from tests.support.tiny import tiny_tokenizer
 
 LOOPS = "{% for a in range(3000) %}{% for b in range(3000) %}{% endfor %}{% endfor %}"
 

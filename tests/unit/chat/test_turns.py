@@ -14,7 +14,7 @@ from paceline.config.sections import DataConfig
 from paceline.data.rows import Row
 from paceline.data.tasks import build_tasks
 from paceline.errors import ConfigError, DataError, ModelError
-from tests.chat_families import (
+from tests.support.chat_families import (
     BY_NAME,
     CHATML,
     FAMILIES,
@@ -24,7 +24,7 @@ from tests.chat_families import (
     tokenizer_with,
     turn_tokens,
 )
-from tests.tiny import tiny_tokenizer
+from tests.support.tiny import tiny_tokenizer
 
 NAMES = [family.name for family in FAMILIES]
 SYSTEM, ASKED = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}

@@ -16,8 +16,8 @@ from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK
 from paceline.models.parallel.staging import StagingBuffers
 from paceline.runtime.background_writes import BackgroundWrite
-from tests.checkpoint_files import content, save_checkpoint
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.checkpoint_files import content, save_checkpoint
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 
 class Failing:

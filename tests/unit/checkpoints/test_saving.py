@@ -8,8 +8,8 @@ from paceline.checkpoints.optimizer_state import load_optimizer, load_reference_
 from paceline.checkpoints.saving import TokenizerFiles
 from paceline.errors import CheckpointError
 from paceline.models.loaded import Loaded
-from tests.checkpoint_files import save_checkpoint
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.checkpoint_files import save_checkpoint
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 
 def trained(*, seed: int = 0, make=None):

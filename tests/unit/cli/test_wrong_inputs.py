@@ -5,7 +5,7 @@ import json
 import pytest
 
 from paceline.cli.main import main
-from tests.wrong_inputs import CASES, furnish, make_model
+from tests.support.wrong_inputs import CASES, furnish, make_model
 
 
 @pytest.fixture(scope="module")

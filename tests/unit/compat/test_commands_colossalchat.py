@@ -25,7 +25,7 @@ from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.layout import Sizes, layout
 from paceline.errors import ConfigError
-from tests.colossalchat_commands import BUBBLES, SEVERAL_MACHINES, SINGLE_MACHINE, words_of
+from tests.support.colossalchat_commands import BUBBLES, SEVERAL_MACHINES, SINGLE_MACHINE, words_of
 
 SYSTEM = r"Please reason step by step, and put your final answer within \boxed{}."
 

@@ -21,7 +21,7 @@ from paceline.compat.commands.trl.reading import MEANINGS, known_flags
 from paceline.config.building import build_config
 from paceline.config.reading import options
 from paceline.errors import ConfigError
-from tests.colossalchat_commands import words_of
+from tests.support.colossalchat_commands import words_of
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "translate"
 COMMANDS = sorted(GOLDEN.glob("*.command"))

@@ -11,7 +11,7 @@ from paceline.compat.trl.generate import ReplacedGenerate, sampling_by_program
 from paceline.engines import Request, Sampling
 from paceline.errors import ConfigError
 from paceline.models.loaded import Loaded
-from tests.tiny import VOCAB_SIZE, local_engine, tiny_model, tiny_tokenizer
+from tests.support.tiny import VOCAB_SIZE, local_engine, tiny_model, tiny_tokenizer
 
 PAD, END = 256, 258
 TOKENIZER = tiny_tokenizer()

@@ -11,7 +11,7 @@ from paceline import GRPOConfig, GRPOTrainer
 from paceline.compat.trl import surface
 from paceline.compat.trl.fields import accepted_without_effect
 from paceline.errors import ConfigError, ModelError
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 ROWS = [{"prompt": f"What is {number} + 1?"} for number in range(4)]
 SMALL = {

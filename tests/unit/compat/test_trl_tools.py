@@ -18,7 +18,7 @@ from paceline.compat.trl.environments import given_environments
 from paceline.engines import Request, Sampling
 from paceline.errors import ConfigError, DataError, TrainingError
 from paceline.types import Completion
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 TEMPLATE = (
     "{%- if tools %}<|im_start|>system\nTools:{% for tool in tools %} {{ tool | tojson }}{% endfor %}<|end|>\n"

@@ -31,8 +31,8 @@ from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import row_check
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
-from tests.scripted import completion, task
-from tests.tiny import tiny_tokenizer
+from tests.support.scripted import completion, task
+from tests.support.tiny import tiny_tokenizer
 
 DATA = DataConfig(dataset="train_dataset")
 

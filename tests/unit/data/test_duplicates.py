@@ -6,7 +6,7 @@ from paceline.config.building import build_config
 from paceline.data.duplicates import also_trained_on, held_apart, refuse_overlap, repeated_prompts
 from paceline.data.rows import WHOLE, Row
 from paceline.errors import DataError
-from tests.scripted import task
+from tests.support.scripted import task
 
 
 def test_a_repeated_row_is_counted_and_named_with_the_one_that_it_repeats():

@@ -16,7 +16,7 @@ from paceline.data.sources import load_rows
 from paceline.data.tasks import LargeTasks, build_tasks
 from paceline.errors import DataError
 from paceline.training.task_sampler import TaskSampler
-from tests.tiny import tiny_tokenizer
+from tests.support.tiny import tiny_tokenizer
 
 SIZE = WHOLE + 500
 WORDS = [{"prompt": f"{number} + 1", "answer": str(number + 1)} for number in range(SIZE)]

@@ -7,7 +7,7 @@ from paceline.data.formats import screen
 from paceline.data.rows import Row
 from paceline.data.tasks import build_tasks
 from paceline.errors import DataError
-from tests.tiny import tiny_tokenizer
+from tests.support.tiny import tiny_tokenizer
 
 COLUMNS = ({"question": "a?"}, {"text": "b"}, {"question": ""}, {"question": "d?", "tests": "bad"}, {"question": "e?"})
 ROWS = [Row(row_id=f"a.jsonl:{number}", columns=columns) for number, columns in enumerate(COLUMNS, start=1)]

@@ -14,7 +14,7 @@ from paceline.data.files import read_file
 from paceline.data.formats import screen
 from paceline.data.sources import FIRST_SEEDS, has_split, load_rows, shares
 from paceline.errors import ConfigError, DataError
-from tests.screen import Screen
+from tests.support.screen import Screen
 
 ROWS = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}, {"question": "ß?", "answer": "ä"}]
 

@@ -10,7 +10,7 @@ from paceline.data.prompts import system_prompt
 from paceline.data.rows import Row
 from paceline.data.tasks import build_tasks
 from paceline.errors import ConfigError, DataError, ModelError
-from tests.tiny import tiny_tokenizer
+from tests.support.tiny import tiny_tokenizer
 
 BOS = 257
 

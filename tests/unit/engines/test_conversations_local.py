@@ -19,7 +19,7 @@ from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
 from paceline.errors import DataError
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.flash_attention import DenseKernel
-from tests.engine_conversations import (
+from tests.support.engine_conversations import (
     SAMPLING,
     TURNS,
     Others,
@@ -34,8 +34,8 @@ from tests.engine_conversations import (
     request_alone,
     two_in_five_steps,
 )
-from tests.recording import record_operations
-from tests.tiny import local_engine, make_unfamiliar, tiny_model
+from tests.support.recording import record_operations
+from tests.support.tiny import local_engine, make_unfamiliar, tiny_model
 
 END = 258
 

@@ -17,8 +17,8 @@ from paceline.training.plan.hardware import CPU, GPUS
 from paceline.training.plan.memory import memory_plan
 from paceline.training.plan.shape import model_shape
 from paceline.training.setup.preparation import check_eight_bits
-from tests.families import family, make_config
-from tests.tiny import local_engine, make_unfamiliar, tiny_model
+from tests.support.families import family, make_config
+from tests.support.tiny import local_engine, make_unfamiliar, tiny_model
 
 PROMPTS = (tuple(b"some prompt"), tuple(b"another one"))
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "head_dim": 8}

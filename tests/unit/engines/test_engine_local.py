@@ -22,9 +22,9 @@ from paceline.errors import DataError, ModelError, TrainingError
 from paceline.kernels.cpu.compiling import library
 from paceline.kernels.cpu.decoding import Heads, decoding_kernels
 from paceline.kernels.linear import prefers_onednn
-from tests.families import family, make_model
-from tests.recorded_progress import RecordedProgress
-from tests.tiny import local_engine, make_unfamiliar, tiny_model, tiny_tokenizer
+from tests.support.families import family, make_model
+from tests.support.recorded_progress import RecordedProgress
+from tests.support.tiny import local_engine, make_unfamiliar, tiny_model, tiny_tokenizer
 
 END = 258
 KINDS = ("qwen2", "qwen3", "llama")

@@ -14,9 +14,9 @@ from paceline.engines.local.scheduling import Scheduler
 from paceline.engines.requests import Stopping
 from paceline.kernels.flash_attention import DenseKernel
 from paceline.types import Completion
-from tests.engine_conversations import made_up
-from tests.recording import record_operations
-from tests.tiny import local_engine, tiny_model, tiny_tokenizer
+from tests.support.engine_conversations import made_up
+from tests.support.recording import record_operations
+from tests.support.tiny import local_engine, tiny_model, tiny_tokenizer
 from tests.unit.engines.test_engine_streams import COLD, LENGTH, NARROW, WARM, Listener
 from tests.unit.engines.test_engine_streams import request as streamed
 

@@ -9,8 +9,8 @@ from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import EAGER_CALLS, GraphedDecoder, GraphedStep
 from paceline.engines.local.static import room_problem
 from paceline.kernels.flash_attention import DenseKernel
-from tests.recording import record_operations
-from tests.tiny import tiny_model
+from tests.support.recording import record_operations
+from tests.support.tiny import tiny_model
 
 RNG = np.random.default_rng(0)
 

@@ -12,7 +12,7 @@ from paceline.engines import Request, RequestStream, Sampled, Sampling, sample_k
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.sampling import draw, draw_each
 from paceline.errors import DataError
-from tests.tiny import local_engine, make_unfamiliar, tiny_model, tiny_tokenizer
+from tests.support.tiny import local_engine, make_unfamiliar, tiny_model, tiny_tokenizer
 
 END, LENGTH = 258, 64
 WARM, COLD = Sampling(max_completion_length=LENGTH), Sampling(max_completion_length=LENGTH, temperature=0.0)

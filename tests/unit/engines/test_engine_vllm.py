@@ -15,8 +15,8 @@ from paceline.engines.vllm.starting import MOST_BYTES, Room, wanted_cache
 from paceline.engines.vllm.weight_transfer import named_weights, widened, widening
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, ModelError, TrainingError
-from tests.tiny import tiny_model, tiny_tokenizer
-from tests.vllm_models import tied_model
+from tests.support.tiny import tiny_model, tiny_tokenizer
+from tests.support.vllm_models import tied_model
 
 
 @pytest.mark.parametrize(

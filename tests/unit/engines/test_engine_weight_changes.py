@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local.engine import LocalEngine
 from paceline.types import Completion, WeightChange
-from tests.tiny import local_engine, make_unfamiliar, tiny_model
+from tests.support.tiny import local_engine, make_unfamiliar, tiny_model
 
 OLD, NEW = 4, 7
 """Versions."""

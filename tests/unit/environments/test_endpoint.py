@@ -20,7 +20,7 @@ from paceline.environments.endpoint.serving import MOST_BODY
 from paceline.environments.hosting import Hosts, Outcome
 from paceline.environments.resolving import specs
 from paceline.errors import ConfigError
-from tests.endpoint_client import Client, system, tool, user
+from tests.support.endpoint_client import Client, system, tool, user
 
 LOOK = tool("look", key="string")
 TASK = {"prompt": "Hello.", "messages": [user("Hello.")], "answer": "3"}

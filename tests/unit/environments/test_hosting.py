@@ -25,13 +25,13 @@ from paceline.environments import AgentTurn, EnvironmentSpec, Observation, ToolC
 from paceline.environments.hosting import CLOSE_SECONDS, Hosts
 from paceline.environments.hosting.results import MOST_BYTES, WrongResult, checked
 from paceline.errors import ConfigError
-from tests import environments_for_tests as scripted
-from tests.environments_for_tests import said
+from tests.support import environments_for_tests as scripted
+from tests.support.environments_for_tests import said
 
 PLACES = ("instant", "here", "own process")
 KEPT = ("here", "own process")
 """Places that have deadlines."""
-MODULE = "tests.environments_for_tests"
+MODULE = "tests.support.environments_for_tests"
 ROOT = Path(__file__).parents[3]
 SOON = 30.0
 """Seconds within which everything here must have happened, however busy the machine is."""

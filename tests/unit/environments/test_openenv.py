@@ -16,7 +16,7 @@ from tests.unit.environments.test_adapters import TASK, begun, spec_of
 from tests.unit.environments.test_hosting import Asked, ask, turn
 from tests.unit.training.test_conversations import DictatedEngine, conversations, held, number_of, task
 
-GAME = "openenv:tests.openenv_games:guessing"
+GAME = "openenv:tests.support.openenv_games:guessing"
 TOLD = "Action: a whole number, number: a guess from 1 to 20"
 
 
@@ -70,7 +70,7 @@ def test_a_row_decides_the_game_where_it_has_a_seed():
 
 
 def test_one_of_some_words_is_an_action():
-    game, said = begun("openenv:tests.openenv_games:line")
+    game, said = begun("openenv:tests.support.openenv_games:line")
     assert said == "\n0\nActions: left, right."
     assert played(game, "up", "not left but Right", "right") == [
         ("That is no action. Actions: left, right.", 0.0, False, 1),
@@ -81,7 +81,7 @@ def test_one_of_some_words_is_an_action():
 
 
 def test_tools_are_told_and_each_call_is_a_step():
-    spec = spec_of("openenv:tests.openenv_games:counter")
+    spec = spec_of("openenv:tests.support.openenv_games:counter")
     assert [one["function"]["name"] for one in spec.tools] == ["add", "break_it"]
     assert spec.tools[0]["function"]["description"].startswith("Add to the count.")
     assert spec.tools[0]["function"]["parameters"]["properties"]["number"]["type"] == "integer"
@@ -103,7 +103,7 @@ def test_tools_are_told_and_each_call_is_a_step():
 
 
 def test_a_turn_without_a_call_is_the_end_and_the_last_one_calls_nothing():
-    game, _ = begun("openenv:tests.openenv_games:counter")
+    game, _ = begun("openenv:tests.support.openenv_games:counter")
     assert called(game).done
     add = ToolCall(name="add", arguments={"number": 1})
     assert called(game, add, is_last=True).messages == ()
@@ -142,7 +142,7 @@ def test_rewards_of_the_turns_add_up():
 @pytest.fixture(scope="module")
 def url():
     """Address of a server with room for one session, as most have."""
-    from tests import openenv_games
+    from tests.support import openenv_games
 
     server = ServedApplication(openenv_games.guessing)
     yield server.url
@@ -167,7 +167,7 @@ def test_a_server_without_a_free_place_says_what_to_do(url):
 
 
 def test_a_server_that_is_gone_fails_the_episode():
-    from tests import openenv_games
+    from tests.support import openenv_games
 
     server = ServedApplication(openenv_games.line)
     session = OpenEnvSession(server.url)
@@ -182,7 +182,7 @@ def test_a_server_that_is_gone_fails_the_episode():
     ("address", "refusal"),
     [
         ("openenv:no_such_env", "its application no_such_env.server.app:app: the module cannot be imported"),
-        ("openenv:tests.openenv_games:maze", "there is no 'maze' in tests.openenv_games"),
+        ("openenv:tests.support.openenv_games:maze", "there is no 'maze' in tests.support.openenv_games"),
         ("openenv:ftp://127.0.0.1", "must begin with http:// or https://"),
         ("openenv:http://127.0.0.1:9", "the server http://127.0.0.1:9 does not say what an action is"),
     ],
@@ -196,7 +196,7 @@ def test_what_cannot_be_played_is_refused_before_the_run_begins(address, refusal
 
 def test_a_game_that_no_seed_decides_is_refused():
     with pytest.raises(ConfigError, match="it begins differently each time for the same seed"):
-        spec_of("openenv:tests.openenv_games:forgetful").check()
+        spec_of("openenv:tests.support.openenv_games:forgetful").check()
 
 
 def test_an_environment_gets_its_seeds():

@@ -22,7 +22,7 @@ from paceline.training.learner.samples import rows_of
 from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, EpisodeLimits
 from paceline.types import Completion, Rollout, RolloutGroup, Task
-from tests.chat_families import tokenizer_of, turn_tokens
+from tests.support.chat_families import tokenizer_of, turn_tokens
 from tests.unit.training.test_conversations import DRAWS
 from tests.unit.training.test_program_requests import SAMPLING, KeepingEngine, trained
 

@@ -14,7 +14,7 @@ from paceline.models.measured_activations import measure_activations
 from paceline.objective.micro_batches import MicroBatch, Sample, pack
 from paceline.training.plan.memory import memory_plan
 from paceline.training.plan.shape import model_shape
-from tests.tiny import VOCAB_SIZE, tiny_model
+from tests.support.tiny import VOCAB_SIZE, tiny_model
 
 DTYPES = (torch.float32, torch.bfloat16)
 FOUR = Activations(all_layers=400.0, layer_input=10, layers=4)

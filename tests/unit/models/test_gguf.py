@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from paceline.errors import ConfigError, ModelError
 from paceline.models.gguf import TYPES, write_gguf
 from paceline.models.places import model_place
-from tests.gguf_models import divided, saved_model
-from tests.screen import Screen
-from tests.tiny import Kind, tiny_model
+from tests.support.gguf_models import divided, saved_model
+from tests.support.screen import Screen
+from tests.support.tiny import Kind, tiny_model
 
 gguf = pytest.importorskip("gguf")
 

@@ -27,8 +27,8 @@ from paceline.models.policy_and_reference import frozen_copy, load_reference
 from paceline.models.pretrained import context_length, load_tokenizer
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task
-from tests.checkpoint_files import save_checkpoint
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.checkpoint_files import save_checkpoint
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 RANK = LoraConfig(lora_rank=4)
 TOKENS = torch.tensor([[1, 2, 3, 5, 8, 13, 21]])

@@ -25,7 +25,7 @@ from paceline.models.fused_layers import FusedLayer, fuse_layers, restore_layers
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, make_lora_config
 from paceline.objective.micro_batches import MicroBatch, Sample, pack
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 needs_kernels = pytest.mark.skipif(library().functions is None, reason=library().reason)
 
@@ -39,7 +39,7 @@ PACKED = PolicyForward(kind="packed", reason="")
 
 
 def wide_model(family: str = "qwen2") -> PreTrainedModel:
-    """As `tests.tiny.tiny_model`, with heads of 16, which the kernels take."""
+    """As `tests.support.tiny.tiny_model`, with heads of 16, which the kernels take."""
     config, model = FAMILIES[family]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

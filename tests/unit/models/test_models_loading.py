@@ -27,9 +27,9 @@ from paceline.models.pretrained import partial_attention
 from paceline.objective.micro_batches import Sample, pack
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
 from paceline.training.learner.forward_backward import WholeModel
-from tests.families import family, make_model
-from tests.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
-from tests.vllm_models import tied_model
+from tests.support.families import family, make_model
+from tests.support.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
+from tests.support.vllm_models import tied_model
 
 
 def test_a_tiny_model_computes_with_one_thread_unless_told_otherwise():

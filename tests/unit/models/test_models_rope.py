@@ -11,8 +11,8 @@ from paceline.models.loaded import Loaded
 from paceline.models.rope import fix_rope, rope_by_length
 from paceline.objective.micro_batches import Sample, pack
 from paceline.training.learner.forward_backward import WholeModel
-from tests.families import family, make_model
-from tests.tiny import tiny_tokenizer
+from tests.support.families import family, make_model
+from tests.support.tiny import tiny_tokenizer
 
 SHORT, LONG = (7, 9), tuple(range(40, 60))
 """Prompts; the short factors hold up to 16 tokens."""

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.families import FAMILIES, family
-from tests.models_table import LARGEST, PAGE, Refused, tried
+from tests.support.families import FAMILIES, family
+from tests.support.models_table import LARGEST, PAGE, Refused, tried
 
 ROWS = {
     line.split(" | ")[0].removeprefix("| "): line for line in PAGE.read_text().splitlines() if line.startswith("| ")

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from paceline.models.tied_embedding import TiedEmbedding, add_up_in_place
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 IDS = torch.tensor([[5, 7, 5, 0, 9]])
 

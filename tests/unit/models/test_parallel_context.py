@@ -9,7 +9,7 @@ from transformers import LlamaConfig, Qwen2Config
 from paceline.errors import ModelError
 from paceline.models.parallel.context import check_context_size, context_sizes, deal
 from paceline.models.parallel.exchange import by_rank
-from tests.forked import fork_ranks
+from tests.support.forked import fork_ranks
 from tests.unit.models.context_ranks import work
 
 

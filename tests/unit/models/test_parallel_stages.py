@@ -20,7 +20,7 @@ from paceline.models.parallel.stages import (
 )
 from paceline.objective.micro_batches import pack
 from tests.laws.splitting import random_samples
-from tests.tiny import VOCAB_SIZE, tiny_model
+from tests.support.tiny import VOCAB_SIZE, tiny_model
 
 IDS = torch.tensor([[5, 6, 7]])
 

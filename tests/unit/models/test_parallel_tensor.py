@@ -10,7 +10,7 @@ from paceline.errors import ModelError
 from paceline.kernels.logprobs import row_sums
 from paceline.models.parallel.tensor import SharedHeads, check_tensor_size, tensor_sizes
 from paceline.models.parallel.tensor_layers import HeadLinear, add_row_sums
-from tests.forked import fork_ranks
+from tests.support.forked import fork_ranks
 from tests.unit.models.tensor_ranks import LAYERS, MODELS, work
 
 EXACT, FLOAT32 = 1e-12, 1e-5

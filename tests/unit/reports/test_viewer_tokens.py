@@ -4,7 +4,7 @@ import pytest
 
 from paceline.errors import ModelError
 from paceline.reports.viewer.documents import Pieces, load_pieces, texts_of, tokens_of
-from tests.tiny import tiny_tokenizer
+from tests.support.tiny import tiny_tokenizer
 from tests.unit.reports.viewed_runs import rollout
 
 

@@ -17,7 +17,7 @@ from paceline.rewards.judges.prompts import VerdictRequest
 from paceline.rewards.judges.settings import JudgeSettings, spending_metrics
 from paceline.rewards.resolving import resolve, source_files
 from paceline.training.identity import graders
-from tests.scripted_judge import ScriptedJudge, said, score, texts
+from tests.support.scripted_judge import ScriptedJudge, said, score, texts
 
 KEY = "sk-canary-5d41402abc4b2a76"
 

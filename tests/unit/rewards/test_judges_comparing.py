@@ -9,7 +9,7 @@ from paceline.errors import RewardError
 from paceline.rewards.function import Grade, RewardContext, compares_group
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.resolving import resolve
-from tests.scripted_judge import ScriptedJudge, said, score, texts
+from tests.support.scripted_judge import ScriptedJudge, said, score, texts
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from paceline.rewards.audit.subjects import plain_tasks
 from paceline.rewards.function import RewardContext
 from paceline.rewards.judges.prompts import VerdictRequest, plain, short
 from paceline.rewards.resolving import resolve
-from tests.scripted_judge import BLOCK, ScriptedJudge, said
+from tests.support.scripted_judge import BLOCK, ScriptedJudge, said
 
 ATTACKS = [
     one for one in (*COMPLETION_ATTACKS, *ANSWER_ATTACKS) if one.name in ("orders to a judge", "prompt injection")

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.rewards.maths.equality import decide
 from paceline.rewards.maths.verdicts import begin_verdicts, math_equal, unverifiable
-from tests.answer_cases import KINDS, answers
+from tests.support.answer_cases import KINDS, answers
 
 PAIRS = [pair for kind in KINDS.values() for pair in answers(kind)]
 

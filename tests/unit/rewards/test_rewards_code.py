@@ -11,7 +11,7 @@ from paceline.rewards.function import Grade, RewardContext
 from paceline.rewards.programs.cases import parse_cases
 from paceline.sandbox.programs import Limits
 from paceline.types import Task
-from tests.scripted_sandbox import ScriptedSandbox, ended
+from tests.support.scripted_sandbox import ScriptedSandbox, ended
 
 TESTS = {"inputs": ["1", "2", "3", "4"], "outputs": ["2", "4", "6", "8"]}
 ROW = {"test_cases": TESTS}

@@ -12,7 +12,7 @@ import pytest
 from paceline.rewards.scoring.calling import RewardTimeout
 from paceline.rewards.scoring.scores import score
 from paceline.runtime.interrupts import SIGNAL, interrupted_after
-from tests.scripted import completion, task
+from tests.support.scripted import completion, task
 
 LONG = 600.0
 

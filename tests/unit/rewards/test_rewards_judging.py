@@ -6,7 +6,7 @@ from paceline.errors import SandboxError
 from paceline.rewards.programs.cases import Cases
 from paceline.rewards.programs.judging import Trial
 from paceline.sandbox.programs import Execution, Job, Limits
-from tests.scripted_sandbox import ScriptedSandbox, ended
+from tests.support.scripted_sandbox import ScriptedSandbox, ended
 
 FIVE = Cases(inputs=tuple("12345"), outputs=tuple("12345"))
 LIMITS, FIRST = Limits(seconds=3.0, memory_mb=64), Limits(seconds=0.25, memory_mb=64)

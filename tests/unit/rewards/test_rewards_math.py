@@ -15,7 +15,7 @@ from paceline.rewards.maths.verdicts import (
     math_verdicts,
     unverifiable,
 )
-from tests.math_cases import (
+from tests.support.math_cases import (
     ALGEBRA,
     COLLECTIONS,
     FRACTIONS,

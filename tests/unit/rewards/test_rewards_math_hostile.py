@@ -6,7 +6,7 @@ import pytest
 
 from paceline.rewards.maths.equality import EqualityVerdict, decide
 from paceline.rewards.maths.verdicts import forget_verdicts, math_verdicts, memory
-from tests.math_cases import HOSTILE, NUMBERS
+from tests.support.math_cases import HOSTILE, NUMBERS
 
 SLOW = [
     rf"\det\begin{{pmatrix}}{cells}\end{{pmatrix}}"

@@ -24,7 +24,7 @@ from paceline.rewards.maths.verdicts import (
     unverifiable,
     verdict_of,
 )
-from tests.math_cases import mixed
+from tests.support.math_cases import mixed
 
 PAIR = {"gold": "x+1", "answer": "1+x"}
 SERVE = "print('{\"ready\": true}', flush=True)\nfor line in sys.stdin:\n    "

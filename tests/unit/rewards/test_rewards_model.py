@@ -14,8 +14,8 @@ from paceline.errors import RewardError
 from paceline.rewards.model import RewardModel, load_reward_model
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.scoring.scores import score
-from tests.scripted import completion, task
-from tests.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
+from tests.support.scripted import completion, task
+from tests.support.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 
 CPU = torch.device("cpu")
 PROMPTS = ["1+1=", "What is the answer to this longer question? ", "Hi ", "1+1="]

@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import DataError
 from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import check_selections
-from tests.scripted import completion, task
+from tests.support.scripted import completion, task
 
 
 def row(task_id, **columns):

@@ -9,7 +9,7 @@ from paceline.chat.calls import ParsedTurn, assistant_message, call_format_in, p
 from paceline.chat.thinking import visible_text
 from paceline.errors import DataError, RewardError
 from paceline.rewards.resolving import resolve
-from tests.call_cases import MALFORMED, READ, deepseek, glm, kimi, tags, xml
+from tests.support.call_cases import MALFORMED, READ, deepseek, glm, kimi, tags, xml
 
 THINK = "<think>look it up</think>\n"
 GOLD = 'Action: weather\nAction Input: {"city": "Oslo", "days": 3}'

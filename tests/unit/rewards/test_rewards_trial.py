@@ -8,7 +8,7 @@ from paceline.errors import RewardError
 from paceline.rewards.function import needs_group
 from paceline.rewards.resolving import resolve
 from paceline.rewards.startup import self_test
-from tests.scripted import task
+from tests.support.scripted import task
 
 TASKS = [task(str(number), answer=str(number)) for number in range(20)]
 

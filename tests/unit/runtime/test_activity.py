@@ -20,8 +20,8 @@ from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_request import RunRequest
 from paceline.workers.group import Lost, WorkerGroup
-from tests.cluster_runs import options_in, weights
-from tests.recorded_progress import RecordedProgress
+from tests.support.cluster_runs import options_in, weights
+from tests.support.recorded_progress import RecordedProgress
 from tests.unit.rewards.test_rewards_scoring import completion, task
 from tests.unit.training.test_train_saving import Scripted
 from tests.unit.workers.test_worker_group import ScriptedRanks, ScriptedWorkers

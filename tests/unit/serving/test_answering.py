@@ -9,9 +9,9 @@ from paceline.engines import Sampled
 from paceline.environments import AgentTurn
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal, read_request
 from paceline.serving.answering import Choice, Writing
-from tests.endpoint_client import tool
-from tests.served import END, ScriptedEngine, served
-from tests.tiny import tiny_tokenizer
+from tests.support.endpoint_client import tool
+from tests.support.served import END, ScriptedEngine, served
+from tests.support.tiny import tiny_tokenizer
 
 LOOK = tool("look", key="string")
 CALL = '<tool_call>{"name": "look", "arguments": {"key": "tea"}}</tool_call>'

@@ -16,9 +16,9 @@ from paceline.environments.endpoint.serving import LiveEvents
 from paceline.errors import ConfigError, TrainingError
 from paceline.serving.generations import FAULTY, Generation, Generations
 from paceline.serving.server import STOPPING, ModelServer
-from tests.endpoint_client import Client, tool, user
-from tests.served import END, KEY, ScriptedEngine, served, server, texts_of, tiny_engine
-from tests.tiny import tiny_tokenizer
+from tests.support.endpoint_client import Client, tool, user
+from tests.support.served import END, KEY, ScriptedEngine, served, server, texts_of, tiny_engine
+from tests.support.tiny import tiny_tokenizer
 
 LOOK = tool("look", key="string")
 HELLO = {"messages": [user("Hello.")]}

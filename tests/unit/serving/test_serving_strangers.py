@@ -12,8 +12,8 @@ from paceline.config.building import build_config
 from paceline.engines import Sampled
 from paceline.errors import ConfigError
 from paceline.serving.loading import read_options
-from tests.endpoint_client import Client, user
-from tests.served import KEY, ScriptedEngine, server, tiny_engine
+from tests.support.endpoint_client import Client, user
+from tests.support.served import KEY, ScriptedEngine, server, tiny_engine
 
 HELLO = {"messages": [user("Hello.")], "max_tokens": 3}
 

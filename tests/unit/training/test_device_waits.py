@@ -7,7 +7,7 @@ from paceline.config.objective import LossConfig
 from paceline.objective.micro_batches import Sample, pack
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.stats import read_sums
-from tests.recording import record_operations
+from tests.support.recording import record_operations
 
 EVERY_TERM = {
     "rollout_correction": "sequence_mask",

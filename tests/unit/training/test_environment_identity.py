@@ -7,7 +7,7 @@ import pytest
 from paceline.chat.turns import TurnTokens
 from paceline.environments.resolving import specs
 from paceline.training.identity import environment_digests
-from tests.chat_families import BY_NAME, stop_ids_of, tokenizer_of
+from tests.support.chat_families import BY_NAME, stop_ids_of, tokenizer_of
 from tests.unit.training.test_conversations import conversations, counting
 
 

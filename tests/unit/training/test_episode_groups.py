@@ -11,8 +11,8 @@ from paceline.training.learner.samples import samples_of
 from paceline.training.rollouts.grouping import ScoredGroup, as_changed, is_inside, make_groups, turn_rewards
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.types import Completion, RolloutGroup
-from tests.episodes import conversation
-from tests.scripted import completion, scripted_sampler, taking, task
+from tests.support.episodes import conversation
+from tests.support.scripted import completion, scripted_sampler, taking, task
 
 WEIGHTS = {"world": 1.0, "right": 1.0}
 

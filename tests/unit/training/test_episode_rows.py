@@ -13,8 +13,8 @@ from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import minibatches, samples_of, trained_rows
 from paceline.training.replaying import token_values
 from paceline.types import Completion, Rollout, RolloutGroup, Task
-from tests.episodes import branched, conversation, ids
-from tests.tiny import tiny_model, with_exact_norms
+from tests.support.episodes import branched, conversation, ids
+from tests.support.tiny import tiny_model, with_exact_norms
 
 PROMPT = "ask"
 

@@ -17,8 +17,8 @@ from paceline.training.rollouts.completing import complete
 from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
 from paceline.training.rollouts.records import staleness_metrics
 from paceline.types import Completion, Rollout, RolloutGroup, Task, WeightChange
-from tests.episodes import conversation
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.episodes import conversation
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 OLD, NEW = 4, 7

@@ -10,8 +10,8 @@ from paceline.reports.summary import gain
 from paceline.rewards.resolving import resolve
 from paceline.training.evaluation import AccuracyEvaluator, AccuracyResult, TaskResult
 from paceline.training.records import first_look
-from tests.episodes import conversation
-from tests.scripted import ScriptedEngine, completion, task
+from tests.support.episodes import conversation
+from tests.support.scripted import ScriptedEngine, completion, task
 
 
 def grade(completions: list[str], **columns: object) -> list[float | None]:

@@ -11,7 +11,7 @@ from paceline.config.reading import options
 from paceline.errors import ConfigError
 from paceline.training.identity import EXPLAINED, find_change, identity_of
 from paceline.training.setup.preparation import prepare
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 FILES = {"dataset", "eval_dataset", "model", "reward_funcs"}
 """Options that name the files which the test changes, all of them."""

@@ -17,7 +17,7 @@ from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import merge_sums
 from paceline.types import Completion, Rollout, RolloutGroup, Task
-from tests.tiny import tiny_model, with_exact_norms
+from tests.support.tiny import tiny_model, with_exact_norms
 
 PROMPT = tuple(b"ask")
 

@@ -17,7 +17,7 @@ from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget
 from paceline.training.learner.learner import Learner
-from tests.tiny import tiny_model, with_exact_norms
+from tests.support.tiny import tiny_model, with_exact_norms
 from tests.unit.training.test_learner import group
 
 GROUPS = [

@@ -23,9 +23,9 @@ from paceline.models.tied_embedding import add_up_in_place
 from paceline.objective.micro_batches import MicroBatch, pack
 from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
-from tests.forked import fork_ranks
 from tests.laws.layouts import CPU, FAMILIES, gradient
 from tests.laws.splitting import MAX_LENGTH, TEMPERATURE, random_samples, relative
+from tests.support.forked import fork_ranks
 
 LAYERS, LATE_SECONDS, PATIENCE = 4, 6.0, 60.0
 CASES = {

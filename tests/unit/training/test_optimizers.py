@@ -13,8 +13,8 @@ from paceline.config.objective import OptimConfig
 from paceline.errors import ConfigError
 from paceline.models.loaded import Loaded
 from paceline.training.learner.optimizers import OffloadedAdamW, make_optimizer
-from tests.checkpoint_files import save_checkpoint
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.checkpoint_files import save_checkpoint
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 TOKENS = torch.tensor([[1, 2, 3, 5, 8]])
 

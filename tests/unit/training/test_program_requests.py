@@ -19,7 +19,7 @@ from paceline.environments.hosting import Hosts
 from paceline.training.learner.samples import rows_of
 from paceline.training.rollouts.completing import complete
 from paceline.types import Completion, Rollout, RolloutGroup
-from tests.endpoint_client import Client, Refused, result, system, tool, user
+from tests.support.endpoint_client import Client, Refused, result, system, tool, user
 from tests.unit.training.test_conversations import (
     DRAWS,
     END,

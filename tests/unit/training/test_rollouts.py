@@ -12,7 +12,7 @@ from paceline.training.learner.samples import samples_of
 from paceline.training.rollouts.records import rollout_metrics, rollout_records, staleness_metrics
 from paceline.training.rollouts.sampler import Sampler
 from paceline.types import WeightChange
-from tests.scripted import completion, scripted_sampler, taking, task
+from tests.support.scripted import completion, scripted_sampler, taking, task
 
 WORTH = {"right": 1.0, "wrong": 0.0}
 

@@ -11,7 +11,7 @@ from paceline.training.replaying import regrouped
 from paceline.training.rollouts.records import rollout_records
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.types import Completion, WeightChange
-from tests.scripted import completion, scripted_sampler, taking, task
+from tests.support.scripted import completion, scripted_sampler, taking, task
 
 THIRD = 0.3333333432674408
 """The float32 nearest to a third, and not the float64."""

@@ -15,10 +15,10 @@ from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.evaluators import RewardEvaluator
 from paceline.training.setup.preparation import own_objective, prepare
 from paceline.training.setup.run_inputs import Overrides
-from tests.families import family, make_config
-from tests.scripted import ScriptedEngine, completion, task
-from tests.tiny import tiny_tokenizer
-from tests.wrong_inputs import CASES, ROW, furnish, make_model
+from tests.support.families import family, make_config
+from tests.support.scripted import ScriptedEngine, completion, task
+from tests.support.tiny import tiny_tokenizer
+from tests.support.wrong_inputs import CASES, ROW, furnish, make_model
 
 CODE = """
 import sys

@@ -21,9 +21,9 @@ from paceline.training.run import Requests
 from paceline.training.setup.preparation import prepare
 from paceline.training.task_sampler import TaskSampler, prompts_of_step
 from paceline.training.trainer import SteppedRate
-from tests.cluster_here import sampler_of
-from tests.scripted import task
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.cluster_here import sampler_of
+from tests.support.scripted import task
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 TASKS = tuple(task(str(number)) for number in range(3))
 

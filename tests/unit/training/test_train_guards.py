@@ -24,7 +24,7 @@ from paceline.training.setup.configuration import read_run_configuration
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
-from tests.cluster_runs import options_in, weights
+from tests.support.cluster_runs import options_in, weights
 from tests.unit.training.test_train_records import NOTHING
 
 

@@ -14,7 +14,7 @@ from paceline.errors import StorageError
 from paceline.training.rollout_journal import Journal, SampledStep, WeightTransfer, of_these_tasks
 from paceline.training.task_sampler import TaskSampler
 from paceline.workers.backend import RankWeights, WorkerBackend
-from tests.scripted import completion, scripted_sampler, task
+from tests.support.scripted import completion, scripted_sampler, task
 
 TASKS = tuple(replace(task(str(number), prompt=f"{number} + 1"), columns={"level": number}) for number in range(4))
 

@@ -22,8 +22,8 @@ from paceline.runtime.devices import free_memory
 from paceline.training.memory import Recomputing, choose_recomputing, least_memory, to_come
 from paceline.training.plan.batches import most_tokens
 from paceline.training.setup.preparation import check_memory_options
-from tests.families import family, make_model
-from tests.tiny import tiny_model
+from tests.support.families import family, make_model
+from tests.support.tiny import tiny_model
 
 CPU = torch.device("cpu")
 PROMPT = 7

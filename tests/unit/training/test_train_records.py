@@ -12,8 +12,8 @@ from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import step_clock, step_warnings
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.restoring import batch_about, restored_batch
-from tests.episodes import conversation
-from tests.scripted import completion, scripted_sampler, taking, task
+from tests.support.episodes import conversation
+from tests.support.scripted import completion, scripted_sampler, taking, task
 
 NOTHING = UpdateStats(
     updates=0,

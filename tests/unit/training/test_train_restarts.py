@@ -20,7 +20,7 @@ from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
-from tests.cluster_runs import completions, options_in, weights
+from tests.support.cluster_runs import completions, options_in, weights
 
 
 @dataclass

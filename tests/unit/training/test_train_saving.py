@@ -21,8 +21,8 @@ from paceline.training.run import Requests, Run, save, save_last, wait_at_end, w
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
 from paceline.training.setup.run_request import RunRequest
-from tests.checkpoint_files import content
-from tests.cluster_runs import options_in, weights
+from tests.support.checkpoint_files import content
+from tests.support.cluster_runs import options_in, weights
 
 
 @dataclass

@@ -15,7 +15,7 @@ from paceline.cli.arguments import parse
 from paceline.cli.main import COMMANDS
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
-from tests.deployment_fields import KINDS, METADATA, faults
+from tests.support.deployment_fields import KINDS, METADATA, faults
 
 ROOT = Path(__file__).parents[3]
 SLURM = sorted((ROOT / "examples" / "slurm").glob("*.sbatch"))

@@ -22,9 +22,9 @@ from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.training.setup.run_inputs import RunSize
 from paceline.workers.torchrun.rank import RankWorker, Roles
 from paceline.workers.weight_sync import Manifest, WeightsGroup
-from tests.cluster_runs import options_in
-from tests.forked import fork_ranks
 from tests.laws.layouts import CPU, groups_of
+from tests.support.cluster_runs import options_in
+from tests.support.forked import fork_ranks
 
 LAYOUTS: dict[str, dict[str, object]] = {
     "copies": {},

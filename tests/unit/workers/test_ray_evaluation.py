@@ -9,7 +9,7 @@ from paceline.engines import Request, Sampling
 from paceline.training.evaluation import AccuracyEvaluator
 from paceline.types import Completion
 from paceline.workers.group import Lost, SharedEngine, WorkerGroup
-from tests.scripted import completion, task
+from tests.support.scripted import completion, task
 
 
 class ReadingWorkers:

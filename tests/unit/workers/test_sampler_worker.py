@@ -7,9 +7,9 @@ from paceline.config.building import build_config
 from paceline.engines import Request, Sampling, sample_key
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.weight_sync import Manifest, manifest_of, read_bucket
-from tests.cluster_here import sampler_of
-from tests.cluster_runs import options_in
-from tests.tiny import tiny_model
+from tests.support.cluster_here import sampler_of
+from tests.support.cluster_runs import options_in
+from tests.support.tiny import tiny_model
 
 CONTINUE = {"cluster": True, "max_staleness": 1, "on_new_weights": "continue"}
 SAMPLING = Sampling(max_completion_length=8)

@@ -28,7 +28,7 @@ from paceline.workers.weight_sync import (
     weights_in,
     write_weights,
 )
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 
 def sent(model, *, version: int = 3):

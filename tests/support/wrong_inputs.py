@@ -5,7 +5,7 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 ROW = '{"question": "What is 1 + 1?", "answer": "2"}\n'
 TRAIN = "train --model model --dataset rows.jsonl --max-completion-length 100 "

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster_runs import options_in
+from tests.support.cluster_runs import options_in
 
 
 def torchrun(*arguments: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:

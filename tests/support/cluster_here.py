@@ -23,7 +23,7 @@ from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.trainer import TrainerWorker
-from tests.cluster_runs import options_in
+from tests.support.cluster_runs import options_in
 
 
 @dataclass

@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen2Co
 
 from paceline.engines import Request, TakeNewer, sample_key
 from paceline.engines.local.engine import LocalEngine
-from tests.tiny import tiny_tokenizer
+from tests.support.tiny import tiny_tokenizer
 
 END = 258
 LENGTH = 192

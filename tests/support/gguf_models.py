@@ -6,7 +6,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
 
 from paceline.models.gguf import WORDS
-from tests.tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, Kind, tiny_model
+from tests.support.tiny import CHAT_TEMPLATE, SPECIAL_TOKENS, Kind, tiny_model
 
 MERGES = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("Ġ", "hello"), ("1", "2")]
 

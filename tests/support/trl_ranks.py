@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paceline import GRPOConfig, GRPOTrainer
-from tests.tiny import tiny_model, tiny_tokenizer
-from tests.trainer_settings import SHORT
+from tests.support.tiny import tiny_model, tiny_tokenizer
+from tests.support.trainer_settings import SHORT
 
 ROWS = Dataset.from_list([{"prompt": f"What is {number} + 1?"} for number in range(8)])
 ZERO_3 = {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, "gradient_clipping": "auto"}

@@ -20,7 +20,7 @@ import numpy
 import torch
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["peft", "tests.loaded_libraries"])
+SERVER.set_forkserver_preload(["peft", "tests.support.loaded_libraries"])
 LONGEST_SECONDS = 240.0
 """A process that has not ended by then hangs."""
 

@@ -12,7 +12,7 @@ from paceline.serving.answering import ServedModel
 from paceline.serving.generations import Generations
 from paceline.serving.prompts import PromptReader
 from paceline.serving.server import ModelServer
-from tests.tiny import VOCAB_SIZE, local_engine, tiny_model, tiny_tokenizer
+from tests.support.tiny import VOCAB_SIZE, local_engine, tiny_model, tiny_tokenizer
 
 END = 258
 LENGTH = 4000

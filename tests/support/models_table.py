@@ -21,10 +21,10 @@ from paceline.training.learner.forward_backward import WholeModel
 from paceline.training.learner.samples import samples_of
 from paceline.training.setup.preparation import prepare
 from paceline.types import RolloutGroup
-from tests.families import FAMILIES, Family, make_model
-from tests.tiny import tiny_tokenizer
+from tests.support.families import FAMILIES, Family, make_model
+from tests.support.tiny import tiny_tokenizer
 
-PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 LARGEST = 1e-4
 """Nats: what all differences of logprobs in float32 stay below."""
 STEPS, PROMPTS, GENERATIONS = 2, 2, 4

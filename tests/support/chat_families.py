@@ -1,6 +1,7 @@
 """Families of chat models for tests of conversations: templates, control tokens and end tokens, small vocabularies.
 
-PACELINE_TEST_TEMPLATES names a folder of templates to hold the laws to instead, under the names of `tests/templates`.
+PACELINE_TEST_TEMPLATES names a folder of templates to hold the laws to instead, under the names of
+`tests/support/templates`.
 """
 
 import os

@@ -6,7 +6,7 @@ from typing import Literal
 
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.support.tiny import tiny_model, tiny_tokenizer
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": f"{n} and 1 make {n + 1}.\n#### {n + 1}"} for n in range(6)]
 CLUSTER = ("--cluster", "--num-producers", "2")
