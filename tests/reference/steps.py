@@ -17,7 +17,7 @@ from paceline.objective.micro_batches import pack, token_weights
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.samples import samples_of
 from paceline.training.rollouts.grouping import ScoredGroup, make_groups
-from paceline.types import Completion, Task
+from paceline.types import Completion, Task, completed
 
 NAN = math.nan
 
@@ -128,13 +128,16 @@ def _scored(step: Step, rows: Sequence[int], advantage: AdvantageConfig) -> Scor
     low, high = advantage.filter_range or (-math.inf, math.inf)
     return ScoredGroup(
         task=Task(task_id=str(rows), prompt="", prompt_ids=(1, rows[0]), answer=None),
-        completions=tuple(
-            Completion(
-                token_ids=(row,) * step.lengths[row],
-                logprobs=tuple(step.rollout[row, : step.lengths[row]].tolist()),
-                finish_reason="stop",
-                text="",
-                policy_version=0,
+        trajectories=tuple(
+            completed(
+                (1, rows[0]),
+                Completion(
+                    token_ids=(row,) * step.lengths[row],
+                    logprobs=tuple(step.rollout[row, : step.lengths[row]].tolist()),
+                    finish_reason="stop",
+                    text="",
+                    policy_version=0,
+                ),
             )
             for row in rows
         ),

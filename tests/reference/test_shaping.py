@@ -8,7 +8,7 @@ import pytest
 from paceline.config.objective import AdvantageConfig
 from paceline.training.learner.samples import samples_of
 from paceline.training.rollouts.grouping import ScoredGroup, make_groups
-from paceline.types import Completion, RolloutGroup, Task
+from paceline.types import Completion, RolloutGroup, Task, completed
 
 One = tuple[int, str, dict[str, float | None]]
 """Tokens, finish reason, rewards."""
@@ -20,13 +20,16 @@ def groups_of(
     scored = [
         ScoredGroup(
             task=Task(task_id=str(number), prompt="", prompt_ids=(1,), answer=None),
-            completions=tuple(
-                Completion(
-                    token_ids=(7,) * tokens,
-                    logprobs=(0.0,) * tokens,
-                    finish_reason=finish_reason,
-                    text="",
-                    policy_version=0,
+            trajectories=tuple(
+                completed(
+                    (1,),
+                    Completion(
+                        token_ids=(7,) * tokens,
+                        logprobs=(0.0,) * tokens,
+                        finish_reason=finish_reason,
+                        text="",
+                        policy_version=0,
+                    ),
                 )
                 for tokens, finish_reason, _ in group
             ),

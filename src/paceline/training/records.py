@@ -77,7 +77,7 @@ def step_clock(
     Sampling that overlapped the training of other steps counts in full, so a step's phases may exceed its total.
     """
     phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update}
-    tokens = sum(rollout.completion.num_sampled for group in batch.groups for rollout in group.rollouts)
+    tokens = sum(rollout.trajectory.num_sampled for group in batch.groups for rollout in group.rollouts)
     return phases | {
         "other": max(0.0, total - sum(phases.values())),
         "total": total,

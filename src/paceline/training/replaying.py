@@ -168,22 +168,22 @@ def _weights(first: int, between: list[int], step: int) -> str:
 def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
     """Compute the values of every rollout's sampled tokens, in order, without an update. One process only."""
     rows = rows_of(groups, [group.rollouts for group in groups])
-    samples = [sample for its in rows for sample in its]
+    samples = [sample for of_rollout in rows for sample in of_rollout]
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
-    everything = [at for at, sample in enumerate(samples) if sample.completion_ids]
+    everything = [row for row, sample in enumerate(samples) if sample.length]
     cuts = cut(
         samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.runner.forward.kind
     )
     batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
     none = torch.empty(0, dtype=model.dtype, device=model.device)
-    found = [TokenValues(none, none)] * len(samples)
+    by_row = [TokenValues(none, none)] * len(samples)
     for batch, values in zip(batches, learner.runner.values(learner.policy, batches), strict=True):
         assert values is not None  # one process has the whole model
         parts = zip(values.logprobs.split(batch.row_lengths), values.entropy.split(batch.row_lengths), strict=True)
-        for at, part in zip(batch.samples, parts, strict=True):
-            found[at] = TokenValues(*part)
-    of_rows = iter(found)
-    return [_joined([next(of_rows) for _ in its]) for its in rows]
+        for row, part in zip(batch.samples, parts, strict=True):
+            by_row[row] = TokenValues(*part)
+    of_rows = iter(by_row)
+    return [_joined([next(of_rows) for _ in of_rollout]) for of_rollout in rows]
 
 
 def _joined(rows: Sequence[TokenValues]) -> TokenValues:
@@ -225,7 +225,7 @@ def _scored(group: RolloutGroup, options: AdvantageConfig) -> ScoredGroup:
     columns = {name: [one[name] for one in rewards] for name in rewards[0]}
     return ScoredGroup(
         task=group.task,
-        completions=tuple(rollout.completion for rollout in group.rollouts),
+        trajectories=tuple(rollout.trajectory for rollout in group.rollouts),
         rewards=rewards,
         failed=failed,
         notes=tuple(rollout.notes for rollout in group.rollouts),

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from paceline.engines import Engine, FurtherRequests, OnFinished, Request, Sampling
+from paceline.episodes.conversations import Drawn
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.process_group import RankLost
 from paceline.runtime.activity import ACTIVITY
-from paceline.training.rollouts.conversations import Drawn
 from paceline.training.rollouts.rounds import Round, RoundSampler, merge_rounds
 from paceline.types import Completion
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.environments.resolving import specs
+from paceline.episodes.conversations import Drawn
 from paceline.models.loaded import Loaded
 from paceline.models.pretrained import end_token_ids, load_tokenizer
 from paceline.training.assembly import make_engine
 from paceline.training.records import engine_sentences
-from paceline.training.rollouts.conversations import Drawn
 from paceline.training.rollouts.rounds import Round
 from paceline.training.setup.checks import resolve_functions
 from paceline.training.setup.run_inputs import Overrides

@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from paceline.config.objective import AdvantageConfig
 from paceline.engines import Engine, Sampling
+from paceline.episodes.conversations import Completed, Completer, Conversations, Drawn, Draws
+from paceline.episodes.driver import complete
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import Scores, merge_scores, part_of, score, with_environments
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Completed, Completer, Conversations, Drawn, Draws
 from paceline.training.rollouts.grouping import ScoredGroup, is_inside
-from paceline.types import Completion, Task
+from paceline.types import Task, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +67,8 @@ class EngineSampler(RoundSampler):
         generated = time.perf_counter()
         scores = score_completed(self.functions, completed, self.conversations, timeout=self.reward_timeout)
         scored = (
-            self._scored(one.task, one.completions, part_of(scores, index * size, size))
-            for index, one in enumerate(completed)
+            self._scored(group.task, group.trajectories, part_of(scores, index * size, size))
+            for index, group in enumerate(completed)
         )
         return Round(
             scored=tuple(scored),
@@ -84,18 +84,19 @@ class EngineSampler(RoundSampler):
         draws = Draws(seed=self.seed, purpose=self.purpose, num_generations=self.num_generations)
         return complete(self.engine, drawn, self.sampling, draws, self.conversations, early)
 
-    def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> ScoredGroup:
-        places = range(len(group))
+    def _scored(self, task: Task, group: tuple[Trajectory, ...], scores: Scores) -> ScoredGroup:
+        indices = range(len(group))
         failed = tuple(
-            one.has_failed or any(at in rows for rows in scores.failed.values()) for at, one in enumerate(group)
+            trajectory.failure is not None or any(index in rows for rows in scores.failed.values())
+            for index, trajectory in enumerate(group)
         )
-        notes = ({name: said[at] for name, said in scores.notes.items()} for at in places)
+        notes = ({name: column[index] for name, column in scores.notes.items()} for index in indices)
         return ScoredGroup(
             task=task,
-            completions=group,
-            rewards=tuple({name: column[at] for name, column in scores.values.items()} for at in places),
+            trajectories=group,
+            rewards=tuple({name: column[index] for name, column in scores.values.items()} for index in indices),
             failed=failed,
-            notes=tuple({name: note for name, note in one.items() if note is not None} for one in notes),
+            notes=tuple({name: note for name, note in by_name.items() if note is not None} for by_name in notes),
             left_out=None if is_inside(scores.values, failed, self.advantage) else "filtered",
         )
 
@@ -108,15 +109,15 @@ def score_completed(
     timeout: float,
 ) -> Scores:
     """Score all completions, task after task, with columns for what environments gave; raises as `score` does."""
-    answers = [answer for one in completed for answer in one.completions]
+    trajectories = [trajectory for group in completed for trajectory in group.trajectories]
     scores = score(
         functions,
-        [task for one in completed for task in one.tasks],
-        answers,
+        [task for group in completed for task in group.tasks],
+        trajectories,
         timeout=timeout,
-        environments=[environment for one in completed for environment in one.environments],
+        environments=[environment for group in completed for environment in group.environments],
     )
-    return scores if conversations is None else with_environments(scores, conversations.names, answers)
+    return scores if conversations is None else with_environments(scores, conversations.names, trajectories)
 
 
 def merge_rounds(parts: Sequence[Round], *, side_by_side: bool) -> Round:

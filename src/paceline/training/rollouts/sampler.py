@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paceline.config.objective import AdvantageConfig
+from paceline.episodes.conversations import Drawn, ends_without_reward
 from paceline.errors import TrainingError
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate
-from paceline.training.rollouts.conversations import Drawn
-from paceline.training.rollouts.episodes import ends_without_reward
 from paceline.training.rollouts.grouping import make_groups, without_surplus
 from paceline.training.rollouts.rounds import Round, RoundSampler, merge_rounds
 from paceline.types import RolloutGroup
@@ -101,7 +100,7 @@ class Sampler:
 
     def _ends(self, whole: Round) -> tuple[str, Sequence[str]] | None:
         return ends_without_reward(
-            [completion for group in whole.scored for completion in group.completions],
+            [trajectory for group in whole.scored for trajectory in group.trajectories],
             max_completion_length=self.max_completion_length,
             max_turns=self.max_turns,
         )
