@@ -22,7 +22,7 @@ from paceline.training.setup.run_request import RunRequest
 from paceline.workers.group import Lost, WorkerGroup
 from tests.support.cluster_runs import options_in, weights
 from tests.support.recorded_progress import RecordedProgress
-from tests.unit.rewards.test_rewards_scoring import completion, task
+from tests.unit.rewards.test_rewards_scoring import task, trajectory
 from tests.unit.training.test_train_saving import Scripted
 from tests.unit.workers.test_worker_group import ScriptedRanks, ScriptedWorkers
 
@@ -63,7 +63,7 @@ def test_reward_functions_are_counted_as_they_are_called():
         return [1.0] * len(completions)
 
     with told:
-        score({"a": look, "b": look}, [task(0)], [completion("x")], timeout=60.0)
+        score({"a": look, "b": look}, [task(0)], [trajectory("x")], timeout=60.0)
     assert seen == [("reward", 0, 2, 0), ("reward", 1, 2, 0)]
     assert told.said[-1] == ("reward", 2, 2, 0)
 
