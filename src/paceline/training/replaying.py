@@ -29,16 +29,16 @@ from paceline.training.learner.samples import rows_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import batch_plan
 from paceline.training.rollouts.grouping import (
+    FAILURES,
     OUT_OF_THE_STEP,
     OVERLONG,
-    ScoredGroup,
     is_inside,
     make_groups,
     without_surplus,
 )
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.restoring import packed_floats, restored_batch, restored_groups
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.checks import own_advantage
 from paceline.training.setup.run_inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
@@ -214,20 +214,18 @@ def regrouped(
         own=own_advantage(options),
         turn_credit=turn_credit,
     )
-    return replace(batch, groups=groups, missing=max(0, wanted - sum(one.left_out is None for one in scored)))
+    return replace(batch, groups=groups, missing=max(0, wanted - sum(group.dropped is None for group in scored)))
 
 
-def _scored(group: RolloutGroup, options: AdvantageConfig) -> ScoredGroup:
-    rewards = tuple(
+def _scored(group: RolloutGroup, options: AdvantageConfig) -> RolloutGroup:
+    """Return a group as it was when it was scored and not yet compared."""
+    rewards = [
         {name: value for name, value in rollout.rewards.items() if name != OVERLONG} for rollout in group.rollouts
+    ]
+    failed = [rollout.dropped in FAILURES for rollout in group.rollouts]
+    columns = {name: [of_rollout[name] for of_rollout in rewards] for name in rewards[0]}
+    rollouts = tuple(
+        replace(rollout, rewards=of_rollout, dropped=rollout.dropped if has_failed else None)
+        for rollout, of_rollout, has_failed in zip(group.rollouts, rewards, failed, strict=True)
     )
-    failed = tuple(rollout.dropped in ("reward_failed", "environment_failed") for rollout in group.rollouts)
-    columns = {name: [one[name] for one in rewards] for name in rewards[0]}
-    return ScoredGroup(
-        task=group.task,
-        trajectories=tuple(rollout.trajectory for rollout in group.rollouts),
-        rewards=rewards,
-        failed=failed,
-        notes=tuple(rollout.notes for rollout in group.rollouts),
-        left_out=None if is_inside(columns, failed, options) else "filtered",
-    )
+    return replace(group, rollouts=rollouts, dropped=None if is_inside(columns, failed, options) else "filtered")

@@ -29,7 +29,7 @@ from paceline.rewards.function import RewardContext, compares_group, needs_group
 from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import row_check
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
 from tests.support.scripted import task, trajectory
 from tests.support.tiny import tiny_tokenizer

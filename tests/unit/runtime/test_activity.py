@@ -14,7 +14,7 @@ from paceline.config.building import build_config
 from paceline.errors import ProcessLost
 from paceline.rewards.scoring.scores import Scores, score
 from paceline.runtime.activity import ACTIVITY, Activity, Span, trace
-from paceline.training.rollouts.rounds import Round
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import save
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
@@ -187,7 +187,7 @@ def test_every_call_of_a_trainer_is_a_span_of_its_row_also_one_that_is_lost(span
 
 def test_a_round_of_samples_shows_its_two_phases_inside_the_call(spans):
     scores = Scores(values={}, failed={}, seconds={}, first_failures={}, notes={}, tallies={}, formed=())
-    part = Round(scored=(), scores=scores, generate_seconds=0.5, reward_seconds=0.25)
+    part = RolloutBatch(groups=(), scores=scores, generate_seconds=0.5, reward_seconds=0.25)
     group = WorkerGroup(ScriptedWorkers(1, {(0, 0): part}), "sampler")
     group.share_out("sample", [("a",)])
     assert rows_of(spans) == [

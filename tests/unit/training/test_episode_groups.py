@@ -8,9 +8,9 @@ import pytest
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import ConfigError
 from paceline.training.learner.samples import samples_of
-from paceline.training.rollouts.grouping import ScoredGroup, as_changed, is_inside, make_groups, turn_rewards
+from paceline.training.rollouts.grouping import as_changed, is_inside, make_groups, turn_rewards
 from paceline.training.rollouts.records import rollout_metrics
-from paceline.types import RolloutGroup, Trajectory
+from paceline.types import Rollout, RolloutGroup, Trajectory
 from tests.support.episodes import conversation
 from tests.support.scripted import completion, scripted_sampler, taking, task, trajectory
 
@@ -25,18 +25,16 @@ def turns(count: int, *rewards: float | None) -> Trajectory:
 
 def scored(
     *trajectories: Trajectory, rewards: Sequence[dict[str, float | None]], failed: Sequence[int] = ()
-) -> ScoredGroup:
-    return ScoredGroup(
-        task=task("0"),
-        trajectories=trajectories,
-        rewards=tuple(rewards),
-        failed=tuple(at in failed for at in range(len(trajectories))),
-        notes=({},) * len(trajectories),
-        left_out=None,
-    )
+) -> RolloutGroup:
+    rollouts = list[Rollout]()
+    for at, (one, values) in enumerate(zip(trajectories, rewards, strict=True)):
+        reason = "reward_failed" if one.failure is None else "environment_failed"
+        dropped = reason if at in failed else None
+        rollouts.append(Rollout(trajectory=one, rewards=values, reward=None, advantage=0.0, dropped=dropped))
+    return RolloutGroup(task=task("0"), rollouts=tuple(rollouts))
 
 
-def grouped(one: ScoredGroup, *, turn_credit: float | None = None, weights=WEIGHTS, **options: object) -> RolloutGroup:
+def grouped(one: RolloutGroup, *, turn_credit: float | None = None, weights=WEIGHTS, **options: object) -> RolloutGroup:
     config = AdvantageConfig(**{"advantage": "none", **options})
     return make_groups([one], config, weights=weights, max_completion_length=100, turn_credit=turn_credit)[0]
 

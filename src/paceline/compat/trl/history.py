@@ -12,7 +12,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from paceline.metrics.statistics import mean_and_std
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 
 MetricsRecord = Mapping[str, Any]
 LogNumbers = dict[str, float | None]

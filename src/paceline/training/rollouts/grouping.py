@@ -3,8 +3,8 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, cast
+from dataclasses import replace
+from typing import cast
 
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import ConfigError
@@ -23,7 +23,7 @@ from paceline.objective.advantages import (
     without_rounding,
 )
 from paceline.rewards.scoring.scores import combine
-from paceline.types import Rollout, RolloutGroup, Task, Trajectory
+from paceline.types import Rollout, RolloutGroup, Trajectory
 
 OVERLONG = "overlong"
 """The name under which a rollout's rewards hold the soft penalty of its length."""
@@ -34,20 +34,8 @@ OUT_OF_THE_STEP = ("filtered", "surplus")
 FunctionRewards = Mapping[str, float | None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScoredGroup:
-    """One task's trajectories with what each reward function gave them."""
-
-    task: Task
-    trajectories: tuple[Trajectory, ...]
-    rewards: tuple[FunctionRewards, ...]
-    failed: tuple[bool, ...]
-    """True for each completion on which a reward function or its environment failed: what others gave is no reward
-    then."""
-    notes: tuple[Mapping[str, str], ...]
-    """Notes on each completion, by the reward function that made them."""
-    left_out: Literal["filtered", "surplus"] | None
-    """Why the group takes no part in anything: outside `filter_range`, or inside when the step was full."""
+FAILURES = ("reward_failed", "environment_failed")
+"""Reasons to drop a rollout on which a reward function or its environment failed, whatever other functions gave."""
 
 
 def is_inside(columns: Mapping[str, Sequence[float | None]], failed: Sequence[bool], options: AdvantageConfig) -> bool:
@@ -67,17 +55,17 @@ def is_inside(columns: Mapping[str, Sequence[float | None]], failed: Sequence[bo
     return mean is not None and low < mean < high
 
 
-def without_surplus(scored: Sequence[ScoredGroup], count: int) -> list[ScoredGroup]:
-    """The first `count` that are inside stay so."""
+def without_surplus(groups: Sequence[RolloutGroup], count: int) -> list[RolloutGroup]:
+    """Drop those that are inside `filter_range` beyond the first `count`."""
     numbers = itertools.count()
     return [
-        replace(group, left_out="surplus") if group.left_out is None and next(numbers) >= count else group
-        for group in scored
+        replace(group, dropped="surplus") if group.dropped is None and next(numbers) >= count else group
+        for group in groups
     ]
 
 
 def make_groups(
-    scored: Sequence[ScoredGroup],
+    scored: Sequence[RolloutGroup],
     options: AdvantageConfig,
     *,
     weights: Mapping[str, float],
@@ -85,7 +73,9 @@ def make_groups(
     own: GroupAdvantage | None = None,
     turn_credit: float | None = None,
 ) -> tuple[RolloutGroup, ...]:
-    """One group per task, in order; `weights` is by reward function. `own`: what `advantage` names, if a function.
+    """Compare scored rollouts within each group; `weights` is by reward function.
+
+    `own`: what `advantage` names, if a function.
 
     `turn_credit`: discount per turn of the rewards that turns get, by which each is credited with what came after it;
     None: all turns of an episode get the advantage of its reward.
@@ -94,17 +84,17 @@ def make_groups(
         ConfigError: what `own` returns is not one finite number per completion.
     """
     # what an environment gives weighs as much as it says
-    unweighted = {name for group in scored for rewards in group.rewards for name in rewards if name not in weights}
+    unweighted = {name for group in scored for rollout in group.rollouts for name in rollout.rewards} - set(weights)
     all_weights = {**dict.fromkeys(sorted(unweighted), 1.0), **weights, OVERLONG: 1.0}
     rewards_of_groups = [_with_length(group, options.overlong_share, max_completion_length) for group in scored]
     # none of a completion on which a function failed count, or its zero would be the others' sum
     kept = [
         [
-            dict.fromkeys(rewards) if has_failed else rewards
-            for rewards, has_failed in zip(of_group, group.failed, strict=True)
+            dict.fromkeys(rewards) if rollout.dropped in FAILURES else rewards
+            for rewards, rollout in zip(of_group, group.rollouts, strict=True)
         ]
         for of_group, group in zip(rewards_of_groups, scored, strict=True)
-        if group.left_out is None
+        if group.dropped is None
     ]
     sums = _sums(kept, options, all_weights)
     if own is not None:
@@ -113,7 +103,7 @@ def make_groups(
         compared = advantages(sums, kind=cast(AdvantageKind, options.advantage))
     by_turn: Sequence[Sequence[tuple[float, ...]] | None] = [None] * len(kept)
     if turn_credit is not None:
-        trajectories = [group.trajectories for group in scored if group.left_out is None]
+        trajectories = [[rollout.trajectory for rollout in group.rollouts] for group in scored if group.dropped is None]
         earned = [
             [turn_rewards(*rollout, weights=all_weights) for rollout in zip(*group, strict=True)]
             for group in zip(trajectories, kept, sums, strict=True)
@@ -122,7 +112,7 @@ def make_groups(
     credits = iter(zip(compared, by_turn, strict=True))
     groups = list[RolloutGroup]()
     for group, rewards in zip(scored, rewards_of_groups, strict=True):
-        values, of_turns = next(credits) if group.left_out is None else (None, None)
+        values, of_turns = next(credits) if group.dropped is None else (None, None)
         groups.append(_group(group, rewards, values, of_turns, options, all_weights))
     return tuple(groups)
 
@@ -219,17 +209,19 @@ def _trajectories_of(group: RolloutGroup) -> tuple[int, ...]:
     return tuple(id(rollout.trajectory) for rollout in group.rollouts)
 
 
-def _with_length(scored: ScoredGroup, share: float, max_length: int) -> list[FunctionRewards]:
+def _with_length(scored: RolloutGroup, share: float, max_length: int) -> list[FunctionRewards]:
     """Add the length penalty to rewards that are there: alone it would reward a broken grader.
 
     The length is of sampled tokens: what an environment wrote costs a completion nothing.
     """
     buffer = overlong_buffer(share, max_length=max_length) if share else 0
-    with_length = list(scored.rewards)
-    for index, (rewards, trajectory) in enumerate(zip(scored.rewards, scored.trajectories, strict=True)):
+    with_length = list[FunctionRewards]()
+    for rollout in scored.rollouts:
+        rewards = rollout.rewards
         if buffer and any(reward is not None for reward in rewards.values()):
-            penalty = overlong_penalty(trajectory.num_sampled, max_length=max_length, buffer=buffer)
-            with_length[index] = {**rewards, OVERLONG: penalty}
+            penalty = overlong_penalty(rollout.trajectory.num_sampled, max_length=max_length, buffer=buffer)
+            rewards = {**rewards, OVERLONG: penalty}
+        with_length.append(rewards)
     return with_length
 
 
@@ -253,7 +245,7 @@ def _sums(
 
 
 def _group(
-    scored: ScoredGroup,
+    scored: RolloutGroup,
     rewards: Sequence[FunctionRewards],
     group_advantages: Sequence[float] | None,
     by_turn: Sequence[tuple[float, ...]] | None,
@@ -264,30 +256,29 @@ def _group(
     for index, (by_function, advantage) in enumerate(
         zip(rewards, group_advantages or [0.0] * len(rewards), strict=True)
     ):
-        trajectory, of_turns = scored.trajectories[index], None if by_turn is None else by_turn[index]
-        reward = None if scored.failed[index] else combine(by_function, weights)
-        dropped = "no_reward" if reward is None else None
-        if scored.failed[index]:
-            dropped = "reward_failed" if trajectory.failure is None else "environment_failed"
-        elif options.mask_truncated and trajectory.finish_reason == "length":
-            dropped = "truncated"  # also without a reward: averages over all count an ungraded one with its tokens
-        if of_turns and not trajectory.turns:
+        rollout, of_turns = scored.rollouts[index], None if by_turn is None else by_turn[index]
+        dropped, reward = rollout.dropped, None
+        if dropped not in FAILURES:
+            reward = combine(by_function, weights)
+            dropped = "no_reward" if reward is None else None
+            if options.mask_truncated and rollout.trajectory.finish_reason == "length":
+                dropped = "truncated"  # also without a reward: averages over all count an ungraded one with its tokens
+        if of_turns and not rollout.trajectory.turns:
             (advantage,), of_turns = of_turns, None  # it is all of its turns
         rollouts.append(
-            Rollout(
-                trajectory=trajectory,
+            replace(
+                rollout,
                 rewards=by_function,
                 reward=reward,
                 advantage=0.0 if dropped else advantage,
                 turn_advantages=None if dropped else of_turns,
                 dropped=dropped,
-                notes=scored.notes[index],
             )
         )
     # by the advantages before any is masked: a group whose signal is masked has rewards that differ
     reason = "truncated" if all(rollout.dropped for rollout in rollouts) else None
     if group_advantages is None:
-        reason = scored.left_out
+        reason = scored.dropped
     elif all(rollout.reward is None for rollout in rollouts):
         reason = "no_reward"
     elif not any(map(carries_signal, [group_advantages] if by_turn is None else by_turn)):

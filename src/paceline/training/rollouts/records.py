@@ -9,7 +9,7 @@ from typing import Any, cast
 from paceline.metrics.statistics import mean_and_std
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.types import RolloutGroup, Task, Trajectory, Turn
 
 TURN_FIELDS = tuple(Turn.__dataclass_fields__)

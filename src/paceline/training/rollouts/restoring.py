@@ -26,7 +26,7 @@ from paceline.metrics.definitions import Record
 from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
 from paceline.training.rollouts.records import EPISODE_FIELDS, TURN_FIELDS, rollout_record
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory, Turn, WeightChange
 
 _TYPES = {"float32": "f", "float64": "d"}

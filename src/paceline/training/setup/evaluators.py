@@ -12,7 +12,7 @@ from paceline.episodes.conversations import Completer, Conversations
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.selecting import stated_answer
 from paceline.training.rollouts.records import rollout_metrics, rollout_records
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.types import Task
 
