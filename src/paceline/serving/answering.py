@@ -32,7 +32,7 @@ from paceline.engines.requests import texts_of
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.endpoint.serving import LOOK_SECONDS
-from paceline.episodes.chat import parsed_response
+from paceline.episodes.contexts import parsed_response
 from paceline.serving.generations import Generation, Generations
 from paceline.serving.prompts import PromptReader
 from paceline.types import FinishReason

@@ -12,7 +12,7 @@ from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.turns import TurnTokens, plain_prompt
 from paceline.environments import ModelRequest
 from paceline.environments.endpoint.requests import Refusal
-from paceline.episodes.chat import requested_context
+from paceline.episodes.contexts import requested_context
 from paceline.errors import ConfigError, ModelError
 
 TOOLS_SHARE = 2
