@@ -28,9 +28,10 @@ from paceline.errors import ConfigError, TrainingError
 from paceline.models.loaded import Loaded
 from paceline.models.plain_forward import evaluating, plain_logits
 from paceline.models.pretrained import end_token_ids
+from paceline.objective.streams import loss_mask
 from paceline.training.backend import OneProcess
 from paceline.training.setup.samplers import sampling_of
-from paceline.types import Completion, Trajectory
+from paceline.types import Completion
 
 LOGGER = logging.getLogger(__name__)
 
@@ -268,7 +269,7 @@ def generated(
     for _, trajectory in samples:
         if trajectory.failure is not None:
             raise TrainingError(trajectory.failure)
-    masks = [_mask(trajectory) for _, trajectory in samples]
+    masks = [[*loss_mask([span for span in trajectory.spans if span.by != "prompt"])] for _, trajectory in samples]
     return Generated(
         prompt_ids=[list(task.prompt_ids) for task, _ in samples],
         completion_ids=[list(trajectory.completion_ids) for _, trajectory in samples],
@@ -280,11 +281,6 @@ def generated(
         logprobs=[_spread(trajectory.logprobs, mask) for (_, trajectory), mask in zip(samples, masks, strict=True)],
         extra_fields={},
     )
-
-
-def _mask(trajectory: Trajectory) -> list[int]:
-    """Return 1 for each token behind the prompt that the model sampled, 0 for each that it read."""
-    return [int(span.by == "policy") for span in trajectory.spans if span.by != "prompt" for _ in span.tokens]
 
 
 def _spread(logprobs: Sequence[float], mask: Sequence[int]) -> list[float]:
