@@ -1,4 +1,4 @@
-"""Pages of the documentation site that are made: rewards, presets, options, metrics, alarms, TRL's fields, the tutorial.
+"""Pages of the documentation site that are generated: rewards, presets, options, metrics, TRL's fields, the tutorial.
 
 From docstrings, signatures and defaults alone, and from the notebook, as Markdown by path below `docs/`; `site_hook.py`
 gives them to mkdocs.

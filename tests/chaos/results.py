@@ -33,7 +33,7 @@ AREAS = (
     (
         "changed option",
         "changed options, data or model; a second run",
-        "refused with status 2, nothing changed; undone, or named by `--override`, the run goes on",
+        "refused with status 2, nothing changed; undone, or named by `--override`, the run continues",
     ),
     (
         "sigterm in generation",
@@ -44,8 +44,8 @@ AREAS = (
     (
         "full disk in save",
         "disks, clock, paths",
-        "a disk that is full, broken or read-only ends the run with status 1, the last checkpoint whole; once it works, "
-        "the resumed run ends the same; the clock, slow writes and odd paths change nothing",
+        "a disk that is full, broken or read-only ends the run with status 1, the last checkpoint whole; once it "
+        "works, the resumed run ends the same; the clock, slow writes and odd paths change nothing",
     ),
     (
         "raises",
@@ -149,8 +149,8 @@ def _kills(kills: list[Record]) -> list[str]:
     lines = [
         "## `kill -9`",
         "",
-        "Kills of one process come at random moments, or just before a call of `fsync`, `replace` or `rename`. On a",
-        "cluster the driver, a sampler and the trainer are killed in turn. Then the run is resumed, or goes on by itself.",
+        "One process is killed at random moments, or just before a call of `fsync`, `replace` or `rename`. On a",
+        "cluster the driver, a sampler and the trainer are killed in turn. Then the run is resumed, or continues by itself.",
         "",
         "| killed | times | same end | committed completions | sampled again |",
         "|---|--:|--:|--:|--:|",

@@ -1,4 +1,4 @@
-"""`make models-table`: two steps of a run with a tiny model of each family, docs/models.md and its record of the results."""
+"""`make models-table`: two steps of a run with a tiny model of each family, for docs/models.md and its record."""
 
 import sys
 import tempfile
