@@ -150,7 +150,7 @@ def _kills(kills: list[Record]) -> list[str]:
         "## `kill -9`",
         "",
         "One process is killed at random moments, or just before a call of `fsync`, `replace` or `rename`. On a",
-        "cluster the driver, a sampler and the trainer are killed in turn. Then the run is resumed, or continues by itself.",
+        "cluster the driver, a sampler and the trainer are killed in turn. Then the run is resumed, or goes on alone.",
         "",
         "| killed | times | same end | committed completions | sampled again |",
         "|---|--:|--:|--:|--:|",
