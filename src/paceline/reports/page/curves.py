@@ -5,11 +5,10 @@ from html import escape
 
 from paceline.metrics.definitions import METRICS
 from paceline.reports.format import count, duration, percent
-from paceline.reports.page.accounting import PARTS, time_split
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure
 from paceline.reports.page.outcome import evaluations, set_names
 from paceline.reports.page.reading import RunRecord, value_at
-from paceline.reports.page.series import Series, bin_size, metric, scaled, smoothed
+from paceline.reports.page.series import PARTS, Series, bin_size, metric, scaled, smoothed, time_split
 
 HERO_SIZES = ((1040, 300), (340, 210))
 _HALF_SIZES = ((508, 230), (340, 190))
@@ -41,7 +40,7 @@ def learning(run: RunRecord) -> str:
     """Held-out accuracy and training reward over steps."""
     shown = ""
     # One measurement is in the headline already; a chart begins with two.
-    if len({one["step"] for one in run.evals}) > 1:
+    if len({record["step"] for record in run.evals}) > 1:
         shown += figure(_accuracy_chart(run), HERO_SIZES)
     unit = "mean per completion"
     if run.metrics:
@@ -153,7 +152,7 @@ def conversations(run: RunRecord) -> str:
 
 
 def optimisation(run: RunRecord) -> str:
-    """The small multiples that show whether learning is healthy; KL only where a reference is used."""
+    """Small charts of entropy, gradient norm, loss, clipping and mismatch; KL only where a reference is used."""
     charts = [
         metric_chart(run, key, title=title, unit=METRICS[key].unit, colour=colour, from_zero=True)
         for key, title, colour in (

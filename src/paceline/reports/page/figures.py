@@ -56,7 +56,7 @@ def linear_ticks(low: float, high: float, ticks: int = 4) -> list[float]:
 
 
 def step_ticks(low: float, high: float, ticks: int) -> list[float]:
-    """As `linear_ticks`, at whole numbers: there is no half an optimiser step."""
+    """Like `linear_ticks`, at whole numbers: there is no half an optimiser step."""
     if high <= low:
         return [low]
     step = max(1.0, nice_step(high - low, ticks))
@@ -211,7 +211,7 @@ def draw(chart: Chart, width: int, height: int) -> str:
     # the data, in a window that leaves room for the dots at its edges
     body = _columns(chart, x, y) if chart.stacked else _bands_and_lines(chart, x, y)
     left, top, wide, high = x.start - _EDGE, y.end - _EDGE, x.end - x.start + 2 * _EDGE, y.start - y.end + 2 * _EDGE
-    place = f'x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"'
+    window = f'x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"'
     corners = json.dumps([x.start, x.end, x.low, x.high, y.start, y.end, y.low, y.high])
     parts = [
         f"{line.label} from {value_text(chart, first)} to {value_text(chart, line.series.last)}"
@@ -224,7 +224,7 @@ def draw(chart: Chart, width: int, height: int) -> str:
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{description}" '
         f"data-frame='{corners}'><title>{description}</title>"
         f'<g class="axes">{rows}{columns}</g>'
-        f'<svg {place} viewBox="{left:.1f} {top:.1f} {wide:.1f} {high:.1f}"><g class="data">{body}</g></svg>'
+        f'<svg {window} viewBox="{left:.1f} {top:.1f} {wide:.1f} {high:.1f}"><g class="data">{body}</g></svg>'
         f'<line class="cross" y1="{y.end:.0f}" y2="{y.start:.0f}"/></svg>'
     )
 
@@ -250,11 +250,11 @@ def _ticks(chart: Chart) -> list[float]:
 
 
 def _heights(chart: Chart) -> list[float]:
-    """All values that have a place on the upright axis; of columns their tops."""
+    """All values on the upright axis; of columns their tops."""
     if chart.stacked:
         return [sum(value or 0.0 for value in column) for column in _by_step(chart)]
     series = [line.series for line in chart.lines] + [part for band in chart.bands for part in (band.low, band.high)]
-    return [value for one in series for value in one.values if value is not None and (value > 0 or not chart.log)]
+    return [value for line in series for value in line.values if value is not None and (value > 0 or not chart.log)]
 
 
 def _by_step(chart: Chart) -> Iterator[tuple[float | None, ...]]:
@@ -266,7 +266,7 @@ def _spacing(steps: Sequence[float]) -> float:
 
 
 def _bands_and_lines(chart: Chart, x: Scale, y: Scale) -> str:
-    def place(step: float, value: float | None) -> tuple[float, float] | None:
+    def point_of(step: float, value: float | None) -> tuple[float, float] | None:
         return None if value is None or (chart.log and value <= 0) else (x(step), y(value))
 
     body = ""
@@ -274,7 +274,7 @@ def _bands_and_lines(chart: Chart, x: Scale, y: Scale) -> str:
         both = [
             (below, above)
             for step, low, high in zip(band.low.steps, band.low.values, band.high.values, strict=True)
-            if (below := place(step, low)) is not None and (above := place(step, high)) is not None
+            if (below := point_of(step, low)) is not None and (above := point_of(step, high)) is not None
         ]
         outline = [above for _, above in both] + [below for below, _ in reversed(both)]
         path = _moves(outline) + "Z" if len(both) > 1 else ""
@@ -283,7 +283,7 @@ def _bands_and_lines(chart: Chart, x: Scale, y: Scale) -> str:
         # stretches of the line between steps without a number
         runs: list[list[tuple[float, float]]] = [[]]
         for step, value in zip(line.series.steps, line.series.values, strict=True):
-            point = place(step, value)
+            point = point_of(step, value)
             if point is not None:
                 runs[-1].append(point)
             elif runs[-1]:
