@@ -1,11 +1,11 @@
-"""What people see of a run, on the terminal, on pages and in trackers. Nothing here computes what is trained.
+"""Presents a run on the terminal, on pages and in trackers. Nothing here changes what is trained.
 
 console/        the screen of a running run
 page/           report.html
 viewer/         completions in the browser
 trackers/       TensorBoard, Weights & Biases, Trackio, MLflow
 model_card.py   README.md of a trained model
-summary.py      what came of a run, in one record
+summary.py      results of a run, in one record
 trained_run.py  a run on disk for a program or a notebook
 format.py       numbers as people read them
 """

@@ -1,4 +1,4 @@
-"""The sections of the page that are charts, each from a run's steps and evaluations to HTML."""
+"""Sections of the page with charts, from a run's steps and evaluations to HTML."""
 
 from collections.abc import Iterable
 from html import escape
@@ -88,7 +88,7 @@ def _accuracy_chart(run: RunRecord) -> Chart:
 
 
 def lengths_and_signal(run: RunRecord) -> str:
-    """How long completions are and how many hit the limit; how many groups taught nothing, by reason."""
+    """Lengths of completions, the share cut at the limit, and groups without signal by reason."""
     if not run.metrics:
         return ""
     mean = metric(run.metrics, "completion_length_mean")
@@ -122,7 +122,7 @@ def lengths_and_signal(run: RunRecord) -> str:
 
 
 def conversations(run: RunRecord) -> str:
-    """How many turns episodes have, what they read, how they end, and how long environments take; "" without any."""
+    """Turns of episodes, tool calls, tokens read and seconds of environments; empty without conversations."""
     if not any("turns_mean" in record for record in run.metrics):
         return ""
     mean, most = metric(run.metrics, "turns_mean"), metric(run.metrics, "turns_max", reduce=max)
@@ -182,7 +182,7 @@ def optimisation(run: RunRecord) -> str:
 
 
 def time(run: RunRecord) -> str:
-    """Where the seconds went: a bar, a table, and the speed of generation."""
+    """Seconds of the run by phase as a bar and a table, and the speed of generation."""
     parts = time_split(run)
     seconds = sum(parts.values())
     if not seconds:
@@ -207,7 +207,7 @@ def time(run: RunRecord) -> str:
 
 
 def time_chart(run: RunRecord) -> Chart:
-    """Where the seconds of each step went."""
+    """Chart of the seconds of each step by phase."""
     lines = tuple(
         ChartLine(label=name, series=series, colour=colour)
         for colour, name in enumerate(("generate", "reward", "update", "other"), start=1)

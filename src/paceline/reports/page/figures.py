@@ -77,7 +77,7 @@ def log_ticks(low: float, high: float, ticks: int = 4) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
-    """Labels with as many decimals as the ticks need, the same for all."""
+    """Format ticks with as many decimals as they need, the same for all."""
     factor = 100.0 if percent else 1.0
     if len(ticks) < 2:
         return [short(tick * factor) + (" %" if percent else "") for tick in ticks]
@@ -106,7 +106,7 @@ class ChartLine:
     colour: int = 1
     """Index into the page's palette."""
     faint: bool = False
-    """Drawn thin and pale: the raw values behind a smoothed line."""
+    """True: drawn thin and pale, as the raw values behind a smoothed line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,16 +117,16 @@ class Band:
     high: Series
     colour: int = 1
     of: str = ""
-    """Label of the line that it is the spread of."""
+    """Label of the line whose spread it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """One figure: what is drawn and how it is read."""
+    """One figure."""
 
     title: str
     unit: str
-    """Shown beside the title; `share` draws percentages."""
+    """Unit shown beside the title; `share` draws percentages."""
     lines: tuple[ChartLine, ...]
     bands: tuple[Band, ...] = ()
     note: str = ""
@@ -134,7 +134,7 @@ class Chart:
     log: bool = False
     from_zero: bool = False
     stacked: bool = False
-    """Lines are layers of columns, the first at the bottom."""
+    """True: lines are layers of stacked columns, the first at the bottom."""
 
     @property
     def share(self) -> bool:
@@ -162,7 +162,7 @@ def figure(chart: Chart, sizes: Sequence[tuple[int, int]] = ((340, 190),)) -> st
 
 
 def readings(chart: Chart) -> dict[str, object]:
-    """What the page's script shows under the pointer, and finds its axes by: every number to six figures.
+    """Data for the page's script, which shows it under the pointer and computes axes from it: six figures per number.
 
     Keys: `steps`; `first`, the first of the steps that share a point, where several do; `lines`, each with `name`,
     `values` and, where it has a spread, `low` and `high`, all by step; whether values are shares, begin at zero, and
@@ -230,7 +230,7 @@ def draw(chart: Chart, width: int, height: int) -> str:
 
 
 def value_text(chart: Chart, value: float) -> str:
-    """A value of the chart in words."""
+    """Format a value of the chart."""
     if chart.share:
         return f"{short(100 * value)} %" if abs(value) < 0.01 else percent(value)
     return short(value)

@@ -1,4 +1,4 @@
-"""The top of the page: the run's name, what it achieved, and its size in five numbers."""
+"""Top of the page: the run's name and state, its verdict, accuracy before and after, and its size."""
 
 from datetime import UTC, datetime
 from html import escape
@@ -16,7 +16,7 @@ from paceline.reports.page.series import metric, total, total_seconds
 
 
 def headline(run: RunRecord) -> str:
-    """Name and state of the run, its verdict, before and after, and its size."""
+    """Draw the top of the page."""
     name, last = escape(run.path.resolve().name), run.metrics[-1]["step"] if run.metrics else 0
     planned = f" of {run.config['max_steps']}" if run.config.get("max_steps") else ""
     if run.has_finished:
@@ -59,7 +59,7 @@ def _end_word(run: RunRecord) -> str:
 
 
 def ending_band(run: RunRecord) -> str:
-    """How a run that did not finish ended, when, with which exit status, and how it goes on; else nothing."""
+    """Say how and when an unfinished run ended, with which exit status, and how to resume it; else nothing."""
     sentence, ending = run.broken_off, run.ending
     if sentence is None:
         return ""

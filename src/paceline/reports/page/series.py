@@ -23,11 +23,11 @@ class Series:
     """Step of each point: of several steps in one, the last."""
     values: Values
     first_steps: tuple[float, ...] = ()
-    """The first of the steps of each point; empty where every step has its own."""
+    """First step of each point; empty where every step has its own point."""
 
     @property
     def last(self) -> float | None:
-        """The newest number."""
+        """Newest number; None where there is none."""
         return next((value for value in reversed(self.values) if value is not None), None)
 
     @property
@@ -80,7 +80,7 @@ PARTS = ("generate", "reward", "update", "evaluate", "checkpoint", "other")
 
 
 def time_split(run: RunRecord) -> dict[str, float]:
-    """Seconds of each of `PARTS`: from the summary of an ended run, else so far; parts of no time left out."""
+    """Seconds of each of `PARTS` that took time: from the summary of an ended run, else so far."""
     seconds = {}
     for name in PARTS:
         spent = value_at(run.summary or {}, "clock", name)
