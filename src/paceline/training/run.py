@@ -13,7 +13,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.sections import Config
 from paceline.errors import PacelineError, ProcessLost
 from paceline.metrics.definitions import OPTIONAL, Record, check_record
-from paceline.reports.trackers.opening import Trackers
+from paceline.reports.trackers import Trackers
 from paceline.runtime.activity import ACTIVITY, RUN, trace
 from paceline.training.backend import Backend
 from paceline.training.evaluation import AccuracyResult

@@ -19,6 +19,7 @@ from paceline.compat.trl.batches import check_warmup
 from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, without_effect
 from paceline.compat.trl.schedule import scheduler_words
 from paceline.compat.trl.translation import Surroundings, translate
+from paceline.config.packages import TRACKERS
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
@@ -42,7 +43,6 @@ SAID_WHEN_GIVEN = (
 )
 """Options with a better default here than there, kept unless a field that decides them is given."""
 ANNOTATIONS: Mapping[str, Any] = typing.get_type_hints(Fields)
-TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 PRODUCTS = "weights, gradients and moments are float32; the products are of this precision"
 """Note on a flag for the precision of a model."""
 
