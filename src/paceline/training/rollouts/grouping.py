@@ -4,14 +4,13 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Literal
 
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import ConfigError
 from paceline.metrics.statistics import mean_and_std
 from paceline.objective.advantages import (
     ROUNDING,
-    AdvantageKind,
     GroupAdvantage,
     advantages,
     carries_signal,
@@ -106,7 +105,7 @@ def make_groups(
     if own is not None:
         compared = [own_advantages(totals, own, options.advantage) for totals in sums]
     else:
-        compared = advantages(sums, kind=cast(AdvantageKind, options.advantage))
+        compared = advantages(sums, kind=options.advantage)
     by_turn: Sequence[Sequence[tuple[float, ...]] | None] = [None] * len(kept)
     if turn_credit is not None:
         completions = [one.completions for one in scored if one.left_out is None]
@@ -114,7 +113,7 @@ def make_groups(
             [turn_rewards(*one, weights=all_weights) for one in zip(*group, strict=True)]
             for group in zip(completions, kept, sums, strict=True)
         ]
-        by_turn = turn_advantages(earned, kind=cast(AdvantageKind, options.advantage), discount=turn_credit)
+        by_turn = turn_advantages(earned, kind=options.advantage, discount=turn_credit)
     found = iter(zip(compared, by_turn, strict=True))
     groups = list[RolloutGroup]()
     for one, its in zip(scored, rewards, strict=True):
