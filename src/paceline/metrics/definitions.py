@@ -28,9 +28,7 @@ METRICS: Mapping[str, Metric] = {
     "updates": Metric("updates", "optimiser updates of the step; 0 when nothing carried signal"),
     "updates_skipped": Metric("updates", "not made, as loss or gradient was not finite; they count in no mean"),
     "skipped_in_a_row": Metric("updates", "skipped since the last one that was made, over steps"),
-    "micro_batch_tokens": Metric(
-        "tokens", "that a micro-batch had at most: fewer than asked for once memory had run out"
-    ),
+    "micro_batch_tokens": Metric("tokens", "most of a micro-batch: fewer than asked for once memory had run out"),
     "micro_batches_halved": Metric("", "times that memory ran out in the step"),
     "alarms": Metric("", "names of the alarms of `alarms.RULES` that hold when the step ends"),
     "reward_mean": Metric("reward", "mean over completions that have a reward; null when none has"),
