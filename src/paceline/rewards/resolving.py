@@ -13,10 +13,9 @@ from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answe
 from paceline.rewards.builtin.code import code
 from paceline.rewards.builtin.length import cosine, repetition, soft_overlong
 from paceline.rewards.builtin.tools import react_format, tool_call
-from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, right_of
+from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, parameters_of, right_of
 from paceline.rewards.judges.judge import judge, rubric_file
 from paceline.rewards.model_files import language_model_files
-from paceline.rewards.parameters import parameters_of
 from paceline.runtime.own_code import file_of_code, nearest, own_function
 from paceline.sandbox.levels import Level, open_sandbox
 from paceline.sandbox.programs import Sandbox
@@ -37,7 +36,8 @@ def random_score(context: RewardContext) -> BuiltIn:
             scores.append((int.from_bytes(blake2b(row, digest_size=8).digest(), "big") >> 11) / 2**53)
         return scores
 
-    return BuiltIn(name="random", call=call, gold=None)
+    exception = "is the control that has nothing to do with quality"
+    return BuiltIn(name="random", call=call, gold=None, audit_exception=exception)
 
 
 Maker = Callable[..., BuiltIn]  # Called with a `RewardContext`, and the parameters of the name as keywords
@@ -56,8 +56,8 @@ BUILT_IN: Mapping[str, Maker] = {
     "code": code,
     "random": random_score,
 }
-"""Makers of reward functions by the name that `--reward-funcs` takes; those that ask for a format also need an entry
-in `_SYSTEM_PROMPTS`."""
+"""Makers of the built-in reward functions, by the name that `--reward-funcs` takes. The maker's docstring, signature
+and `BuiltIn` record have everything that help, self-test, audit and documentation say of the function."""
 
 
 def reward_context(rewards: RewardConfig, sampling: SamplingConfig, *, seed: int) -> RewardContext:
@@ -71,33 +71,20 @@ def reward_context(rewards: RewardConfig, sampling: SamplingConfig, *, seed: int
 
 
 @lru_cache(maxsize=4)
-def _shared_sandbox(given: str) -> Sandbox:
+def _shared_sandbox(level: str) -> Sandbox:
     """One for training and evaluation; it closes when the process ends."""
-    return open_sandbox(url=given) if "://" in given else open_sandbox(cast(Level, given))
-
-
-_THINK_ANSWER = (
-    "Reason about the problem first, between <think> and </think>. Then give the final answer alone, between <answer> "
-    "and </answer>, and stop. Use each tag exactly once: <think> your reasoning </think> <answer> your answer </answer>"
-)
-# System messages that tell a model which format its reward function reads.
-_SYSTEM_PROMPTS = {
-    "format": _THINK_ANSWER,
-    "think_answer_tags": _THINK_ANSWER,
-    "boxed": r"Reason step by step. End with the final answer, and nothing but the answer, inside \boxed{}.",
-    "gsm8k": "Write your reasoning between <reasoning> and </reasoning>, then the final answer alone between <answer> "
-    "and </answer>, each tag on a line of its own and used once:\n"
-    "<reasoning>\nyour reasoning\n</reasoning>\n<answer>\nyour answer\n</answer>",
-}
+    return open_sandbox(url=level) if "://" in level else open_sandbox(cast(Level, level))
 
 
 def default_system_prompt(names: Sequence[str]) -> str | None:
-    """The default system message for these reward functions: that of the first one that has one.
+    """Return the default system message for these reward functions: that of the first function that has one.
 
-    None where no function asks for a format: `accuracy` accepts several, a function of your own says nothing of its,
-    and how tools are called is up to the chat template.
+    None where no function asks for a format: `accuracy` accepts several, a user's function has no such message, and the
+    chat template says how tools are called.
     """
-    return next((_SYSTEM_PROMPTS[base] for base in map(base_name, names) if base in _SYSTEM_PROMPTS), None)
+    context = RewardContext(max_completion_length=1)  # no message depends on a length
+    functions = (BUILT_IN[base](context) for base in map(base_name, names) if base in BUILT_IN)
+    return next((function.system_prompt for function in functions if function.system_prompt is not None), None)
 
 
 NO_CONTEXT = RewardContext()  # Context of a function that is resolved outside a run

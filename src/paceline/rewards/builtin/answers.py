@@ -26,10 +26,10 @@ from paceline.data.extraction.answers import (
     stand_once_in_order,
 )
 from paceline.errors import RewardError
-from paceline.rewards.function import BuiltIn, RewardContext
+from paceline.rewards.function import CHOOSE, FORM_ALONE, BuiltIn, Need, RewardContext
 from paceline.rewards.maths.choices import is_choice, of_prompt
-from paceline.rewards.maths.equality import EqualityVerdict
-from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes
+from paceline.rewards.maths.expressions import EqualityVerdict
+from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes, unverifiable
 from paceline.types import Task
 
 Find = Callable[[str, str], str | None]
@@ -37,19 +37,27 @@ Find = Callable[[str, str], str | None]
 Scoring = Callable[[float, str, str, str, int], float]
 """From right (1.0) or wrong (0.0), prompt, completion, gold answer and length in tokens to a score."""
 
+ANSWERS = Need(
+    does="compares with gold answers",
+    remedies=("name their column with --answer-column", CHOOSE),
+    repairs=("correct these answers", "name the right column with --answer-column", CHOOSE),
+    is_met=lambda task: not is_blank(task.answer),
+    doubtful=lambda tasks: unverifiable([task.answer or "" for task in tasks]),
+)
+ANY_FORM = ("box", "answer tags", "think and answer tags", "reasoning and answer tags", "hashes")
 WRONG_ANSWER = "none of this is an answer"
 JUNK = ("", "I am not sure.", "<answer></answer>", r"\boxed{}", "####")
 """Completions that state no answer, whatever the question."""
 
 
-def said(prompt: str, completion: str) -> str:
+def visible(prompt: str, completion: str) -> str:
     """The completion without its thinking, which the prompt may have opened."""
     return visible_text(completion, prefilled=prefills_think(prompt))
 
 
 def find_answer(prompt: str, completion: str, *, plain: bool = False) -> str | None:
     """The answer that a completion states, in any style; `plain`: see `accuracy`."""
-    return final_answer(said(prompt, completion), plain=plain)
+    return final_answer(visible(prompt, completion), plain=plain)
 
 
 def is_blank(answer: str | None) -> bool:
@@ -86,10 +94,10 @@ def judging(
         """Per completion gold answer and answer; 0.0 where it states none, None where there is no gold answer."""
         compared, ends = list[tuple[str, str] | float | None](), finish_reasons or ["stop"] * len(completions)
         for prompt, completion, gold, end in zip(prompts, completions, answers, ends, strict=True):
-            found = (find_in_cut if find_in_cut and end == "length" else find)(prompt, completion)
-            if found and gold and is_choice(gold.strip()):
-                found = of_prompt(found, prompt)
-            compared.append(None if gold is None or is_blank(gold) else 0.0 if found is None else (gold, found))
+            stated = (find_in_cut if find_in_cut and end == "length" else find)(prompt, completion)
+            if stated and gold and is_choice(gold.strip()):
+                stated = of_prompt(stated, prompt)
+            compared.append(None if gold is None or is_blank(gold) else 0.0 if stated is None else (gold, stated))
         return compared
 
     def call(
@@ -104,12 +112,12 @@ def judging(
         compared = pairs(prompts, completions, answer, finish_reasons)
         outcomes = iter(math_outcomes([pair for pair in compared if isinstance(pair, tuple)]))
         scores = list[float | RewardError | None]()
-        for place, pair in enumerate(compared):
+        for index, pair in enumerate(compared):
             outcome = next(outcomes) if isinstance(pair, tuple) else pair
             right = float(outcome.equal) if isinstance(outcome, EqualityVerdict) else outcome
             if isinstance(right, float):
-                length = 0 if completion_ids is None else len(completion_ids[place])
-                right = score(right, prompts[place], completions[place], answer[place] or "", length)
+                length = 0 if completion_ids is None else len(completion_ids[index])
+                right = score(right, prompts[index], completions[index], answer[index] or "", length)
             scores.append(right)
         return scores
 
@@ -124,7 +132,7 @@ def judging(
         compared = pairs(prompts, completions, answer, finish_reasons)
         begin_verdicts([pair for pair in compared if isinstance(pair, tuple)])
 
-    return BuiltIn(name=name, call=call, begin=begin, find=find, find_in_cut=find_in_cut, **described)
+    return BuiltIn(name=name, call=call, begin=begin, find=find, find_in_cut=find_in_cut, need=ANSWERS, **described)
 
 
 def stating(statement: Callable[[Task, str], str]) -> dict[str, Any]:
@@ -141,7 +149,7 @@ def form_alone(name: str, is_formed: Callable[[str, str], bool], **described: An
     def call(*, prompts: list[str], completions: list[str], **columns: object) -> list[float]:
         return [float(is_formed(*pair)) for pair in zip(prompts, completions, strict=True)]
 
-    return BuiltIn(name=name, call=call, is_formed=is_formed, **described)
+    return BuiltIn(name=name, call=call, is_formed=is_formed, audit_exception=FORM_ALONE, **described)
 
 
 def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
@@ -162,27 +170,49 @@ def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
 
     mark = "" if plain else r"<answer>...</answer>, \boxed{} or ####"
     find = partial(find_answer, plain=plain)
-    return judging("accuracy", find, find_in_cut=find_answer, mark=mark, **stating(_in_tags))
+    stated = stating(_in_tags)
+    return judging("accuracy", find, find_in_cut=find_answer, mark=mark, honest_forms=ANY_FORM, **stated)
 
 
 def boxed(context: RewardContext) -> BuiltIn:
     r"""1.0 when the last complete `\boxed{}` outside the thinking is right, else 0.0; None without gold answer."""
 
     def find(prompt: str, completion: str) -> str | None:
-        return last_boxed(said(prompt, completion))
+        return last_boxed(visible(prompt, completion))
 
-    stated = stating(lambda task, answer: after_thought(task, rf"\boxed{{{answer}}}"))
-    return judging("boxed", find, mark=r"\boxed{}", is_formed=lambda *pair: find(*pair) is not None, **stated)
+    return judging(
+        "boxed",
+        find,
+        mark=r"\boxed{}",
+        is_formed=lambda *pair: find(*pair) is not None,
+        honest_forms=("box",),
+        system_prompt=r"Reason step by step. End with the final answer, and nothing but the answer, inside \boxed{}.",
+        **stating(lambda task, answer: after_thought(task, rf"\boxed{{{answer}}}")),
+    )
+
+
+THINK_ANSWER = (
+    "Reason about the problem first, between <think> and </think>. Then give the final answer alone, between <answer> "
+    "and </answer>, and stop. Use each tag exactly once: <think> your reasoning </think> <answer> your answer </answer>"
+)
+"""System message that tells a model the format of `format` and `think_answer_tags`."""
 
 
 def think_answer_tags(context: RewardContext) -> BuiltIn:
     """1.0 when `format` gives 1.0 and the answer in the tags is right, else 0.0; None without gold answer."""
 
     def find(prompt: str, completion: str) -> str | None:
-        return last_answer_tag(said(prompt, completion)) if is_think_answer(prompt, completion) else None
+        return last_answer_tag(visible(prompt, completion)) if is_think_answer(prompt, completion) else None
 
-    mark = "<think>...</think><answer>...</answer>"
-    return judging("think_answer_tags", find, mark=mark, is_formed=is_think_answer, **stating(_in_tags))
+    return judging(
+        "think_answer_tags",
+        find,
+        mark="<think>...</think><answer>...</answer>",
+        is_formed=is_think_answer,
+        honest_forms=("think and answer tags",),
+        system_prompt=THINK_ANSWER,
+        **stating(_in_tags),
+    )
 
 
 def think_answer_format(context: RewardContext) -> BuiltIn:
@@ -200,6 +230,8 @@ def think_answer_format(context: RewardContext) -> BuiltIn:
     return form_alone(
         "format",
         is_think_answer,
+        honest_forms=("think and answer tags",),
+        system_prompt=THINK_ANSWER,
         gold=lambda task: _in_tags(task, task.answer or "42"),
         junk=lambda task: JUNK,
     )
@@ -249,7 +281,7 @@ def gsm8k(context: RewardContext) -> BuiltIn:
         return right * (SAME_TEXT if is_same else EQUAL) + PER_TAG * counted_tags(prompt, completion)
 
     def find(prompt: str, completion: str) -> str | None:
-        return last_answer_tag(said(prompt, completion))
+        return last_answer_tag(visible(prompt, completion))
 
     return judging(
         "gsm8k",
@@ -259,6 +291,10 @@ def gsm8k(context: RewardContext) -> BuiltIn:
         maximum=SAME_TEXT + 4 * PER_TAG,
         right=EQUAL,
         is_formed=lambda *pair: counted_tags(*pair) == len(TAGS),
+        honest_forms=("reasoning and answer tags",),
+        system_prompt="Write your reasoning between <reasoning> and </reasoning>, then the final answer alone between "
+        "<answer> and </answer>, each tag on a line of its own and used once:\n"
+        "<reasoning>\nyour reasoning\n</reasoning>\n<answer>\nyour answer\n</answer>",
         **stating(_in_tutorial_tags),
     )
 
@@ -268,7 +304,7 @@ def counted_tags(prompt: str, completion: str) -> int:
     pieces = _TAG.split(visible_text(prefill(prompt) + completion, tags=("think",)))
     counted, last = 0, 0
     for tag in TAGS:
-        places = [place for place in range(1, len(pieces), 2) if pieces[place] == tag]
+        places = [index for index in range(1, len(pieces), 2) if pieces[index] == tag]
         if len(places) == 1 and places[0] > last:
             content = pieces[places[0] + (-1 if tag.startswith("</") else 1)]
             if any(map(str.isalnum, content)):

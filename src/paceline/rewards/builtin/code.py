@@ -26,7 +26,7 @@ from paceline.chat.thinking import ThoughtReader, prefills_think
 from paceline.data.formats import CASES_COLUMNS
 from paceline.errors import DataError, PacelineError, RewardError, SandboxError
 from paceline.rewards.builtin.answers import after_thought
-from paceline.rewards.function import BuiltIn, Grade, RewardContext
+from paceline.rewards.function import CHOOSE, BuiltIn, Grade, Need, RewardContext
 from paceline.rewards.programs.cases import Cases, code_row_check, has_cases, parse_cases
 from paceline.rewards.programs.comparing import same_output
 from paceline.rewards.programs.judging import Judgement, Judges, Trial
@@ -102,6 +102,14 @@ def _fences(text: str, thoughts: ThoughtReader) -> Iterator[tuple[str, str | Non
             yield "", None
 
 
+CASES = Need(
+    does="runs test cases",
+    remedies=("give them in one of the columns that docs/rewards.md names", CHOOSE),
+    repairs=("correct the tests or the solutions of these rows", CHOOSE),
+    is_met=lambda task: has_cases(task.columns),
+)
+KNOWS_OUTPUTS = "program that knows the outputs"
+"""Form of a right program where nobody has written one: a table of the tests' outputs."""
 Score = Literal["all", "fraction"]
 
 ROWS_KEPT = 256  # Rows whose tests stay read: the completions of a prompt arrive one after the other
@@ -132,6 +140,8 @@ def code(context: RewardContext, *, score: Score = "all", timeout: float = 10.0,
         gold=_gold,
         junk=_junk,
         right=1.0,
+        need=CASES,
+        honest_forms=(KNOWS_OUTPUTS,),
         check_row=code_row_check,
         begin=grader.begin,
         find=_program,
@@ -156,10 +166,10 @@ class _Grader:
     ) -> list[Grade | PacelineError | None]:
         """The score of each completion; None: no test cases; an error: the grader failed on it."""
         started = self._start(prompts, completions, columns)
-        judged = iter(self._judges.results([one for one in started if isinstance(one, Trial)]))
+        judged = iter(self._judges.results([trial for trial in started if isinstance(trial, Trial)]))
         grades = list[Grade | PacelineError | None]()
-        for one in started:
-            outcome = next(judged) if isinstance(one, Trial) else one
+        for trial in started:
+            outcome = next(judged) if isinstance(trial, Trial) else trial
             if isinstance(outcome, Judgement):
                 share = outcome.passed / len(outcome.verdicts)
                 value = float(share == 1) if self._score == "all" else share
@@ -171,8 +181,8 @@ class _Grader:
         self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
     ) -> list[Trial | Grade | PacelineError | None]:
         started = list[Trial | Grade | PacelineError | None]()
-        for place, pair in enumerate(zip(prompts, completions, strict=True)):
-            row = {name: columns[name][place] for name in CASES_COLUMNS if name in columns}
+        for index, pair in enumerate(zip(prompts, completions, strict=True)):
+            row = {name: columns[name][index] for name in CASES_COLUMNS if name in columns}
             if not has_cases(row):
                 started.append(None)
             elif (program := _program(*pair)) is None:

@@ -15,8 +15,8 @@ from paceline.chat.messages import calls_in, is_empty, without_nulls, written_va
 from paceline.chat.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
 from paceline.data.extraction.answers import stand_once_in_order
 from paceline.errors import DataError, RewardError
-from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, said
-from paceline.rewards.function import BuiltIn, RewardContext
+from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, visible
+from paceline.rewards.function import CHOOSE, BuiltIn, Need, RewardContext
 from paceline.types import Message, Task
 
 
@@ -81,9 +81,9 @@ def are_same(calls: Sequence[ParsedCall], gold: Sequence[ParsedCall], *, is_unty
         same = (
             call for call in left if call[0] == wanted[0] and _spelling(_typed(call, wanted)) == _spelling(wanted[1])
         )
-        if (found := next(same, None)) is None:
+        if (match := next(same, None)) is None:
             return False
-        left.remove(found)
+        left.remove(match)
     return not left
 
 
@@ -136,8 +136,8 @@ def is_react(prompt: str, completion: str) -> bool:
     parts = labelled(rest)
     if not rest.startswith("Action:") or [label for label, _ in parts] != ["Action", "Action Input"]:
         return False
-    (_, name), (_, given) = parts
-    return len(name.splitlines()) == 1 and given != ""
+    (_, name), (_, argument) = parts
+    return len(name.splitlines()) == 1 and argument != ""
 
 
 def tool_call(context: RewardContext) -> BuiltIn:
@@ -176,6 +176,7 @@ def tool_call(context: RewardContext) -> BuiltIn:
     return BuiltIn(
         name="tool_call",
         call=call,
+        need=CALLS,
         gold=_gold,
         junk=lambda task: (*JUNK, _WRONG_CALL, OPEN_CALL),
         check_row=_check_row,
@@ -191,7 +192,20 @@ def has_calls(task: Task) -> bool:
 
 def unreadable_calls(tasks: Sequence[Task]) -> list[int]:
     """Positions of the tasks whose tool calls are given in no form that can be read."""
-    return [place for place, task in enumerate(tasks) if has_calls(task) and _gold(task) is None]
+    return [index for index, task in enumerate(tasks) if has_calls(task) and _gold(task) is None]
+
+
+CALLS = Need(
+    does="compares with tool calls",
+    remedies=(
+        "give them in the column tool_calls",
+        "name their column with --answer-column",
+        "choose another function",
+    ),
+    repairs=("correct these calls", CHOOSE),
+    is_met=has_calls,
+    doubtful=unreadable_calls,
+)
 
 
 def _check_row(columns: Mapping[str, object], row_id: str) -> None:
@@ -211,7 +225,7 @@ def _called(prompt: str, completion: str, messages: Sequence[Message]) -> tuple[
     recorded = [message["tool_calls"] for message in messages if "tool_calls" in message]
     if recorded:
         return [call for calls in recorded for call in calls_of(calls)], False
-    call_format = call_format_in(said(prompt, completion))
+    call_format = call_format_in(visible(prompt, completion))
     parsed = parse_calls(completion, call_format, prefilled=prefills_think(prompt))
     return list(parsed.calls), call_format in UNTYPED
 
@@ -237,4 +251,4 @@ def _gold(task: Task) -> str | None:
     if calls is None:
         return None
     stated = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
-    return after_thought(task, "".join(f"\n{OPEN_CALL}\n{one}\n{CLOSE_CALL}" for one in stated))
+    return after_thought(task, "".join(f"\n{OPEN_CALL}\n{call}\n{CLOSE_CALL}" for call in stated))

@@ -69,8 +69,8 @@ MAX_TEXT = 1000  # Characters of an answer with the text of its choice
 
 def is_choice(gold: str) -> str | None:
     """The letter of a gold answer that is one choice; None for any other."""
-    found = _ONE.fullmatch(gold)
-    return found[1] if found else None
+    match = _ONE.fullmatch(gold)
+    return match[1] if match else None
 
 
 def chosen(answer: str) -> str | None:
@@ -84,12 +84,12 @@ def chosen(answer: str) -> str | None:
     if len(answer) > MAX_TEXT:
         return None
     plain = _WRAPPED.sub(r"\1", answer).strip()
-    if found := _LETTER_ALONE.fullmatch(plain):
-        return found[1]
-    found = _LETTER_AND_TEXT.fullmatch(plain)
-    if not found:
+    if match := _LETTER_ALONE.fullmatch(plain):
+        return match[1]
+    match = _LETTER_AND_TEXT.fullmatch(plain)
+    if not match:
         return None
-    letter, text = found[1], found[2].strip()
+    letter, text = match[1], match[2].strip()
     if earlier := _EARLIER.fullmatch(text):
         return letter if all(other < letter for other in earlier.groups() if other) else None
     return letter if _HARMLESS.fullmatch(text) or not (_is_taken_back(text) or _OTHER_LETTER.search(text)) else None
@@ -116,15 +116,15 @@ def of_prompt(answer: str, prompt: str) -> str:
     ('B', '', 'A) Oslo')
     """
     plain = _WRAPPED.sub(r"\1", normalise(answer)).strip() if len(answer) <= MAX_TEXT else ""
-    found = _LETTER_AND_TEXT.fullmatch(plain)
-    if not found:
+    match = _LETTER_AND_TEXT.fullmatch(plain)
+    if not match:
         return answer
     texts = dict[str, set[str]]()
     for letter, text in _LISTED.findall(prompt):
         texts.setdefault(letter, set()).add(_plain_text(text[:MAX_TEXT]))
-    if found[1] not in texts or len(texts) == 1:
+    if match[1] not in texts or len(texts) == 1:
         return answer
-    return found[1] if _plain_text(found[2]) in texts[found[1]] else ""
+    return match[1] if _plain_text(match[2]) in texts[match[1]] else ""
 
 
 def _plain_text(text: str) -> str:

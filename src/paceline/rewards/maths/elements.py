@@ -67,14 +67,14 @@ class Collection:
     elements: tuple[str, ...]
 
     def matches(self, answer: "Collection", equal: Callable[[str, str], bool]) -> bool:
-        """Same brackets, same elements; in the same order unless it is a set or a union."""
+        """Return whether brackets and elements are the same, in the same order unless it is a set or a union."""
         if self.brackets != answer.brackets or len(self.elements) != len(answer.elements):
             return False
         if self.brackets not in ("{}", "union") or len(self.elements) > MAX_UNORDERED:
-            return all(equal(gold, given) for gold, given in zip(self.elements, answer.elements, strict=True))
+            return all(equal(gold, stated) for gold, stated in zip(self.elements, answer.elements, strict=True))
         left = list(answer.elements)
         for gold in self.elements:
-            match = gold if gold in left else next((given for given in left if equal(gold, given)), None)
+            match = gold if gold in left else next((stated for stated in left if equal(gold, stated)), None)
             if match is None:
                 return False
             left.remove(match)
@@ -126,8 +126,8 @@ def equations(text: str) -> dict[str, str] | None:
 
     Two names or more, each once. A value that names one of the others is none that is solved for.
     """
-    if found := _NAMED_TUPLE.fullmatch(text):
-        names, values = ([part.strip() for part in split(_outer_brackets(group)[1])] for group in found.groups())
+    if named := _NAMED_TUPLE.fullmatch(text):
+        names, values = ([part.strip() for part in split(_outer_brackets(group)[1])] for group in named.groups())
         pairs = list(zip(names, values, strict=False)) if len(names) == len(values) else []
     else:
         matched = [_EQUATION.fullmatch(part) for part in split(text)]
@@ -148,11 +148,11 @@ def split(text: str, *, separator: str = ",") -> list[str]:
     while position < len(text):
         character = text[position]
         depth += (character in "([{") - (character in ")]}")
-        found = next((mark for mark in separators if depth == 0 and text.startswith(mark, position)), None)
-        if found:
+        mark = next((mark for mark in separators if depth == 0 and text.startswith(mark, position)), "")
+        if mark:
             parts.append(text[start:position].strip())
-            start = position + len(found)
-        position += len(found) if found else 1
+            start = position + len(mark)
+        position += len(mark) or 1
     return [*parts, text[start:].strip()]
 
 
@@ -172,7 +172,7 @@ def as_membership(text: str) -> str:
     else:
         parts, joins = [text], set()
     memberships = [_interval(part) for part in parts]
-    named = [found for found in memberships if found]
+    named = [membership for membership in memberships if membership]
     if len(parts) == 1:
         return f"{named[0][0]}\\in {named[0][1]}" if named else _name_first(text)
     if len(named) == len(parts) and len({name for name, _ in named}) == 1:
@@ -199,9 +199,9 @@ def _listed(text: str) -> str:
         rows = [row.replace("&", "").strip(" ,;.") for row in re.split(r"\\\\", body)]
         if len(rows) > 1 and all(_EQUATION.fullmatch(row) for row in rows):
             return ", ".join(rows)
-    if found := _SET_BUILDER.fullmatch(text):
-        member = as_membership(found["condition"])
-        return member if member != found["condition"] and member.startswith(found["name"]) else text
+    if builder := _SET_BUILDER.fullmatch(text):
+        member = as_membership(builder["condition"])
+        return member if member != builder["condition"] and member.startswith(builder["name"]) else text
     if ("]" in text or "[" in text) and _INTERVALS.fullmatch(text):
         opened = re.sub(r"(^|\\cup ?|\\in ?)\]", r"\1(", text)
         return re.sub(r"\[(?=$| ?\\cup)", ")", opened)
@@ -210,15 +210,15 @@ def _listed(text: str) -> str:
 
 def _interval(text: str) -> tuple[str, str] | None:
     for pattern, is_rising in zip(_BETWEEN, (True, False), strict=True):
-        if found := pattern.fullmatch(text):
-            left, left_sign, name, right_sign, right = found.groups()
+        if match := pattern.fullmatch(text):
+            left, left_sign, name, right_sign, right = match.groups()
             if not is_rising:
                 left, left_sign, right_sign, right = right, right_sign, left_sign, left
             return name.strip(), f"{_OPEN[left_sign]}{left.strip()},{right.strip()}{_CLOSE[right_sign]}"
-    if found := _ONE_SIDED.fullmatch(text):
-        return found[1].strip(), _ray(found[2], found[3].strip())
-    if found := _ONE_SIDED_REVERSED.fullmatch(text):
-        return found[3].strip(), _ray(_FLIPPED[found[2]], found[1].strip())
+    if match := _ONE_SIDED.fullmatch(text):
+        return match[1].strip(), _ray(match[2], match[3].strip())
+    if match := _ONE_SIDED_REVERSED.fullmatch(text):
+        return match[3].strip(), _ray(_FLIPPED[match[2]], match[1].strip())
     return None
 
 
@@ -239,8 +239,8 @@ def _ray(sign: str, bound: str) -> str:
 
 def _name_first(text: str) -> str:
     """`5=x` as `x=5`, and `x=\\pm 2` as both of its values."""
-    if found := _VALUE_FIRST.fullmatch(text):
-        text = f"{found[2]}={found[1].strip()}"
+    if match := _VALUE_FIRST.fullmatch(text):
+        text = f"{match[2]}={match[1].strip()}"
     return ",".join(_both_signs(text)) if "=" in text else text
 
 

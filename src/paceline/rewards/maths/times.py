@@ -52,8 +52,8 @@ def parse_time(text: str) -> Time | None:
     if named := _NAMED.get(_TEXT.sub(r"\1", text).strip().lower()):
         return Time(hour=named[0], minute=0, second=0, half=named[1])
     for form in _FORMS:
-        if found := form.fullmatch(text):
-            parts = found.groupdict()
+        if match := form.fullmatch(text):
+            parts = match.groupdict()
             half = (parts.get("half") or "").lower() or _HALVES.get(parts.get("part") or "", "")
             minute, second = int(parts.get("minute") or "0"), int(parts.get("second") or "0")
             return Time(hour=int(parts["hour"]), minute=minute, second=second, half=half)

@@ -79,8 +79,8 @@ class Judgement:
         head = f"passed {self.passed} of {len(self.verdicts)} tests"
         if self.passed == len(self.verdicts):
             return head
-        place, verdict = next((place, one) for place, one in enumerate(self.verdicts, start=1) if one != "pass")
-        return f"{head}; test {place}: {verdict}{f' ({self.error})' if self.error else ''}"
+        number, verdict = next(pair for pair in enumerate(self.verdicts, start=1) if pair[1] != "pass")
+        return f"{head}; test {number}: {verdict}{f' ({self.error})' if self.error else ''}"
 
 
 class Trial:
@@ -113,7 +113,10 @@ class Trial:
     @property
     def is_broken(self) -> bool:
         """True if the sandbox has failed on it, so that nothing is known of it."""
-        return any(one is not None and one.done() and one.exception() is not None for one in (self.first, self.rest))
+        return any(
+            future is not None and future.done() and future.exception() is not None
+            for future in (self.first, self.rest)
+        )
 
     @property
     def is_slow(self) -> bool:
@@ -155,8 +158,8 @@ class Trial:
         return Judgement(verdicts=verdicts, error=OUT_OF_TIME if cut_short else self._error)
 
     def _execute(self, sandbox: Sandbox, limits: Limits, on_sleep: Callable[[], None]) -> Execution:
-        given, _ = self._tests[0]
-        stdin, arguments = (given, "[]") if self._function is None else ("", given)
+        text, _ = self._tests[0]
+        stdin, arguments = (text, "[]") if self._function is None else ("", text)
         job = Job(source=self._source, stdin=stdin, function=self._function, arguments=arguments, limits=limits)
         return sandbox.execute(job, on_sleep)
 
@@ -191,17 +194,17 @@ def output_limit(cases: Cases, least: int) -> int:
     A program can ask for its limits, so beyond `least` this is rounded up to a power of two: it tells nobody how long
     an expected output is.
     """
-    room = 2 * max(len(one.encode("utf-8", "surrogatepass")) for one in cases.outputs)
+    room = 2 * max(len(output.encode("utf-8", "surrogatepass")) for output in cases.outputs)
     return least if room <= least else 1 << (room - 1).bit_length()
 
 
 def _last_line(text: str) -> str:
     """The program's own last line; what the sandbox adds below it, its exit status, only where there is no other."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith("exit status ")]
-    last = (own or lines or [""])[-1][:ERROR_LENGTH]
+    printed = [line for line in lines if not line.startswith("exit status ")]
+    last = (printed or lines or [""])[-1][:ERROR_LENGTH]
     # A program may print what moves a terminal's cursor; notes are for people to read there.
-    return "".join(one if one.isprintable() else "?" for one in last)
+    return "".join(character if character.isprintable() else "?" for character in last)
 
 
 class Judges:
@@ -252,22 +255,22 @@ class Judges:
         slow = [program for program in programs if program not in failures and program.is_slow]
         allowance = self._limits.seconds * max(LEAST_ALLOWANCE, len(batch) / PROGRAMS_PER_LIMIT)
 
-        def may_go_on(place: int) -> bool:
-            return sum(one.lost_seconds for one in slow[:place]) < allowance
+        def may_go_on(index: int) -> bool:
+            return sum(trial.lost_seconds for trial in slow[:index]) < allowance
 
-        for place, program in enumerate(slow):
+        for index, program in enumerate(slow):
             if program.rest is None or program.rest.done():
                 program.rest = Future()
-                self._put(REST, program.rest, partial(program.run_rest, may_go_on=partial(may_go_on, place)))
+                self._put(REST, program.rest, partial(program.run_rest, may_go_on=partial(may_go_on, index)))
         until = self._deadline(sum(program.tests_left for program in slow))
         for program in slow:
             assert program.rest is not None
             self._wait(program, program.rest, until, failures)
-        cut = {program for place, program in enumerate(slow) if not may_go_on(place)}
-        known = {one: one.judgement(cut_short=one in cut) for one in programs if one not in failures}
+        cut = {program for index, program in enumerate(slow) if not may_go_on(index)}
+        known = {trial: trial.judgement(cut_short=trial in cut) for trial in programs if trial not in failures}
         if cut:
             with self._lock:  # what is not known of them must not be remembered, nor their tests be kept
-                self._known = OrderedDict((key, one) for key, one in self._known.items() if one not in cut)
+                self._known = OrderedDict((key, trial) for key, trial in self._known.items() if trial not in cut)
         return [failures[program] if program in failures else known[program] for program in batch]
 
     def _put(self, order: int, future: Future[None], work: Work) -> None:
