@@ -64,11 +64,11 @@ class LocalInterpreter:
         data = source.encode("utf-8", "surrogatepass")
         if len(data) > SOURCE_BYTES:
             raise ValueError(f"code of at most {SOURCE_BYTES} bytes can be run, got {len(data)}")
-        with self._sandbox.slot(waiting=self._waiting) as go_to_bed:
+        with self._sandbox.slot(waiting=self._waiting) as release_early:
             zygote, code = self._started()
             is_whole = False
             try:
-                result, goes_on = self._ask(zygote, code, data, go_to_bed)
+                result, goes_on = self._ask(zygote, code, data, release_early)
                 if goes_on and (reason := self._refusal(zygote)) is not None:
                     _is_ended(zygote)
                     result, goes_on = CodeResult(output="", ended=reason, seconds=result.seconds), False

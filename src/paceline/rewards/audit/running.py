@@ -91,7 +91,8 @@ class Audit:
     @property
     def is_silent(self) -> bool:
         """True if the function gave no number at all."""
-        return all(result.best is None for result in (*self.honest, *self.findings))
+        bests = [*(result.best for result in self.honest), *(finding.best for finding in self.findings)]
+        return all(best is None for best in bests)
 
     @property
     def is_clean(self) -> bool:

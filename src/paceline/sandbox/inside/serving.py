@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.channel import ASLEEP, STDERR_BYTES, BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.confining import Confinement, Identity, confine
-from paceline.sandbox.inside.scratch import make_empty
+from paceline.sandbox.inside.scratch import excess, make_empty
 from paceline.sandbox.inside.starting import MOST_SAID, STARTED, Files, largest_file, start
-from paceline.sandbox.inside.watching import excess
 
 USUAL_MODULES = (
     *("array", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "dataclasses", "datetime"),
@@ -43,7 +42,7 @@ unless twenty others want each."""
 
 
 class End(NamedTuple):
-    """End of a child: `exited` or `signalled` with a code, or stopped by the zygote."""
+    """How a child ended: `exited` or `signalled` with a code, or the reason why the zygote stopped it."""
 
     how: str
     code: int
@@ -154,14 +153,14 @@ def _forked(
 
 
 def _check_started(ready: int) -> None:
-    said = os.read(ready, MOST_SAID)
-    if said != STARTED:
-        raise OSError(f"a program could not be started: {said.decode(errors='replace') or 'it was killed before'}")
+    message = os.read(ready, MOST_SAID)
+    if message != STARTED:
+        raise OSError(f"a program could not be started: {message.decode(errors='replace') or 'it was killed before'}")
     os.close(ready)
 
 
 def _leave_nothing(files: Files, confinement: Confinement) -> None:
-    """Leave nothing of this program to the next one."""
+    """Clear all traces of this program, so that the next one cannot read them."""
     if confinement.streams is None:
         for descriptor in (files.stdin, files.stdout, files.stderr):
             os.close(descriptor)
