@@ -62,7 +62,7 @@ class Shift:
 
     @property
     def direction(self) -> int:
-        """1 for a rise, -1 for a fall, 0 where it may be chance."""
+        """1 for a rise, -1 for a fall, 0 if the change may be chance."""
         change = self.now - self.before
         return 0 if abs(change) <= self.least else 1 if change > 0 else -1
 

@@ -25,7 +25,7 @@ LOG_RATIO_LIMIT = 80.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyTokens:
-    """What a policy loss reads about the N sampled tokens of a micro-batch, of S completions laid end to end."""
+    """Inputs of a policy loss: the N sampled tokens of a micro-batch, of S completions laid end to end."""
 
     ratio: Float[Tensor, " N"]
     """Probability under the policy over that under the old policy, of the token or of its sequence, with gradient."""

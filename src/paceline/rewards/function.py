@@ -180,7 +180,7 @@ class BuiltIn(RewardFunction):
     needs_group: bool = False
     """True if it compares the completions of a prompt: it is called on whole groups only."""
     calls: Callable[[int], int] | None = None
-    """From the completions of a group to the calls of a service that their grades take, retries aside."""
+    """Maps the size of a group to the number of calls of a service, without retries."""
     counts: Callable[[], Mapping[str, float]] | None = None
     """Returns the spending since the last call of it, for the metrics: numbers that add up over calls."""
 

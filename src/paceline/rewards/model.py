@@ -24,15 +24,15 @@ Messages = Sequence[Mapping[str, object]]
 class RewardModel:
     """Scores each completion with the first logit of a sequence-classification model.
 
-    The model reads the messages of the prompt and the completion as the assistant's answer, in the chat template of
-    its own tokenizer; where either is missing, the text of the prompt and the completion after it. A row above the
-    model's positions is a failure of that row: nothing is cut.
+    The model reads the messages of the prompt, with the completion as the assistant's message, in the chat template of
+    its tokenizer; without messages or template, the text of the prompt and the completion after it. A row longer than
+    the model's positions is a failure of that row: nothing is cut.
     """
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, padded_tokens: int = PADDED_TOKENS
     ) -> None:
-        """`padded_tokens` bounds a forward pass, but for a row that alone is longer.
+        """`padded_tokens` bounds a forward pass, unless a single row is longer.
 
         Raises:
             RewardError: the model has more than one label, or there is no token to pad with.
@@ -64,7 +64,7 @@ class RewardModel:
     def __call__(
         self, *, prompts: list[str], completions: list[str], prompt_messages: list[Messages | None]
     ) -> list[float | RewardError]:
-        """One score per completion, or the reason why its text cannot be scored."""
+        """Return one score per completion, or the reason why its text cannot be scored."""
         rows = [self._token_ids(*row) for row in zip(prompts, completions, prompt_messages, strict=True)]
         refused = {index: why for index, ids in enumerate(rows) if (why := self._refusal(ids)) is not None}
         scores: dict[int, float | RewardError] = {**refused}
@@ -111,7 +111,7 @@ class RewardModel:
 
 
 def batches(lengths: Mapping[int, int], *, limit: int) -> Iterator[list[int]]:
-    """Places of rows, longest first, cut so that rows times longest row of each batch is at most `limit`.
+    """Yield batches of row indices, longest rows first, with rows times longest row at most `limit`.
 
     >>> list(batches({0: 2, 1: 5, 2: 4, 3: 9}, limit=10))
     [[3], [1, 2], [0]]
@@ -129,9 +129,9 @@ def batches(lengths: Mapping[int, int], *, limit: int) -> Iterator[list[int]]:
 def load_reward_model(
     name: str, *, device: torch.device, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> RewardModel:
-    """The reward model in a directory or on the Hub: float32 on a CPU, bfloat16 on CUDA, its gradients off.
+    """Load a reward model from a directory or the Hub: float32 on a CPU, bfloat16 on CUDA, without gradients.
 
-    `tokenizer` None: the one that lies with it.
+    `tokenizer` None: the tokenizer in the model's directory.
 
     Raises:
         RewardError: no such model, unreadable weights, more than one label, or no trained score head.

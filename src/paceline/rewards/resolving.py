@@ -1,4 +1,4 @@
-"""From the name of a function to the function: a built-in reward, `module:function`, `file.py:function`, or a judge."""
+"""Resolves names to functions: built-in rewards, `module:function`, `file.py:function`, judges."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -61,7 +61,7 @@ and `BuiltIn` record have everything that help, self-test, audit and documentati
 
 
 def reward_context(rewards: RewardConfig, sampling: SamplingConfig, *, seed: int) -> RewardContext:
-    """The context of every reward function of a run; the sandbox opens when the first program has to run."""
+    """Return the context of a run's reward functions; the sandbox opens when the first program has to run."""
     return RewardContext(
         max_completion_length=sampling.max_completion_length,
         open_sandbox=partial(_shared_sandbox, rewards.sandbox),
@@ -72,7 +72,7 @@ def reward_context(rewards: RewardConfig, sampling: SamplingConfig, *, seed: int
 
 @lru_cache(maxsize=4)
 def _shared_sandbox(level: str) -> Sandbox:
-    """One for training and evaluation; it closes when the process ends."""
+    """Open the sandbox that training and evaluation share; it closes when the process ends."""
     return open_sandbox(url=level) if "://" in level else open_sandbox(cast(Level, level))
 
 
@@ -91,7 +91,7 @@ NO_CONTEXT = RewardContext()  # Context of a function that is resolved outside a
 
 
 def resolve(name: str, context: RewardContext = NO_CONTEXT, *, flag: str = "--reward-funcs") -> RewardFunction:
-    """The reward function that an option, `flag`, calls `name`, made for a run.
+    """Return the reward function that the option `flag` calls `name`, made for a run.
 
     A built-in name may carry parameters: `cosine(max_length=512)`. `judge:` and an address, or a model that the run
     serves itself, is a language model that grades. Another name with a colon is code of the user's own:
@@ -117,13 +117,13 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT, *, flag: str = "--re
 
 
 def has_home(name: str) -> bool:
-    """Return True if a process can find the function by its name alone: it is built in, or code with a place."""
+    """Return True if a process can find the function by its name alone: it is built in, or code in a file or module."""
     return base_name(name) in BUILT_IN or ":" in name
 
 
 def source_files(name: str) -> list[Path]:
-    """The file that the function `name` was loaded from; of a judge its rubric's, and those of a model that the run
-    serves itself. None of one that is built in, or whose module has no file."""
+    """List the file of the function `name`, or the rubric of a judge and the files of a model that the run serves
+    itself. Empty for a built-in function, and for a module without a file."""
     if name.startswith(JUDGE):
         model, file = served_model(name), rubric_file(name)
         files = [] if model is None else language_model_files(model)
@@ -133,7 +133,7 @@ def source_files(name: str) -> list[Path]:
 
 
 def right_from(name: str) -> float:
-    """The least score that evaluation counts as right under the function of this name; no code of a user's is run.
+    """Return the least score that evaluation counts as right for the function of this name, without running user code.
 
     Raises:
         RewardError: a built-in function does not take the parameters in its name.

@@ -37,7 +37,7 @@ class LocalInterpreter:
         shown_bytes: int,
         waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        """`seed` is that of the module `random`; of a longer output the first and last half of `shown_bytes` are kept.
+        """`seed` is for the module `random`. A longer output is cut to its first and last half of `shown_bytes`.
 
         `limits.seconds` holds for each piece of code, the other limits for the interpreter. `waiting` is entered while
         a piece of code waits for a slot.
@@ -53,7 +53,7 @@ class LocalInterpreter:
         self._bare_bytes = 0
         """Memory of the interpreter before its first code."""
         self._file_bytes = 0
-        """Its files that lie in memory, after the latest code."""
+        """Bytes of its files in memory, after the latest code."""
 
     def run(self, source: str) -> CodeResult:
         """Run one piece of code to its end; wait for a free slot, and release it while the code sleeps.

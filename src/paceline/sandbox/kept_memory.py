@@ -8,7 +8,7 @@ from pathlib import Path
 KEPT_MB = 128
 """MiB that one interpreter may keep between two pieces of code: variables, and files that lie in memory."""
 SHARE = 4
-"""All interpreters of a process together may keep this fraction of the machine's memory: one in `SHARE`."""
+"""Divisor of the machine's memory: all interpreters of a process together may keep 1 / `SHARE` of it."""
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Honest:
-    """How the gold answer did in one form."""
+    """Results of the gold answer in one form."""
 
     form: str
     tasks: int
@@ -38,7 +38,7 @@ class Honest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """How one attack did."""
+    """Results of one attack."""
 
     attack: str
     what: str

@@ -50,7 +50,7 @@ _CALCULATION = re.compile(r"[\d(][\d\s.()+*/^-]*[+*/^-][\d\s.()+*/^-]*[\d)]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """One task of the sample."""
+    """A task of the sample with the material for cheats."""
 
     task: Task
     gold: str | None
@@ -63,22 +63,22 @@ class Subject:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The numbers of the question, each once."""
+        """Numbers of the question, without duplicates."""
         return tuple(dict.fromkeys(_NUMBER.findall(self.question)))
 
     @property
     def calculations(self) -> tuple[str, ...]:
-        """The calculations that the question spells out: `17 + 25`."""
+        """Calculations in the question, such as `17 + 25`."""
         return tuple(dict.fromkeys(calculation.strip() for calculation in _CALCULATION.findall(self.question)))
 
     @property
     def number(self) -> Fraction | None:
-        """The gold answer as a number, where it is a plain one."""
+        """The gold answer as a number, or None."""
         return plain_number(self.gold or "")
 
 
 def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | None) -> list[Task]:
-    """Tasks without a tokenizer: messages are written out as `role: text`, and token ids are the bytes of the text.
+    """Make tasks without a tokenizer: messages become lines of `role: text`, token ids the bytes of the text.
 
     Unlike in training, a reward function sees no marks of a chat template, and token ids that no tokenizer decodes.
     """
@@ -158,7 +158,7 @@ def _bare(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attack:
-    """One way to earn a reward without the work."""
+    """A way to earn a reward without solving the task."""
 
     name: str
     what: str
@@ -175,7 +175,7 @@ class Attack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One completion of one task, and what it earned."""
+    """A completion of a task, and its score."""
 
     subject: Subject
     text: str

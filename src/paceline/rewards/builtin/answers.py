@@ -1,4 +1,4 @@
-"""True if the answer is right, in any style or in one: accuracy, boxed, think_answer_tags, format, gsm8k.
+"""Rewards for a right answer, in any format or in one: accuracy, boxed, think_answer_tags, format, gsm8k.
 
 What makes a format valid stands in one table for all styles, in `docs/rewards.md`.
 """
@@ -33,9 +33,9 @@ from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes, unver
 from paceline.types import Task
 
 Find = Callable[[str, str], str | None]
-"""From the prompt and the completion to the answer that it states; None: it states none."""
+"""Maps prompt and completion to the answer that the completion states, or None."""
 Scoring = Callable[[float, str, str, str, int], float]
-"""From right (1.0) or wrong (0.0), prompt, completion, gold answer and length in tokens to a score."""
+"""Maps right (1.0) or wrong (0.0), prompt, completion, gold answer and length in tokens to a score."""
 
 ANSWERS = Need(
     does="compares with gold answers",
@@ -51,12 +51,12 @@ JUNK = ("", "I am not sure.", "<answer></answer>", r"\boxed{}", "####")
 
 
 def visible(prompt: str, completion: str) -> str:
-    """The completion without its thinking, which the prompt may have opened."""
+    """Return the completion without its thinking, which the prompt may have opened."""
     return visible_text(completion, prefilled=prefills_think(prompt))
 
 
 def find_answer(prompt: str, completion: str, *, plain: bool = False) -> str | None:
-    """The answer that a completion states, in any style; `plain`: see `accuracy`."""
+    """Return the answer that a completion states, in any format; `plain`: see `accuracy`."""
     return final_answer(visible(prompt, completion), plain=plain)
 
 
@@ -66,7 +66,7 @@ def is_blank(answer: str | None) -> bool:
 
 
 def after_thought(task: Task, statement: str) -> str:
-    """A completion that thinks, within `<think>` that the prompt may have opened, and then states this."""
+    """Make a completion that thinks, in a `<think>` that the prompt may have opened, and then states this."""
     opening = "" if prefill(task.prompt) else OPEN_THINK
     return f"{opening}Worked out.</think>{statement}"
 
@@ -79,10 +79,9 @@ def judging(
     score: Scoring = lambda right, *_: right,
     **described: Any,
 ) -> BuiltIn:
-    """The function that compares what `find` finds with the gold answer.
+    """Make the function that compares the answer of `find` with the gold answer.
 
-    `find_in_cut` looks in the place of `find` where the completion was cut at its limit; `described` are other fields
-    of `BuiltIn`.
+    `find_in_cut` replaces `find` for a completion that was cut at its limit; `described` are other fields of `BuiltIn`.
     """
 
     def pairs(
@@ -91,7 +90,7 @@ def judging(
         answers: Sequence[str | None],
         finish_reasons: Sequence[str] | None,
     ) -> list[tuple[str, str] | float | None]:
-        """Per completion gold answer and answer; 0.0 where it states none, None where there is no gold answer."""
+        """Return gold answer and stated answer of each completion; 0.0 if it states none, None without gold answer."""
         compared, ends = list[tuple[str, str] | float | None](), finish_reasons or ["stop"] * len(completions)
         for prompt, completion, gold, end in zip(prompts, completions, answers, ends, strict=True):
             stated = (find_in_cut if find_in_cut and end == "length" else find)(prompt, completion)
@@ -136,7 +135,7 @@ def judging(
 
 
 def stating(statement: Callable[[Task, str], str]) -> dict[str, Any]:
-    """Fields `gold` and `junk` of a function whose completions state an answer so."""
+    """Make the fields `gold` and `junk` of a function whose completions state an answer in this form."""
     return {
         "gold": lambda task: None if is_blank(task.answer) else statement(task, task.answer),
         "junk": lambda task: (*JUNK, statement(task, WRONG_ANSWER)),
@@ -144,7 +143,7 @@ def stating(statement: Callable[[Task, str], str]) -> dict[str, Any]:
 
 
 def form_alone(name: str, is_formed: Callable[[str, str], bool], **described: Any) -> BuiltIn:
-    """The function that gives 1.0 for a completion of this form, whatever stands in it; `described` as in `judging`."""
+    """Make the function that gives 1.0 for a completion of this form; `described` as in `judging`."""
 
     def call(*, prompts: list[str], completions: list[str], **columns: object) -> list[float]:
         return [float(is_formed(*pair)) for pair in zip(prompts, completions, strict=True)]
@@ -300,7 +299,7 @@ def gsm8k(context: RewardContext) -> BuiltIn:
 
 
 def counted_tags(prompt: str, completion: str) -> int:
-    """How many of the four tags count; one that the prompt has opened is among them."""
+    """Count the valid tags among the four, including one that the prompt has opened."""
     pieces = _TAG.split(visible_text(prefill(prompt) + completion, tags=("think",)))
     counted, last = 0, 0
     for tag in TAGS:
@@ -313,7 +312,7 @@ def counted_tags(prompt: str, completion: str) -> int:
 
 
 def _in_tutorial_tags(task: Task, answer: str) -> str:
-    """A completion that states this answer, whatever thinking the prompt has opened."""
+    """Make a completion that states this answer after any thinking that the prompt has opened."""
     opened = prefill(task.prompt).strip()
     begin = {"": OPEN_REASONING, OPEN_REASONING: ""}.get(opened, f"Worked out.</think>{OPEN_REASONING}")
     return f"{begin}Worked out.{CLOSE_REASONING}{OPEN_ANSWER}{answer.strip()}{CLOSE_ANSWER}"

@@ -120,7 +120,7 @@ ECHO = "import sys\nsys.stdout.write(sys.stdin.read())"
 
 
 def code(context: RewardContext, *, score: Score = "all", timeout: float = 10.0, memory_mb: int = 512) -> BuiltIn:
-    """The reward function for a run.
+    """Make the reward function for a run.
 
     `score`: 1.0 for all tests or nothing (`all`), or the share of tests passed (`fraction`). `timeout`: seconds of
     processor time for one test. `memory_mb`: MiB for one test.
@@ -164,7 +164,7 @@ class _Grader:
     def grade(
         self, *, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]
     ) -> list[Grade | PacelineError | None]:
-        """The score of each completion; None: no test cases; an error: the grader failed on it."""
+        """Return the score of each completion; None without test cases, an error where the grader failed."""
         started = self._start(prompts, completions, columns)
         judged = iter(self._judges.results([trial for trial in started if isinstance(trial, Trial)]))
         grades = list[Grade | PacelineError | None]()
@@ -197,7 +197,7 @@ class _Grader:
         return started
 
     def _cases(self, row: Mapping[str, object]) -> Cases:
-        """The tests of a row, read once for all of its completions: these bring the very same objects."""
+        """Return the tests of a row, parsed once for all its completions, whose columns are the same objects."""
         cells = list(row.values())
         key = tuple(map(id, cells))
         with self._lock:
@@ -221,7 +221,7 @@ def _no_sandbox() -> Sandbox:
 
 
 def _gold(task: Task) -> str | None:
-    """The row's own solution, where it has one and test cases."""
+    """Return the row's solution, if it has one and test cases."""
     solution = task.columns.get("solution")
     if not isinstance(solution, str) or not solution.strip() or not has_cases(task.columns):
         return None
@@ -229,7 +229,7 @@ def _gold(task: Task) -> str | None:
 
 
 def _junk(task: Task) -> tuple[str, ...]:
-    """Nothing; a program that ends at once; and, where they are wrong, one that repeats its input or the first one."""
+    """Return nothing, a program that ends at once, and programs that print an input, where that is wrong."""
     if not has_cases(task.columns):
         return ()
     cases = parse_cases(task.columns, task.task_id)

@@ -91,7 +91,7 @@ def soft_overlong(context: RewardContext, *, max_length: int | None = None, cach
 
 
 def cosine_between(start: float, end: float, progress: float) -> float:
-    """From `start` at progress 0 along half a cosine to `end` at 1, and `end` from there on.
+    """Return the value of half a cosine from `start` at progress 0 to `end` at 1 and beyond.
 
     >>> [cosine_between(1.0, 0.5, progress) for progress in (0.0, 0.5, 1.0, 2.0)]
     [1.0, 0.75, 0.5, 0.5]
@@ -110,7 +110,7 @@ def _length(name: str, max_length: int | None, context: RewardContext) -> int:
 
 
 _UNSPACED = ("CJK ", "HIRAGANA ", "KATAKANA ", "BOPOMOFO ", "YI ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
-"""How the Unicode names begin of letters that are written without spaces between words."""
+"""Prefixes of the Unicode names of letters that are written without spaces between words."""
 
 
 def repetition(context: RewardContext, *, ngram: int = 3, max_penalty: float = -1.0) -> BuiltIn:
@@ -157,7 +157,7 @@ def repeated_share(text: str, n: int) -> float:
 
 
 def words(text: str) -> list[str]:
-    """The words in lower case; characters of scripts without spaces stand for themselves, with their marks.
+    """Split into words in lower case; in scripts without spaces each character with its marks is a word.
 
     >>> words("Say it: 你好 ที่")
     ['say', 'it:', '你', '好', 'ที่']
@@ -166,7 +166,7 @@ def words(text: str) -> list[str]:
 
 
 def _pieces(chunk: str) -> list[str]:
-    """What stands between two spaces, cut before and after each character of a script without spaces."""
+    """Split a chunk between two spaces before and after each character of a script without spaces."""
     starts, after_unspaced = [0], False
     for index, character in enumerate(chunk):
         if unicodedata.category(character).startswith("M"):

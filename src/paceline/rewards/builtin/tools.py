@@ -21,7 +21,7 @@ from paceline.types import Message, Task
 
 
 def gold_calls(answer: str | None, tool_calls: object) -> list[ParsedCall] | None:
-    """The calls that a row asks for: its column `tool_calls`, else its answer; None where neither speaks of calls.
+    """Return the calls that a row asks for, from its column `tool_calls`, else its answer; None if neither has calls.
 
     Both may be text in one of the forms that `call_format_in` tells apart, or records, which are read as those in a
     message are (`calls_in`).
@@ -57,7 +57,7 @@ def speaks_of_calls(text: str | None) -> bool:
 
 
 def spelled(calls: Sequence[ParsedCall]) -> list[tuple[str, str]]:
-    """Each call's name and arguments in one spelling, sorted: keys in order, whole numbers without a point.
+    """Return name and arguments of each call in one spelling, sorted: keys in order, whole numbers without a point.
 
     An argument that is null is one that is not given: tables fill in the arguments that the calls of other rows have.
     """
@@ -88,7 +88,7 @@ def are_same(calls: Sequence[ParsedCall], gold: Sequence[ParsedCall], *, is_unty
 
 
 def _typed(call: ParsedCall, wanted: ParsedCall) -> Mapping[str, object]:
-    """The arguments of a call of texts, as those that are wanted have their types."""
+    """Convert the text arguments of a call to the types of the wanted ones."""
     return {
         key: untyped(value) if isinstance(value, str) and not isinstance(wanted[1].get(key), str) else value
         for key, value in call[1].items()
@@ -191,7 +191,7 @@ def has_calls(task: Task) -> bool:
 
 
 def unreadable_calls(tasks: Sequence[Task]) -> list[int]:
-    """Positions of the tasks whose tool calls are given in no form that can be read."""
+    """Return the positions of tasks whose tool calls cannot be read."""
     return [index for index, task in enumerate(tasks) if has_calls(task) and _gold(task) is None]
 
 
@@ -221,7 +221,7 @@ def _stated_calls(prompt: str, completion: str) -> str | None:
 
 
 def _called(prompt: str, completion: str, messages: Sequence[Message]) -> tuple[list[ParsedCall], bool]:
-    """The calls of a completion, and whether their arguments have no types; of a conversation those that were read."""
+    """Return the calls of a completion, or of all turns of a conversation; and True if their arguments are untyped."""
     recorded = [message["tool_calls"] for message in messages if "tool_calls" in message]
     if recorded:
         return [call for calls in recorded for call in calls_of(calls)], False

@@ -21,7 +21,7 @@ class VerdictCache:
         self.directory = cache_directory() / "judges" if directory is None else directory
 
     def find(self, key: str) -> str | None:
-        """The answer to what has this hash; None: it was not asked, or its file is damaged."""
+        """Return the response to the request with this hash; None: there is none, or its file is damaged."""
         try:
             kept = json.loads(self._path(key).read_bytes())
         except (OSError, ValueError):

@@ -85,7 +85,7 @@ class JudgeVerdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerdictRequest:
-    """One request for a verdict, without model and address."""
+    """A request for a verdict, without model and address."""
 
     mode: JudgeMode
     rubric: str

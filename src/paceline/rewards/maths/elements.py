@@ -82,7 +82,7 @@ class Collection:
 
 
 def collection(text: str) -> Collection | None:
-    r"""The text as a collection of two or more elements; None for a single value. `\pm 2` is the set of 2 and -2."""
+    r"""Read a collection of two or more elements; None for a single value. `\pm 2` is the set of 2 and -2."""
     if matrix := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in re.split(r"\\\\", matrix["body"].strip().removesuffix(r"\\"))]
         shape = "x".join([str(len(rows)), *sorted({str(len(row)) for row in rows})])
@@ -105,7 +105,7 @@ def is_matrix(text: str) -> bool:
 
 
 def matrix_of_list(text: str) -> Collection | None:
-    """The matrix that is written as a list of its rows, `[[1,2],[3,4]]`, or as a row transposed, `[1,2]^T`."""
+    """Read a matrix that is written as a list of rows, `[[1,2],[3,4]]`, or as a transposed row, `[1,2]^T`."""
     if transposed := _TRANSPOSED.fullmatch(text):
         brackets, inner = _outer_brackets(transposed["row"])
         cells = split(inner)
@@ -122,7 +122,7 @@ def matrix_of_list(text: str) -> Collection | None:
 
 
 def equations(text: str) -> dict[str, str] | None:
-    """The values of a system `x=2, y=3` or `(x,y)=(2,3)` by their names; None for anything else.
+    """Read the values of a system `x=2, y=3` or `(x,y)=(2,3)` by their names; None for anything else.
 
     Two names or more, each once. A value that names one of the others is none that is solved for.
     """
@@ -137,12 +137,12 @@ def equations(text: str) -> dict[str, str] | None:
 
 
 def values_by_name(system: dict[str, str]) -> Collection:
-    """The tuple of the values, in the order of the alphabet of their names."""
+    """Return the values as a tuple, in alphabetical order of their names."""
     return Collection(brackets="()", elements=tuple(value for _, value in sorted(system.items())))
 
 
 def split(text: str, *, separator: str = ",") -> list[str]:
-    """The parts between the separators (for commas, semicolons too) that stand outside every bracket."""
+    """Split at the separators (for commas, also semicolons) that are outside all brackets."""
     parts, depth, start, position = list[str](), 0, 0, 0
     separators = (",", ";") if separator == "," else (separator,)
     while position < len(text):
@@ -157,7 +157,7 @@ def split(text: str, *, separator: str = ",") -> list[str]:
 
 
 def as_membership(text: str) -> str:
-    r"""An inequality between one name and constants as an interval: `x>3` becomes `x\in (3,\infty)`.
+    r"""Convert an inequality between one name and constants to an interval: `x>3` becomes `x\in (3,\infty)`.
 
     Alternatives become one answer: `x<1 or x>3` a union, `x=1 or 2` the list `x=1,2`. `x>2 and x<5` is `2<x<5`, and
     `5=x` becomes `x=5`.
@@ -190,7 +190,7 @@ def is_alternative(text: str) -> bool:
 
 
 def _listed(text: str) -> str:
-    r"""Systems as lists, sets by a condition as the condition, intervals with turned brackets as others write them.
+    r"""Convert systems to lists, set-builder notation to its condition, reversed brackets of intervals to usual ones.
 
     `\begin{cases}x=2\\y=3\end{cases}` becomes `x=2, y=3`, `\{x \mid x>1\}` `x>1`, and `]1,2[` `(1,2)`.
     """
@@ -223,7 +223,7 @@ def _interval(text: str) -> tuple[str, str] | None:
 
 
 def _between(rays: list[str]) -> str | None:
-    """The numbers on two rays of which one goes up and one down; None for any others."""
+    """Intersect two rays, one upwards and one downwards; None for any others."""
     up = [ray for ray in rays if ray.endswith(r",\infty)") and r"\cup" not in ray]
     down = [ray for ray in rays if ray.startswith(r"(-\infty,") and r"\cup" not in ray]
     if len(rays) != 2 or len(up) != 1 or len(down) != 1:
@@ -238,14 +238,14 @@ def _ray(sign: str, bound: str) -> str:
 
 
 def _name_first(text: str) -> str:
-    """`5=x` as `x=5`, and `x=\\pm 2` as both of its values."""
+    """Convert `5=x` to `x=5`, and `x=\\pm 2` to both of its values."""
     if match := _VALUE_FIRST.fullmatch(text):
         text = f"{match[2]}={match[1].strip()}"
     return ",".join(_both_signs(text)) if "=" in text else text
 
 
 def _outer_brackets(text: str) -> tuple[str, str]:
-    """The brackets around the whole text and what they hold; no brackets where none span it."""
+    """Split off the brackets around the whole text; empty if none enclose it."""
     if not text or text[0] not in "([{" or text[-1] not in ")]}":
         return "", text
     depth = 0
@@ -257,7 +257,7 @@ def _outer_brackets(text: str) -> tuple[str, str]:
 
 
 def _both_signs(element: str) -> tuple[str, ...]:
-    r"""Both values of an element with one `\pm`; the element itself otherwise."""
+    r"""Return both values of an element with one `\pm`; otherwise the element itself."""
     parts = _PLUS_MINUS.split(element)
     if len(parts) != 2:
         return (element,)

@@ -15,11 +15,11 @@ Prove = Callable[[str, str], bool]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EqualityVerdict:
-    """True if an answer is right, and which rule decided."""
+    """Result of a comparison, with the rule that decided it."""
 
     equal: bool
     rule: str
-    """A row of the table of `math`, or `timeout`: the proof took too long, and the answer counts as different."""
+    """A row of the table in `verdicts`, or `timeout`: the proof took too long, and the answer counts as different."""
 
 
 RELATION = re.compile(r"=|\\in(?![a-zA-Z])")
@@ -92,7 +92,7 @@ _SMALL_WORDS = {
     *("a", "all", "an", "and", "any", "as", "at", "both", "by", "even", "false", "i", "if", "in", "is"),
     *("it", "no", "none", "odd", "of", "on", "or", "the", "to", "true", "yes"),
 }
-"""In any case these are words; other short texts may be products of variables, formulas or genotypes."""
+"""Words regardless of case; other short texts may be products of variables, formulas or genotypes."""
 
 
 def bare_words(text: str) -> str:
@@ -142,7 +142,7 @@ _STEPS = (
 )
 """Replacement of each part that is one constant: N if it has numbers alone, R with a root or a logarithm."""
 _CONSTANT_TERM = re.compile(r"-?(?:N|N?R+)")
-"""One number, or one number times roots and logarithms; two numbers side by side are a product to do."""
+"""A number, or a number times roots and logarithms; two adjacent numbers are an undone product."""
 _DIFFERENTIAL = r"(?:d|\\partial(?![a-zA-Z])|\\mathrm ?\{ ?d ?\})"
 _OPERATION = re.compile(
     r"\\(?:sum|prod|int|iint|oint|lim|limsup|liminf|max|min|gcd|lcm)(?![a-zA-Z])"

@@ -1,7 +1,7 @@
-r"""One spelling for answers that are written in many: `$\dfrac12$.` becomes `\frac{1}{2}`.
+r"""Normalisation of answers to one spelling: `$\dfrac12$.` becomes `\frac{1}{2}`.
 
-Only the spelling changes, never the value: no comma, brace or letter that carries meaning is removed. Characters that
-look like others are read as follows:
+Only the spelling changes, never the value: no comma, brace or letter with a meaning is removed. Conversions of
+characters:
 
 | written                                              | read as                                             |
 |------------------------------------------------------|-----------------------------------------------------|

@@ -48,7 +48,7 @@ class Quantity:
 
 
 def parse_quantity(text: str) -> Quantity | None:
-    """The quantity that the whole text is (spelling as `notation.normalise` gives it); None if it is not one.
+    """Read a text that is a quantity, in the spelling of `notation.normalise`; None for any other text.
 
     >>> parse_quantity("1,000").value, parse_quantity("1,2")
     (Fraction(1000, 1), None)
@@ -94,7 +94,7 @@ def same_quantity(gold: Quantity, answer: Quantity) -> bool:
 
 
 def _magnitude(match: re.Match[str]) -> Fraction | None:
-    """The number without its sign; None for a division by zero."""
+    """Return the number without its sign; None for a division by zero."""
     if match["decimal"] is not None:
         tens = match["tens"] or match["tens_bare"]
         if tens is None and match["scientific"]:
@@ -128,7 +128,7 @@ _NAMED_VALUE = re.compile(rf"^{LABEL} ?= ?")
 
 
 def approximated(text: str) -> tuple[str, bool]:
-    r"""A number without a mark of approximation, behind its name or alone; and whether it had one."""
+    r"""Remove the mark of approximation of a number, behind its name or alone; and return True if it had one."""
     match = _APPROXIMATION.match(text)
     if not match or not parse_quantity(text[match.end() :]):
         return text, False

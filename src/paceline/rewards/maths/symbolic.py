@@ -92,7 +92,7 @@ def parses(gold: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _sympy_errors() -> tuple[type[Exception], ...]:
-    """What sympy raises on what makes no sense, such as a union of numbers: the text shows nothing to be equal."""
+    """Return the exceptions of sympy on meaningless input, such as a union of numbers, which proves nothing."""
     from sympy.polys.polyerrors import BasePolynomialError
 
     common = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -101,7 +101,7 @@ def _sympy_errors() -> tuple[type[Exception], ...]:
 
 @lru_cache(maxsize=1)
 def _math_verify() -> Any:
-    """The package, imported at first use (half a second), its log of refused answers turned off."""
+    """Import the package at first use (half a second) and silence its log of refused answers."""
     import math_verify
 
     for name in ("math_verify", "latex2sympy2_extended"):
@@ -111,7 +111,7 @@ def _math_verify() -> Any:
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> list[Any]:
-    """The expression in a list, as math-verify has it; an empty list for what it cannot read."""
+    """Parse an expression into a list, as math-verify returns it; empty for a text that it cannot read."""
     from latex2sympy2_extended import NormalizationConfig
     from sympy import Expr, I
 
@@ -146,7 +146,7 @@ def _values_differ(gold: Any, answer: Any) -> bool:
 
 
 def _value(expression: Any, point: Mapping[Any, Any]) -> Any:
-    """The number that the expression is at the point; None where it has none that can be relied on.
+    """Evaluate the expression at the point; None if the value is not reliable.
 
     With variables a complex value counts as none: math-verify takes variables for real, and branches may differ.
     """

@@ -108,7 +108,7 @@ def scaled_unit(suffix: str, *, singular: bool = False) -> tuple[int, str] | Non
 
 
 def same_unit(first: str, second: str) -> bool:
-    """Return whether two units are one, without conversion; degrees may be those of a temperature.
+    """Return whether two units are equal, without conversion; degrees may be of a temperature.
 
     An adjective may be left out on one side: `red apple` and `apple`. A pound may be of money or of weight.
     """
@@ -128,7 +128,7 @@ def currency_of(mark: str, unit: str) -> str | None:
 
 
 def _leading_scale(text: str) -> str:
-    """The scale that a unit begins with: a word, or a Chinese character that is not part of a unit (`千米`)."""
+    """Return the scale at the start of a unit: a word, or a Chinese character that is not part of a unit (`千米`)."""
     word = text.partition(" ")[0]
     if word.lower() in SCALES:
         return word
@@ -157,7 +157,7 @@ def _unit(text: str, *, singular: bool) -> str | None:
 
 
 def _factors(text: str, *, singular: bool) -> dict[str, int] | None:
-    """Units of a product with their powers; None where one is unknown."""
+    """Return the units of a product with their powers; None if a unit is unknown."""
     if not text:
         return {}
     words = text.replace("° ", "°").replace(r"\cdot", " ").replace("*", " ").split()
@@ -181,7 +181,7 @@ def _named(word: str) -> str | None:
 
 
 def _spelled(powers: dict[str, int]) -> str:
-    """One spelling of a product of units: `kg*m/second^2`."""
+    """Format a product of units in one spelling: `kg*m/second^2`."""
     above, below = list[str](), list[str]()
     for name, power in sorted(powers.items()):
         plain, divided, under = name.partition("/")  # a compound: `mile/hour`

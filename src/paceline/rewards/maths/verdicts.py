@@ -56,7 +56,7 @@ Pair = tuple[str, str]
 
 
 class VerdictMemory:
-    """Verdicts by pair, for any number of threads."""
+    """Memory of verdicts by pair, for any number of threads."""
 
     def __init__(self, pool: Callable[[], ProofPool] = proofs) -> None:
         """`pool` returns the pool that proves; it is called when there is something to prove."""
@@ -88,7 +88,7 @@ class VerdictMemory:
         return future
 
     def _land(self, pair: Pair, future: "Future[ProverReply]") -> None:
-        """A failure is not remembered: the pair may be tried again."""
+        """Remember a verdict, but not a failure: that pair may be tried again."""
         if future.exception() is None:
             self._keep(pair, verdict_of(future.result()))
         with self._lock:

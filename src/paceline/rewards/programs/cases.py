@@ -51,7 +51,7 @@ class Cases:
     inputs: tuple[str, ...]
     """Standard input; or a JSON array of arguments, where there is a function. At least one."""
     outputs: tuple[str, ...]
-    """As many: standard output; or the JSON text of the value to be returned."""
+    """Expected standard output of each input; or the JSON text of the value to be returned."""
     function: str | None = None
     """The function to call; None: the program reads and prints."""
     in_list: bool = False
@@ -59,10 +59,10 @@ class Cases:
 
 
 def parse_cases(columns: Mapping[str, object], row_id: str) -> Cases:
-    """The test cases of a row that has some (see `has_cases`).
+    """Read the test cases of a row that has some (see `has_cases`).
 
     Raises:
-        DataError: they cannot be used; the sentence names the row, what is wrong, and what to do.
+        DataError: they cannot be used; the sentence names the row, the fault and the remedy.
     """
     filled = cases_in(columns)
     if not filled:

@@ -80,7 +80,7 @@ def _same_token(expected: bytes, printed: bytes) -> bool:
 
 
 def _close(expected: float, got: float) -> bool:
-    """Infinity is what a number beyond float64 becomes, so it stands for many: it is equal to nothing here."""
+    """Compare within the tolerance. Infinity equals nothing: every number beyond float64 becomes infinity."""
     try:
         number = float(got)
     except OverflowError:

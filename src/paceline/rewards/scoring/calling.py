@@ -52,7 +52,7 @@ class CallOutcome:
 
 
 def made_up(text: str, token_ids: tuple[int, ...] = ()) -> Completion:
-    """A completion of this text that no model has sampled; reward functions see no logprobs."""
+    """Make a completion of this text that no model has sampled, without logprobs."""
     return Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
 
 

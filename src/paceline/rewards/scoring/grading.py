@@ -1,4 +1,4 @@
-"""One reward function's rows of a batch, from its call to numbers, failures and notes."""
+"""Grades the rows of one reward function in a batch: its call, numbers, failures and notes."""
 
 import math
 import traceback

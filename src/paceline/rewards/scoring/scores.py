@@ -1,4 +1,4 @@
-"""Scores a batch: the one place where a reward function may fail without ending the run.
+"""Scores a batch: the only place where a reward function may fail without ending the run.
 
 A failure is not a wrong answer: it scores None, never 0, it is counted, and its first traceback is kept. A result of
 the wrong shape is no failure but a mistake in the function, and ends the run at once.
@@ -33,7 +33,7 @@ class Scores:
     tallies: Mapping[str, Tally]
     """Statistics of the calls by function."""
     formed: tuple[bool | None, ...]
-    """For each completion, True if it has the format that functions ask for; None if none asks for one."""
+    """True for each completion in the format that functions ask for; None if no function asks for one."""
     may_be_silent: bool = False
     """True if a function is marked `may_be_silent`, as those of TRL are: a batch without any reward is no error."""
     environments: frozenset[str] = frozenset()

@@ -19,7 +19,7 @@ from paceline.sandbox.inside.serving import end_children, serve
 
 
 def main() -> None:
-    """Serve the holder of the other end of standard input, until one of the two ends."""
+    """Serve the trainer at the other end of standard input, until it or the zygote ends."""
     control = socket.socket(fileno=os.dup(0))  # away from standard input
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -82,7 +82,7 @@ class TerminationError(Exception):
 
 
 def say_failure(control: socket.socket, error: OSError | ImportError) -> None:
-    """Tell the trainer why there is no zygote, or no longer one."""
+    """Send the trainer the reason why the zygote does not run."""
     reason = str(error)
     if isinstance(error, BlockingIOError):
         reason = "no further process may be started here: raise `ulimit -u`, or the container's limit on processes"

@@ -60,7 +60,7 @@ def new_module(name: str) -> types.ModuleType:
 
 
 def compiled(source: str, report: int) -> types.CodeType:
-    """Compile the program; report a syntax error and leave.
+    """Compile the program; exit after a report of a syntax error.
 
     A byte order mark belongs to the file, not to the program.
     """

@@ -143,7 +143,7 @@ def _files(confinement: Confinement, report: int) -> Files:
 def _forked(
     control: socket.socket, files: Files, limits: dict[str, Any], confinement: Confinement, memory: int
 ) -> tuple[int, int]:
-    """Fork a child that runs the next job; return its number, and where it says that it has started."""
+    """Fork a child that runs the next job; return its process number, and the pipe on which it reports its start."""
     ready, started = os.pipe()
     pid = os.fork()
     if pid == 0:
