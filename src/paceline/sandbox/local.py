@@ -82,17 +82,17 @@ class Zygote:
         self.channel.settimeout(START_SECONDS)
         try:
             send_message(self.channel, {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()})
-            answer = receive_message(self.channel)
+            reply = receive_message(self.channel)
         except (BrokenChannelError, OSError) as error:
             self.interrupt()
             written = b"" if self._process.stderr is None else self._process.stderr.read()
             text = written.decode(errors="replace").strip()[-500:]
             self.end()
             raise ZygoteError(f"it ended at its start: {text or error}") from error
-        if not isinstance(answer.get("ready"), str):
+        if not isinstance(reply.get("ready"), str):
             self.end()
-            raise LevelUnavailableError(str(answer.get("failed")))
-        self.description = str(answer["ready"])
+            raise LevelUnavailableError(str(reply.get("failed")))
+        self.description = str(reply["ready"])
         """Confinement in force, as the zygote reports it."""
 
     @property
@@ -115,26 +115,26 @@ class Zygote:
                 send_message(self.channel, content)
             return self._reply(job.limits.output_bytes, on_sleep)
         except (BrokenChannelError, OSError) as error:
-            raise ZygoteError(str(error) or "no answer in time") from error
+            raise ZygoteError(str(error) or "no response in time") from error
 
     def _reply(self, output_bytes: int, on_sleep: Callable[[], None]) -> Reply:
-        answer = receive_message(self.channel)
-        if answer == ASLEEP:
+        reply = receive_message(self.channel)
+        if reply == ASLEEP:
             on_sleep()
-            answer = receive_message(self.channel)
-        if "failed" in answer:
-            raise BrokenChannelError(str(answer["failed"]))
+            reply = receive_message(self.channel)
+        if "failed" in reply:
+            raise BrokenChannelError(str(reply["failed"]))
         bounds = {"stdout": output_bytes, "stderr": STDERR_BYTES, "report": output_bytes + 1}
-        known = answer.get("how") in ENDS and isinstance(answer.get("exceeded"), bool)
-        lengths = ((answer.get(name), bound) for name, bound in bounds.items())
+        known = reply.get("how") in ENDS and isinstance(reply.get("exceeded"), bool)
+        lengths = ((reply.get(name), bound) for name, bound in bounds.items())
         is_bounded = all(isinstance(length, int) and 0 <= length <= bound for length, bound in lengths)
-        seconds = answer.get("seconds")
+        seconds = reply.get("seconds")
         has_time = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
-        if not (known and is_bounded and isinstance(answer.get("code"), int) and has_time):
-            raise BrokenChannelError("an answer that is none")
-        parts = {name: receive_bytes(self.channel, answer[name]) for name in bounds}
-        how, code, exceeded = answer["how"], answer["code"], answer["exceeded"]
-        return Reply(how=how, code=code, seconds=float(answer["seconds"]), exceeded=exceeded, **parts)
+        if not (known and is_bounded and isinstance(reply.get("code"), int) and has_time):
+            raise BrokenChannelError("a malformed reply")
+        parts = {name: receive_bytes(self.channel, reply[name]) for name in bounds}
+        how, code, exceeded = reply["how"], reply["code"], reply["exceeded"]
+        return Reply(how=how, code=code, seconds=float(reply["seconds"]), exceeded=exceeded, **parts)
 
     def interrupt(self) -> None:
         """End the process and all that it started; a caller waiting in `run` gets an error. Thread-safe."""

@@ -303,11 +303,11 @@ def counted_tags(prompt: str, completion: str) -> int:
     pieces = _TAG.split(visible_text(prefill(prompt) + completion, tags=("think",)))
     counted, last = 0, 0
     for tag in TAGS:
-        places = [index for index in range(1, len(pieces), 2) if pieces[index] == tag]
-        if len(places) == 1 and places[0] > last:
-            content = pieces[places[0] + (-1 if tag.startswith("</") else 1)]
+        indices = [index for index in range(1, len(pieces), 2) if pieces[index] == tag]
+        if len(indices) == 1 and indices[0] > last:
+            content = pieces[indices[0] + (-1 if tag.startswith("</") else 1)]
             if any(map(str.isalnum, content)):
-                counted, last = counted + 1, places[0]
+                counted, last = counted + 1, indices[0]
     return counted
 
 

@@ -146,13 +146,13 @@ class VerdictRequest:
         try:
             verdict = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            raise JudgeFailure("malformed", f"the answer is not one JSON object: {short(text)}") from None
+            raise JudgeFailure("malformed", f"the response is not one JSON object: {short(text)}") from None
         if (
             not isinstance(verdict, dict)
             or verdict.keys() != {"reason", name}
             or not isinstance(verdict["reason"], str)
         ):
-            raise JudgeFailure("malformed", f"the answer is no object of reason and {name}: {short(text)}")
+            raise JudgeFailure("malformed", f"the response is no object of reason and {name}: {short(text)}")
         scores = self._scores(verdict[name])
         if scores is None:
             raise JudgeFailure("malformed", f"{name} is {short(json.dumps(verdict[name]))}")

@@ -37,7 +37,7 @@ _DENYING = frozenset(_DENYING_WORDS.split())
 _DENYING_SIGN = re.compile(
     r"[?;❌✗✘✖不错錯非没沒无無否误誤假或違违]|还是|還是|排除|ない|ません|間違|いいえ|아니|틀|^\\times$"
 )
-_HARMLESS = re.compile(
+_NEUTRAL = re.compile(
     r"(?:no (?:significant )?(?:change|changes|effect|difference|solution|solutions|real solutions?|relationship"
     r"|correlation|conclusion|increase|decrease)|not enough (?:information|data)|none of (?:these|the above))\.?",
     re.IGNORECASE,
@@ -92,7 +92,7 @@ def chosen(answer: str) -> str | None:
     letter, text = match[1], match[2].strip()
     if earlier := _EARLIER.fullmatch(text):
         return letter if all(other < letter for other in earlier.groups() if other) else None
-    return letter if _HARMLESS.fullmatch(text) or not (_is_taken_back(text) or _OTHER_LETTER.search(text)) else None
+    return letter if _NEUTRAL.fullmatch(text) or not (_is_taken_back(text) or _OTHER_LETTER.search(text)) else None
 
 
 def _is_taken_back(text: str) -> bool:

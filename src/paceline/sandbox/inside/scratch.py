@@ -63,9 +63,9 @@ def hold_new(directory: str) -> str:
             if _is_locked(held) and os.path.samestat(os.fstat(held), os.stat(path)):
                 return path
             os.close(held)
-        except FileNotFoundError:  # somebody took it for left, before it was held
+        except FileNotFoundError:  # another process removed it as abandoned before it was locked
             continue
-        except OSError:  # a file system without locks: then nobody takes it for left either
+        except OSError:  # a file system without locks, where no process removes it as abandoned
             return path
 
 

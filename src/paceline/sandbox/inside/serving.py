@@ -115,8 +115,8 @@ def _run_interpreter(control: socket.socket, limits: dict[str, Any], confinement
             break
         os.kill(pid, signal.SIGSTOP)
         receive_message(control)
-        answer = End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict()
-        send_message(control, {**answer, "files": _bytes_in_memory(confinement)})
+        reply = End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict()
+        send_message(control, {**reply, "files": _bytes_in_memory(confinement)})
     end = _reap(pid, CLOSED if CLOSED in call else stopped, limits["seconds"])
     if not confinement.filter:
         end_children()
