@@ -118,9 +118,14 @@ class Measure:
     """Origin of the full score, for a person."""
 
     def is_full(self, attempt: Attempt) -> bool:
-        """Return whether it scored full."""
+        """Return whether an attempt scored full."""
         full = self.full.get(attempt.row, self.default)
         return attempt.score is not None and full is not None and attempt.score >= full - ROUNDING
+
+    def is_something(self, attempt: Attempt) -> bool:
+        """Return whether an attempt scored above 0 and above an empty completion."""
+        least = max(0.0, self.nothing.get(attempt.row, 0.0)) + ROUNDING
+        return attempt.score is not None and attempt.score > least
 
 
 def audit(
@@ -160,7 +165,7 @@ def audit(
             form=form,
             tasks=len(tried),
             full=sum(map(measure.is_full, tried)),
-            best=max((attempt.score for attempt in tried if attempt.score is not None), default=None),
+            best=_best(tried),
             is_promised=form in promised or form == "the function's own",
         )
         lines.append(line)
@@ -180,19 +185,15 @@ def _honest_attempts(function: RewardFunction, chosen: Sequence[Subject]) -> lis
     """Make completions of the gold answer in every form, a built-in function's gold completion, and right programs."""
     made = []
     for subject in chosen:
-        texts = (
-            {}
-            if subject.gold is None
-            else {form: form_text.format(subject.gold) for form, form_text in WRAPPINGS.items()}
-        )
+        texts = dict[str, str]()
         if subject.cases is not None:
-            texts = {KNOWS_OUTPUTS: WRAPPINGS["code fence"].format(lookup_program(subject.cases))}
+            texts[KNOWS_OUTPUTS] = WRAPPINGS["code fence"].format(lookup_program(subject.cases))
+        elif subject.gold is not None:
+            texts = {form: wrapping.format(subject.gold) for form, wrapping in WRAPPINGS.items()}
         texts = {form: continued(subject.task.prompt, text) for form, text in texts.items()}
-        gold_completion = (
-            function.gold(subject.task) if isinstance(function, BuiltIn) and function.gold is not None else None
-        )
-        if gold_completion is not None:
-            texts["the function's own"] = gold_completion
+        gold = function.gold if isinstance(function, BuiltIn) else None
+        if gold is not None and (completion := gold(subject.task)) is not None:
+            texts["the function's own"] = completion
         made += [Attempt(subject=subject, text=text, wrapping=form) for form, text in texts.items()]
     return made
 
@@ -232,19 +233,15 @@ def measuring(
     nothing = _by_task([attempt for attempt in tried if not attempt.text], max)
     if isinstance(function, BuiltIn) and (function.gold is not None or not promised):
         return Measure(full={}, default=function.maximum, nothing=nothing, origin="the most that it gives")
-    # An honest completion earned something above 0, or above what an empty one gets.
-    earned = [
-        attempt
-        for attempt in honest
-        if attempt.score is not None and attempt.score > min(0.0, nothing.get(attempt.row, 0.0))
-    ]
+    # honest completions that earned something: above 0, or above an empty completion
+    earned = [a for a in honest if a.score is not None and a.score > min(0.0, nothing.get(a.row, 0.0))]
     if isinstance(function, BuiltIn):
         full = _by_task([attempt for attempt in earned if attempt.wrapping in promised], min)
     else:
         full = _by_task(earned, max)
     if full:
         return Measure(full=full, default=max(full.values()), nothing=nothing, origin="what the gold answer scores")
-    highest = max((attempt.score for attempt in tried if attempt.score is not None), default=None)
+    highest = _best(tried)
     is_known = highest is not None and highest > max([0.0, *nothing.values()])
     origin = "the highest score seen; the gold answer scored no more than nothing" if is_known else "unknown"
     return Measure(full={}, default=highest if is_known else None, nothing=nothing, origin=origin)
@@ -258,20 +255,14 @@ def _by_task(scored: Iterable[Attempt], choose: Callable[[float, float], float])
     return scores
 
 
+def _best(tried: Iterable[Attempt]) -> float | None:
+    return max((attempt.score for attempt in tried if attempt.score is not None), default=None)
+
+
 def _finding(attack: Attack, tried: Sequence[Attempt], measure: Measure, exception: str) -> Finding:
     full = [attempt for attempt in tried if measure.is_full(attempt)]
-    # Above 0 and above what an empty completion earns.
-    something = [
-        attempt
-        for attempt in tried
-        if attempt.score is not None and attempt.score > max(0.0, measure.nothing.get(attempt.row, 0.0)) + ROUNDING
-    ]
+    something = [attempt for attempt in tried if measure.is_something(attempt)]
     telling = full or something
-    best = max(
-        (attempt for attempt in tried if attempt.score is not None),
-        key=lambda attempt: attempt.score or 0.0,
-        default=None,
-    )
     shown = max(telling, key=lambda attempt: (attempt.score or 0.0, -len(attempt.text)), default=None)
     full_rows = {attempt.row for attempt in full}
     return Finding(
@@ -282,7 +273,7 @@ def _finding(attack: Attack, tried: Sequence[Attempt], measure: Measure, excepti
         full=len(full_rows),
         partial=len({attempt.row for attempt in something} - full_rows),
         failed=sum(attempt.failed for attempt in tried),
-        best=None if best is None else best.score,
+        best=_best(tried),
         forms=tuple(dict.fromkeys(attempt.wrapping for attempt in telling)),
         example=None if shown is None else shown.text[:EXAMPLE_LENGTH],
         row=None if shown is None else shown.row,
