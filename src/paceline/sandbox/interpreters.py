@@ -70,7 +70,7 @@ class LocalInterpreter:
             try:
                 result, goes_on = self._ask(zygote, code, data, release_early)
                 if goes_on and (reason := self._refusal(zygote)) is not None:
-                    _is_ended(zygote)
+                    _end_interpreter(zygote)
                     result, goes_on = CodeResult(output="", ended=reason, seconds=result.seconds), False
                 is_whole = True
             except (ZygoteError, BrokenChannelError, OSError) as error:
@@ -89,7 +89,7 @@ class LocalInterpreter:
         elif zygote is not None:
             is_whole = False
             with contextlib.suppress(BrokenChannelError, OSError):
-                is_whole = _is_ended(zygote)
+                is_whole = _end_interpreter(zygote)
             self._release(is_whole=is_whole)
 
     def _started(self) -> tuple[Zygote, socket.socket]:
@@ -167,7 +167,7 @@ class LocalInterpreter:
         seconds, self._file_bytes = float(message["seconds"]), int(message["files"])
         length, failed = HEADER.unpack(response[: HEADER.size])
         if length + HEADER.size != len(response) or failed > 1:
-            _is_ended(zygote)
+            _end_interpreter(zygote)
             return CodeResult(output="", ended="ended: the code wrote into its descriptor 3", seconds=seconds), False
         output = response[HEADER.size :].decode("utf-8", "replace")
         return CodeResult(output=output, failed=bool(failed), seconds=seconds), True
@@ -236,7 +236,7 @@ def _begin(zygote: Zygote, limits: Limits, content: dict[str, Any]) -> socket.so
     return ours
 
 
-def _is_ended(zygote: Zygote) -> bool:
+def _end_interpreter(zygote: Zygote) -> bool:
     """End the interpreter of a zygote between two pieces of code; returns True if the zygote is whole afterwards."""
     send_message(zygote.channel, {CLOSED: True})
     return receive_message(zygote.channel).get("how") == CLOSED

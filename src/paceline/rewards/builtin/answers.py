@@ -85,14 +85,16 @@ def judging(
     """
 
     def pairs(
+        *,
         prompts: Sequence[str],
         completions: Sequence[str],
-        answers: Sequence[str | None],
-        finish_reasons: Sequence[str] | None,
+        answer: Sequence[str | None],
+        finish_reasons: Sequence[str] | None = None,
+        **columns: object,
     ) -> list[tuple[str, str] | float | None]:
         """Return gold answer and stated answer of each completion; 0.0 if it states none, None without gold answer."""
         compared, ends = list[tuple[str, str] | float | None](), finish_reasons or ["stop"] * len(completions)
-        for prompt, completion, gold, end in zip(prompts, completions, answers, ends, strict=True):
+        for prompt, completion, gold, end in zip(prompts, completions, answer, ends, strict=True):
             stated = (find_in_cut if find_in_cut and end == "length" else find)(prompt, completion)
             if stated and gold and is_choice(gold.strip()):
                 stated = of_prompt(stated, prompt)
@@ -100,36 +102,21 @@ def judging(
         return compared
 
     def call(
-        *,
-        prompts: list[str],
-        completions: list[str],
-        answer: list[str | None],
-        completion_ids: Sequence[Sequence[int]] | None = None,
-        finish_reasons: Sequence[str] | None = None,
-        **columns: object,
+        *, completion_ids: Sequence[Sequence[int]] | None = None, **columns: Any
     ) -> list[float | RewardError | None]:
-        compared = pairs(prompts, completions, answer, finish_reasons)
+        compared = pairs(**columns)
         outcomes = iter(math_outcomes([pair for pair in compared if isinstance(pair, tuple)]))
+        lengths = [0] * len(compared) if completion_ids is None else map(len, completion_ids)
+        rows = zip(columns["prompts"], columns["completions"], columns["answer"], lengths, strict=True)
         scores = list[float | RewardError | None]()
-        for index, pair in enumerate(compared):
+        for pair, (prompt, completion, gold, length) in zip(compared, rows, strict=True):
             outcome = next(outcomes) if isinstance(pair, tuple) else pair
             right = float(outcome.equal) if isinstance(outcome, EqualityVerdict) else outcome
-            if isinstance(right, float):
-                length = 0 if completion_ids is None else len(completion_ids[index])
-                right = score(right, prompts[index], completions[index], answer[index] or "", length)
-            scores.append(right)
+            scores.append(score(right, prompt, completion, gold or "", length) if isinstance(right, float) else right)
         return scores
 
-    def begin(
-        *,
-        prompts: list[str],
-        completions: list[str],
-        answer: list[str | None],
-        finish_reasons: Sequence[str] | None = None,
-        **columns: object,
-    ) -> None:
-        compared = pairs(prompts, completions, answer, finish_reasons)
-        begin_verdicts([pair for pair in compared if isinstance(pair, tuple)])
+    def begin(**columns: Any) -> None:
+        begin_verdicts([pair for pair in pairs(**columns) if isinstance(pair, tuple)])
 
     return BuiltIn(name=name, call=call, begin=begin, find=find, find_in_cut=find_in_cut, need=ANSWERS, **described)
 

@@ -52,7 +52,7 @@ def gold_calls(answer: str | None, tool_calls: object) -> list[ParsedCall] | Non
 
 
 def speaks_of_calls(text: str | None) -> bool:
-    """Return whether a text means to give tool calls, in whichever form."""
+    """Return whether a text seems to contain tool calls, in any form."""
     return text is not None and (first_mark(text) is not None or "Action:" in text or text.lstrip()[:1] in ("{", "["))
 
 
@@ -77,22 +77,18 @@ def are_same(calls: Sequence[ParsedCall], gold: Sequence[ParsedCall], *, is_unty
     if not is_untyped:
         return spelled(calls) == spelled(gold)
     left = sorted(calls, key=lambda call: call[0])
-    for wanted in gold:
-        same = (
-            call for call in left if call[0] == wanted[0] and _spelling(_typed(call, wanted)) == _spelling(wanted[1])
-        )
-        if (match := next(same, None)) is None:
+    for name, wanted in gold:
+        for call in [call for call in left if call[0] == name]:
+            typed = {
+                key: untyped(value) if isinstance(value, str) and not isinstance(wanted.get(key), str) else value
+                for key, value in call[1].items()
+            }
+            if _spelling(typed) == _spelling(wanted):
+                left.remove(call)
+                break
+        else:
             return False
-        left.remove(match)
     return not left
-
-
-def _typed(call: ParsedCall, wanted: ParsedCall) -> Mapping[str, object]:
-    """Convert the text arguments of a call to the types of the wanted ones."""
-    return {
-        key: untyped(value) if isinstance(value, str) and not isinstance(wanted[1].get(key), str) else value
-        for key, value in call[1].items()
-    }
 
 
 def _number(text: str) -> float | int:
