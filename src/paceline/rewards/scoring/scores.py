@@ -13,7 +13,7 @@ from paceline.rewards.function import RewardFunction, is_marked
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Graded, Tally, batch_of, grade
 from paceline.rewards.selecting import has_format
-from paceline.types import Completion, Task
+from paceline.types import Task, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class Scores:
 def score(
     functions: Mapping[str, RewardFunction],
     tasks: Sequence[Task],
-    completions: Sequence[Completion],
+    completions: Sequence[Trajectory],
     *,
     timeout: float,
     environments: Sequence[object] = (),
@@ -98,20 +98,20 @@ def score(
     )
 
 
-def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Completion]) -> Scores:
+def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Trajectory]) -> Scores:
     """Add the rewards of environments as columns by their names; a failed episode is a failure."""
     values, failed, notes, seconds, first = {}, {}, {}, {}, {}
     for name in names:
-        ends = [c.episode if c.episode and c.episode.environment == name else None for c in completions]
-        failures = {row: end.failure for row, end in enumerate(ends) if end is not None and end.failure is not None}
-        values[name] = tuple(None if end is None else end.reward for end in ends)
+        episodes = [completion if completion.environment == name else None for completion in completions]
+        failures = {row: e.failure for row, e in enumerate(episodes) if e is not None and e.failure is not None}
+        values[name] = tuple(None if e is None else e.reward for e in episodes)
         failed[name] = tuple(failures)
-        notes[name] = tuple(f"failed: {failures[row]}" if row in failures else None for row in range(len(ends)))
-        seconds[name] = math.fsum(turn.seconds for end in ends if end is not None for turn in end.turns)
+        notes[name] = tuple(f"failed: {failures[row]}" if row in failures else None for row in range(len(episodes)))
+        seconds[name] = math.fsum(turn.seconds for e in episodes if e is not None for turn in e.turns)
         if failures:
             row = next(iter(failures))
-            end = ends[row]
-            first[name] = with_printed(failures[row], () if end is None else end.printed)
+            episode = episodes[row]
+            first[name] = with_printed(failures[row], () if episode is None else episode.printed)
     return replace(
         scores,
         values={**scores.values, **values},
