@@ -23,10 +23,8 @@ from paceline.config.reading import Option, find_option, options, section_classe
 from paceline.metrics.alarms import RULES
 from paceline.metrics.definitions import METRICS
 from paceline.objective.formula import as_text, objective
-from paceline.rewards.function import BuiltIn, RewardContext
-from paceline.rewards.parameters import annotations
+from paceline.rewards.function import BuiltIn, RewardContext, annotations
 from paceline.rewards.resolving import BUILT_IN, default_system_prompt
-from paceline.rewards.startup import NEEDS
 from paceline.types import Task
 
 CONTEXT = RewardContext(max_completion_length=512)
@@ -127,8 +125,7 @@ def _needed(name: str, function: BuiltIn) -> Iterator[str]:
     """What it asks of rows, tells the model, and gives at most."""
     yield "## In a run"
     facts = [f"The greatest score is {function.maximum:g}; evaluation counts {function.right:g} and above as right."]
-    if name in NEEDS:
-        need = NEEDS[name]
+    if (need := function.need) is not None:
         facts.append(
             f"It {need.does}: rows without them have no score, which is not 0. Where no row has any, "
             f"{', or '.join(need.remedies)}."

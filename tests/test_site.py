@@ -21,7 +21,7 @@ from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.errors import PacelineError
 from paceline.metrics.definitions import METRICS
-from paceline.rewards.parameters import annotations
+from paceline.rewards.function import annotations
 from paceline.rewards.resolving import BUILT_IN
 from scripts.site_pages import pages
 from tests.support.documents import ROOT, blocks, commands

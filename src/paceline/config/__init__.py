@@ -5,6 +5,7 @@ objective.py the same for what a step optimises
 engine.py    the same for the engine that samples
 environments.py  the same for conversations
 layout.py    the same for processes: those of a cluster, and how model and samples lie on them
+algorithms.py  advantages and bounds of the ratio, with their formulas and papers
 presets.py   published objectives as values of these options
 rules.py     refusal of an option's value
 reading.py   the table of options; one text or value to the option's type

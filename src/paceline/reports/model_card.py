@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from paceline.config.algorithms import ADVANTAGES, BOUNDS
 from paceline.config.presets import PRESETS
 from paceline.config.reading import find_option
 from paceline.config.sections import Config
@@ -339,21 +340,25 @@ def _papers() -> Mapping[str, Paper]:
     }
 
 
+def _cited(source: str | None) -> Paper | None:
+    """Return the paper that a source names by its number on arXiv, where there is an entry of it."""
+    number = re.search(r"arXiv:(\d{4}\.\d{5})", source or "")
+    return None if number is None else _papers().get(number[1])
+
+
 def paper_of(config: Config) -> Paper:
     """Return the paper of the preset; without one, that of the most characteristic option, else GRPO's."""
     papers, grpo = _papers(), "2402.03300"
     if config.advantage.preset is not None:
-        number = re.search(r"arXiv:(\d{4}\.\d{5})", PRESETS[config.advantage.preset].source)
-        return papers[grpo if number is None else number[1]]
+        return _cited(PRESETS[config.advantage.preset].source) or papers[grpo]
     loss, kind = config.loss, config.advantage.advantage
-    if loss.bound in ("cispo", "sapo"):
-        return papers[{"cispo": "2506.13585", "sapo": "2511.20347"}[loss.bound]]
+    bound, advantage = BOUNDS.get(loss.bound), ADVANTAGES.get(kind)
+    if loss.bound != "clip" and bound is not None and (paper := _cited(bound.source)) is not None:
+        return paper
     if loss.ratio_level == "sequence":
         return papers["2507.18071"]
-    if kind in ("batch", "group_mean_batch_std"):
-        return papers["2501.03262"]
-    if kind in ("leave_one_out", "none"):
-        return papers[{"leave_one_out": "2402.14740", "none": "2503.20783"}[kind]]
+    if kind != "group" and advantage is not None and (paper := _cited(advantage.source)) is not None:
+        return paper
     return papers["2503.14476" if loss.average == "token" else grpo]
 
 

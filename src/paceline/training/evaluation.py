@@ -13,7 +13,7 @@ from paceline.episodes.driver import complete
 from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
-from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
+from paceline.metrics.statistics import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import count, percent_interval, sample_size
 from paceline.reports.page.outcome import is_right_leniently
 from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of

@@ -18,9 +18,10 @@ from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.rows import on_device
 from paceline.objective.cutting import cut, input_tokens, share_out, shortest, units
-from paceline.objective.entropy import next_entropy_coef, top_entropy_threshold, within_bounds
 from paceline.objective.micro_batches import MicroBatch, Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
+from paceline.objective.policy_loss import top_entropy_threshold
+from paceline.objective.schedule import next_entropy_coef, within_bounds
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget

@@ -17,11 +17,13 @@ from paceline.objective.policy_loss import (
     gated_policy_loss,
     kl_estimate,
     kl_penalty,
+    off_policy_sequences,
     policy_ratio,
+    rollout_weights,
+    runaway_sequences,
     unbounded_policy_loss,
     vespo_policy_loss,
 )
-from paceline.objective.rollout_correction import off_policy_sequences, rollout_weights, runaway_sequences
 from paceline.training.learner.forward_backward import TokenValues
 
 
