@@ -57,9 +57,7 @@ OTHERS_FLAGS = {
 }
 """Of docker, Slurm and the Hub's program, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts
 elsewhere, and of ms-swift and TRL, up to the first underscore."""
-DOOR_FLAGS = {
-    f"--{door.name.replace('_', '-')}" for command in OPTIONS_OF.values() for door in command.door_options
-} | {
+DOOR_FLAGS = {f"--{door.name.replace('_', '-')}" for command in OPTIONS_OF.values() for door in command.flags} | {
     "--help",
     "--page",
     *translate.FLAGS,
@@ -108,7 +106,7 @@ def test_every_command_is_one_that_the_command_line_takes(line):
     # a run comes first, and the directory of an export
     begins = len(list(takewhile(lambda word: not word.startswith("-"), words)))
     given = parse(OPTIONS_OF[words[0]], words[begins:])
-    if given.options and not given.door:
+    if given.options and not given.flags:
         # `eval` and the recipe fill in a dataset; the values are what is checked here
         build_config({"model": "embedded", "dataset": "arithmetic", **given.options})
 

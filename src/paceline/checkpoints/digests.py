@@ -59,7 +59,7 @@ def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
     if isinstance(tasks, LargeTasks):
         return TasksDigest(rows=len(tasks), blocks=(tasks.digest(),), of="rows")
     size = _block_size(len(tasks))
-    blocks, unrendered, given = list[str](), hashlib.sha256(), hashlib.sha256()
+    blocks, unrendered, columns_hash = list[str](), hashlib.sha256(), hashlib.sha256()
     for start in range(0, len(tasks), size):
         digest = hashlib.sha256()
         for task in tasks[start : start + size]:
@@ -68,13 +68,13 @@ def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
                 content = [task.task_id, prompt, task.answer, dict(task.columns)]
                 hashed.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
             row = [task.task_id, dict(task.columns)]
-            given.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+            columns_hash.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         blocks.append(digest.hexdigest()[:16])
     return TasksDigest(
         rows=len(tasks),
         blocks=tuple(blocks),
         unrendered=unrendered.hexdigest()[:16],
-        columns=given.hexdigest()[:16],
+        columns=columns_hash.hexdigest()[:16],
     )
 
 

@@ -95,12 +95,12 @@ def refuse_unusable_directory(path: Path) -> None:
     """Refuse a place where no run directory can be: a file, below a file, or where this user may not write."""
     if os.path.exists(path) and not path.is_dir():
         raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
-    there = next(one for one in (path, *path.absolute().parents) if os.path.exists(one))
-    if not there.is_dir():
-        raise ConfigError(f"--output-dir {path} lies below {there}, which is a file; give another directory")
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(parent for parent in (path, *path.absolute().parents) if os.path.exists(parent))
+    if not existing.is_dir():
+        raise ConfigError(f"--output-dir {path} lies below {existing}, which is a file; give another directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"--output-dir {path} cannot be made, as {there} is not yours to write in; give another directory"
+            f"--output-dir {path} cannot be made, as {existing} is not yours to write in; give another directory"
         )
     refuse_links(path)
 
@@ -112,16 +112,16 @@ def refuse_foreign_files(path: Path) -> None:
     if has_mark(path) and (has_own_config or holds_work(path)):
         return
     # empty files may be those of a process killed before it took the lock
-    places = {name: path / name for name in WRITTEN}
-    found = [
+    entries = {name: path / name for name in WRITTEN}
+    foreign = [
         name
-        for name, place in places.items()
-        if (any(place.iterdir()) if place.is_dir() else place.is_file() and place.stat().st_size > 0)
+        for name, entry in entries.items()
+        if (any(entry.iterdir()) if entry.is_dir() else entry.is_file() and entry.stat().st_size > 0)
     ]
-    if found:
+    if foreign:
         raise ConfigError(
-            f"--output-dir {path} holds {', '.join(found)}, which a run would write over, and no run of Paceline's was "
-            f"begun there; move {'it' if len(found) == 1 else 'them'} away, or give another directory"
+            f"--output-dir {path} holds {', '.join(foreign)}, which a run would write over, and no run of Paceline's "
+            f"was begun there; move {'it' if len(foreign) == 1 else 'them'} away, or give another directory"
         )
 
 
@@ -220,8 +220,8 @@ def _is_held_here(file: Path) -> bool:
     return file.exists() and _key(file.stat()) in _HELD
 
 
-def _key(found: os.stat_result) -> tuple[int, int, int]:
-    return os.getpid(), found.st_dev, found.st_ino
+def _key(status: os.stat_result) -> tuple[int, int, int]:
+    return os.getpid(), status.st_dev, status.st_ino
 
 
 def _in_use(directory: Path, holder: str) -> CheckpointError:

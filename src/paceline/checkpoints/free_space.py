@@ -31,43 +31,47 @@ class SpaceNeeded:
 def ask_all(ranks: Ranks, *, nbytes: int, staging: StagingBuffers | None) -> list[SpaceNeeded]:
     """Gather what each rank needs, by rank; all ranks make this call. RankLost: one is gone or silent."""
     free, kept = (None, 0) if staging is None else (staging.free(), staging.nbytes)
-    said = ranks.all_gather_text(
+    texts = ranks.all_gather_text(
         json.dumps({"nbytes": nbytes, "free": free, "kept": kept, "host": socket.gethostname()})
     )
-    return [SpaceNeeded(**json.loads(one)) for one in said]
+    return [SpaceNeeded(**json.loads(text)) for text in texts]
 
 
-def copies_fit(asked: Sequence[SpaceNeeded]) -> bool:
+def copies_fit(needs: Sequence[SpaceNeeded]) -> bool:
     """Return True if on every machine the copies of all its ranks fit into a share of its free memory."""
-    for host in {one.host for one in asked}:
-        there = [one for one in asked if one.host == host]
-        known = [one.free for one in there if one.free is not None]
-        if known and sum(one.nbytes for one in there) > COPY_SHARE * (min(known) + sum(one.kept for one in there)):
+    for host in {need.host for need in needs}:
+        on_host = [need for need in needs if need.host == host]
+        known = [need.free for need in on_host if need.free is not None]
+        if known and sum(need.nbytes for need in on_host) > COPY_SHARE * (
+            min(known) + sum(need.kept for need in on_host)
+        ):
             return False
     return True
 
 
-def refuse_full(place: Path, *, needed: int) -> None:
+def refuse_full(directory: Path, *, needed: int) -> None:
     """Refuse with a StorageError to begin a checkpoint in a directory whose disk has fewer bytes left."""
-    free = free_bytes(place)
+    free = free_bytes(directory)
     if free is not None and needed > free:
-        raise StorageError(storage_sentence(place, "there is not enough room on the disk", needed=needed, free=free))
+        raise StorageError(
+            storage_sentence(directory, "there is not enough room on the disk", needed=needed, free=free)
+        )
 
 
-def storage_sentence(place: Path, why: str, *, needed: int, free: int | None) -> str:
+def storage_sentence(path: Path, why: str, *, needed: int, free: int | None) -> str:
     """Explain with figures why a checkpoint cannot be written."""
     left = "" if free is None else f", {free:,} are free"
     return (
-        f"{place} cannot be written: {why}; a checkpoint needs {needed:,} bytes{left}; make room there, then resume: "
+        f"{path} cannot be written: {why}; a checkpoint needs {needed:,} bytes{left}; make room there, then resume: "
         "the last checkpoint is whole"
     )
 
 
-def free_bytes(place: Path) -> int | None:
+def free_bytes(path: Path) -> int | None:
     """Return the bytes a user may still write at a place; None if the file system does not count them."""
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    usage = shutil.disk_usage(place)
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    usage = shutil.disk_usage(path)
     return usage.free if usage.total else None
 
 
@@ -80,10 +84,10 @@ def room_of_run(*, checkpoint: int, final: int, saves: int, keep: int) -> int:
 def refuse_small_disk(output_dir: Path, *, needed: int) -> None:
     """Refuse with a ConfigError a disk with too little left for a run; what it has written already counts as free."""
     files = (path for name in ("checkpoints", "final") for path in (output_dir / name).rglob("*"))
-    there = sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
+    written = sum(path.stat().st_size for path in files if path.is_file() and not path.is_symlink())
     free = free_bytes(output_dir)
-    if free is not None and needed > free + there:
+    if free is not None and needed > free + written:
         raise ConfigError(
             f"--output-dir {output_dir} must have room for its checkpoints and the final model, {needed:,} bytes, and "
-            f"{free + there:,} are free there; make room, name another disk, or lower --save-total-limit"
+            f"{free + written:,} are free there; make room, name another disk, or lower --save-total-limit"
         )

@@ -80,7 +80,7 @@ def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | N
         entries.append(entry)
         number += 1
     if entries or faults:
-        later = [one for one in records if one >= number]
+        later = [later_step for later_step in records if later_step >= number]
         if later:
             faults.append(f"the rollouts of steps {number} to {max(later)} are made again")
     return Committed(entries=tuple(entries), faults=tuple(faults))
@@ -88,5 +88,5 @@ def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | N
 
 def lines_of(file: Path, is_wanted: Callable[[int], bool]) -> bytes:
     """Return the whole lines of some steps unchanged, newlines included."""
-    found = ((line, unseal(line)) for line in whole_lines(file))
-    return b"".join(line + b"\n" for line, record in found if record is not None and is_wanted(record["step"]))
+    unsealed = ((line, unseal(line)) for line in whole_lines(file))
+    return b"".join(line + b"\n" for line, record in unsealed if record is not None and is_wanted(record["step"]))

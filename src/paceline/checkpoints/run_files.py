@@ -94,17 +94,17 @@ def open_to_write(file: Path, flags: int) -> int:
     return descriptor
 
 
-def link_or_copy(file: Path, place: Path) -> None:
+def link_or_copy(file: Path, target: Path) -> None:
     """Give a file that nothing changes in place a second name, or copy it where the disk has no hard links.
 
     Either name may go without the other.
     """
     try:
-        os.link(file, place)
+        os.link(file, target)
     except FileExistsError:  # a copy would be written into what is there
         raise
     except OSError:
-        shutil.copyfile(file, place)
+        shutil.copyfile(file, target)
 
 
 def remove_drafts(folder: Path) -> None:
@@ -123,9 +123,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def holds_something(place: Path) -> bool:
+def holds_something(path: Path) -> bool:
     """Return True for a file, and for a directory that is not empty."""
-    return place.exists() and (not place.is_dir() or any(place.iterdir()))
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def cut_torn_line(file: Path) -> int:

@@ -80,7 +80,7 @@ class Taken:
         StorageError: a rank cannot write; the draft is removed, and earlier checkpoints are as they were. RankLost:
         another rank is gone, or silent for too long.
         """
-        draft, place = (self.root / f"{kind}-{self.state.step:06d}" for kind in ("draft", "step"))
+        draft, directory = (self.root / f"{kind}-{self.state.step:06d}" for kind in ("draft", "step"))
         manifest = dict[str, FileDigest]()
         with _together(group, draft, self.nbytes):
             for folder, writer in self.writers:
@@ -96,14 +96,14 @@ class Taken:
                 (draft / "manifest.json").write_text(json.dumps(whole, indent=1) + "\n")
                 for last in (draft / "manifest.json", draft / "model", draft):
                     sync(last)
-                if place.exists():
-                    discard(place)
-                draft.rename(place)
-                sync(place.parent)
+                if directory.exists():
+                    discard(directory)
+                draft.rename(directory)
+                sync(directory.parent)
                 for step, old in numbered(self.root)[: -self.keep]:
                     if step not in self.protected:
                         discard(old)
-        return Checkpoint(path=place, state=self.state)
+        return Checkpoint(path=directory, state=self.state)
 
 
 def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the next step
@@ -136,8 +136,8 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     moving = None if reference is None else part_of("reference", saved_tensors(reference.model), ranks, {})
     writers = [("model", loaded.weights_writer(ranks)), ("", optimizer_part(optimizer, loaded.model, ranks))]
     writers += [] if moving is None else [("", moving)]
-    asked = ask_all(ranks, nbytes=sum(writer.nbytes for _, writer in writers), staging=staging)
-    nbytes = sum(one.nbytes for one in asked)
+    needs = ask_all(ranks, nbytes=sum(writer.nbytes for _, writer in writers), staging=staging)
+    nbytes = sum(need.nbytes for need in needs)
     with _together(ranks, draft, nbytes):
         if ranks.rank == 0:
             root.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
             refuse_full(root, needed=nbytes)
             (draft / "model").mkdir(parents=True)
             tokenizer.write(draft / "model")
-    is_copied, sentences = staging is not None and copies_fit(asked), tuple[str, ...]()
+    is_copied, sentences = staging is not None and copies_fit(needs), tuple[str, ...]()
     if staging is not None and is_copied:
         staging.clear()
         writers = [(folder, writer.copied(staging)) for folder, writer in writers]
@@ -191,12 +191,12 @@ def _together(group: TextGroup, draft: Path, needed: int) -> Iterator[None]:
         with suppress(OSError):  # the disk that cannot be written may not say either
             free = free_bytes(draft)
         failed = storage_sentence(draft, str(error), needed=needed, free=free)
-    said = group.all_gather_text(failed)
-    for rank, sentence in enumerate(said):
+    failures = group.all_gather_text(failed)
+    for rank, sentence in enumerate(failures):
         if sentence:
             if group.rank == 0:
                 shutil.rmtree(draft, ignore_errors=True)  # leftovers on a failing disk are a draft, never loaded
-            raise StorageError(sentence if len(said) == 1 else f"rank {rank}: {sentence}")
+            raise StorageError(sentence if len(failures) == 1 else f"rank {rank}: {sentence}")
 
 
 SAVE_SECONDS = 1800.0
@@ -235,5 +235,5 @@ class CheckpointWriter:
             finally:
                 if self._writing.is_over:  # else the write still reads the staging buffers
                     self._writing = None
-        found, self._written = self._written, None
-        return found
+        written, self._written = self._written, None
+        return written

@@ -40,7 +40,7 @@ VALUE = "\0"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DoorOption:
+class CommandFlag:
     """A flag outside the configuration, for example `--config FILE`."""
 
     name: str
@@ -51,7 +51,7 @@ class DoorOption:
     """True if it takes more than one value."""
 
 
-CONFIG = DoorOption(
+CONFIG = CommandFlag(
     name="config", metavar="FILE", help="YAML file with options, one `option: value` per line; flags beside it win."
 )
 
@@ -63,7 +63,7 @@ class Command:
     name: str
     usage: str
     summary: str
-    door_options: tuple[DoorOption, ...]
+    flags: tuple[CommandFlag, ...]
     options: tuple[Option, ...]
 
 
@@ -73,8 +73,8 @@ class ParsedArguments:
 
     help: str
     """The help page, if it is asked for; else empty."""
-    door: dict[str, str]
-    """Values of the door options, for example `{"config": "run.yaml"}`."""
+    flags: dict[str, str]
+    """Values of the flags outside the configuration, for example `{"config": "run.yaml"}`."""
     several: dict[str, list[str]]
     """Values of the options that take several; an empty list where not given."""
     options: dict[str, object]
@@ -101,21 +101,27 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
         raise ConfigError(f"{flag} needs a value; `paceline {command.name} --help all` says which") from None
     if unknown:
         raise ConfigError(_unknown(command, unknown[0].removeprefix(VALUE)))
-    given: dict[str, Any] = {name: _unmarked(value) for name, value in vars(namespace).items()}
-    door = {one.name: given[one.name] for one in command.door_options if one.name in given and not one.several}
-    several = {one.name: given.get(one.name, []) for one in command.door_options if one.several}
-    chosen = {option.name: given[option.name] for option in command.options if option.name in given}
-    if (which := given.get("help")) not in (None, "", "all"):
+    texts: dict[str, Any] = {name: _unmarked(value) for name, value in vars(namespace).items()}
+    flags = {
+        command_flag.name: texts[command_flag.name]
+        for command_flag in command.flags
+        if command_flag.name in texts and not command_flag.several
+    }
+    several = {
+        command_flag.name: texts.get(command_flag.name, []) for command_flag in command.flags if command_flag.several
+    }
+    chosen = {option.name: texts[option.name] for option in command.options if option.name in texts}
+    if (which := texts.get("help")) not in (None, "", "all"):
         raise ConfigError(f"--help takes nothing, or all for every option, got {which!r}")
     page = "" if which is None else help_page(command, which)
-    return ParsedArguments(help=page, door=door, several=several, options=chosen)
+    return ParsedArguments(help=page, flags=flags, several=several, options=chosen)
 
 
-def port_of(given: str) -> int:
+def port_of(text: str) -> int:
     """Read the value of `--port`; raises ConfigError where it is no number of a port."""
-    if not given.isdecimal() or int(given) > 65535:
-        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {given!r}; 0 takes one that is free")
-    return int(given)
+    if not text.isdecimal() or int(text) > 65535:
+        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {text!r}; 0 takes one that is free")
+    return int(text)
 
 
 def before_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -134,14 +140,14 @@ def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tup
     Raises:
         ConfigError: as `parse`, or there is no directory; `form` is how one is written.
     """
-    place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
-    given = parse(command, words)
-    if given.help:
-        print(given.help, end="")
+    directory, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
+    arguments = parse(command, words)
+    if arguments.help:
+        print(arguments.help, end="")
         return None
-    if place is None:
+    if directory is None:
         raise ConfigError(f"{command.name} needs a run directory first; write `paceline {command.name} {form}`")
-    return named_path(place), given
+    return named_path(directory), arguments
 
 
 def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | None = None) -> list[Path]:
@@ -169,9 +175,9 @@ def help_page(command: Command, which: str = "all") -> str:
         return _parser(command).format_help()
     others = [option for option in command.options if option.name not in USUAL]
     usual = [
-        replace(one, help=f"{one.help.split('. ')[0].removesuffix('.')}.")
-        for one in command.options
-        if one.name in USUAL
+        replace(option, help=f"{option.help.split('. ')[0].removesuffix('.')}.")
+        for option in command.options
+        if option.name in USUAL
     ]
     page = _parser(replace(command, options=tuple(usual))).format_help()
     return f"{page}\n`paceline {command.name} --help all` says more, and shows the {len(others)} other options.\n"
@@ -190,16 +196,16 @@ def _parser(command: Command) -> argparse.ArgumentParser:
     general = parser.add_argument_group("this command")
     shown = "Show this page; all: every option, and all that there is to say of it."
     general.add_argument("-h", "--help", nargs="?", const="", metavar="all", help=shown)
-    for door in command.door_options:
+    for flag in command.flags:
         kind: dict[str, Any] = {"action": "store_const", "const": "true"}
-        if door.metavar:
-            kind = {"nargs": "+" if door.several else None, "metavar": door.metavar}
-        general.add_argument(f"--{door.name.replace('_', '-')}", help=_escaped(door.help), **kind)
+        if flag.metavar:
+            kind = {"nargs": "+" if flag.several else None, "metavar": flag.metavar}
+        general.add_argument(f"--{flag.name.replace('_', '-')}", help=_escaped(flag.help), **kind)
     for section, section_class in section_classes().items():
-        own = [option for option in command.options if option.section == section]
-        if own:
+        section_options = [option for option in command.options if option.section == section]
+        if section_options:
             group = parser.add_argument_group(section, _escaped(inspect.getdoc(section_class) or ""))
-            for option in own:
+            for option in section_options:
                 _add(group, option)
     return parser
 
@@ -243,7 +249,7 @@ def _unknown(command: Command, word: str) -> str:
     name = option_name(flag.lstrip("-"))
     if name in {option.name for option in options()} - {option.name for option in command.options}:
         return f"{flag} is no option of `paceline {command.name}`, only of training; leave it out"
-    names = [option.name for option in command.options] + [option.name for option in command.door_options]
+    names = [option.name for option in command.options] + [option.name for option in command.flags]
     otherwise = f"`paceline {command.name} --help all` lists all"
     if command.name == "train":
         otherwise += ", and `paceline translate -- COMMAND` reads a command of TRL, ms-swift or ColossalChat"

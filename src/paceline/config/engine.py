@@ -34,9 +34,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         require(self.concurrent_sequences >= 1, "concurrent_sequences", self.concurrent_sequences, "be at least 1")
         if self.vllm_memory is not None:
-            given = self.vllm_memory
-            right = SIZE.fullmatch(given) if isinstance(given, str) else 0 < given < 1
-            require(bool(right), "vllm_memory", given, "be a share in (0, 1), or a size such as 2GiB")
+            memory = self.vllm_memory
+            right = SIZE.fullmatch(memory) if isinstance(memory, str) else 0 < memory < 1
+            require(bool(right), "vllm_memory", memory, "be a share in (0, 1), or a size such as 2GiB")
         require(self.vllm_tensor_parallel >= 1, "vllm_tensor_parallel", self.vllm_tensor_parallel, "be at least 1")
         taken, rule = self.engine_quantization, "be none with --engine vllm"
         right, why = taken == "none" or self.engine == "local", "weights that vLLM is given anew stay as they are"
@@ -50,8 +50,8 @@ class EngineConfig:
     @property
     def vllm_cache_bytes(self) -> int | None:
         """Bytes of vLLM's cache, where `vllm_memory` gives a size."""
-        given = self.vllm_memory
-        return int(float(given.removesuffix("GiB")) * 2**30) if isinstance(given, str) else None
+        memory = self.vllm_memory
+        return int(float(memory.removesuffix("GiB")) * 2**30) if isinstance(memory, str) else None
 
     @property
     def vllm_gpu_share(self) -> float:

@@ -133,7 +133,7 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
             return factors[0] * factors[1], abs(pair[0] - tensor) + abs(pair[1] - pipeline)
 
         pairs = sorted(((t, p) for t in divisors(processes) for p in divisors(processes // t)), key=cost)[:2]
-        nearest = " and ".join(f"--tensor-parallel {one} --pipeline-parallel {other}" for one, other in pairs)
+        nearest = " and ".join(f"--tensor-parallel {t} --pipeline-parallel {p}" for t, p in pairs)
         raise ConfigError(
             f"--tensor-parallel {tensor} times --pipeline-parallel {pipeline} must divide the number of processes that "
             f"train, {processes}; the nearest that do are {nearest}"

@@ -136,19 +136,19 @@ class LossConfig:
             require(self.skip_threshold > 1, "skip_threshold", self.skip_threshold, "be above 1", "20 is usual")
 
     def _check_shape(self) -> None:
-        given, usual = self.bound_shape, SHAPES.get(self.bound, ())
-        if given is None:
+        shape, usual = self.bound_shape, SHAPES.get(self.bound, ())
+        if shape is None:
             return
         known = self.bound in SHAPES
-        require(known, "bound_shape", given, f"be none with --bound {self.bound}", "it has no numbers of its own")
+        require(known, "bound_shape", shape, f"be none with --bound {self.bound}", "it has no numbers of its own")
         count = len(usual) or 1
         rule = f"be {'one number' if count == 1 else f'{count} numbers'} with --bound {self.bound}"
         advice = f"{' '.join(map(str, usual)) or 3} is usual"
-        require(len(given) == count, "bound_shape", given, rule, advice)
+        require(len(shape) == count, "bound_shape", shape, rule, advice)
         if self.bound == "clip":
-            require(given[0] > 1 + self.clip_eps_high, "bound_shape", given, "be above 1 + clip_eps_high", advice)
+            require(shape[0] > 1 + self.clip_eps_high, "bound_shape", shape, "be above 1 + clip_eps_high", advice)
         else:
-            require(min(given) > 0, "bound_shape", given, "be above 0", advice)
+            require(min(shape) > 0, "bound_shape", shape, "be above 0", advice)
 
     def _check_vespo(self) -> None:
         if self.bound == "vespo":

@@ -21,10 +21,10 @@ def requirements(lines: Iterable[str] | None = None) -> dict[str, Requirement]:
     """
     if lines is None:
         return _own()
-    found: dict[str, Requirement] = {}
-    for one in map(Requirement, lines):
-        found.setdefault(one.name, one)
-    return found
+    known: dict[str, Requirement] = {}
+    for requirement in map(Requirement, lines):
+        known.setdefault(requirement.name, requirement)
+    return known
 
 
 @cache

@@ -230,15 +230,15 @@ def parameter_texts(name: str, *, label: str, error: type[PacelineError]) -> dic
     _, bracket, rest = name.partition("(")
     if bracket and not rest.rstrip().endswith(")"):
         raise error(f"{label}: the bracket is not closed; write {base_name(name)}(parameter=value)")
-    found = dict[str, str]()
+    texts = dict[str, str]()
     for part in filter(None, map(str.strip, rest.rstrip().removesuffix(")").split(","))):
         parameter, equals, value = map(str.strip, part.partition("="))
         if not equals or not value:
             raise error(f"{label}: {part!r} is no parameter; write parameter=value")
-        if parameter in found:
+        if parameter in texts:
             raise error(f"{label}: {parameter} is given twice; give it once")
-        found[parameter] = value
-    return found
+        texts[parameter] = value
+    return texts
 
 
 def scheduler_of(text: str) -> tuple[str, dict[str, object]]:
@@ -272,11 +272,11 @@ def parse_value(option: Option, value: object) -> object:
     if _is_null(option, value):
         return None
     if option.item_type is not None:
-        given = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        if len(given) == 1 and isinstance(given[0], str) and option.name not in VERBATIM:
+        values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        if len(values) == 1 and isinstance(values[0], str) and option.name not in VERBATIM:
             # `accuracy,cosine(max_length=9, max_wrong=0)` holds two values
-            given = [item.strip() for item in _COMMA.split(given[0])]
-        several = tuple(_parse_single(option, option.item_type, item) for item in given)
+            values = [item.strip() for item in _COMMA.split(values[0])]
+        several = tuple(_parse_single(option, option.item_type, item) for item in values)
         # of `str | tuple[str, ...]` a single value stands alone
         is_bare_alone = isinstance(option.type, types.UnionType) and option.item_type in typing.get_args(option.type)
         return several[0] if is_bare_alone and len(several) == 1 else several

@@ -184,7 +184,7 @@ class DataConfig:
     def held_out(self) -> tuple[tuple[str | None, str], ...]:
         """Name, where one is given, and address of each set of held-out tasks; without any, `dataset` itself."""
         if self.eval_dataset is None:
-            return tuple((None, one) for one in self.datasets)
+            return tuple((None, address) for address in self.datasets)
         matches = [(entry, NAMED.fullmatch(entry)) for entry in self.eval_dataset]
         return tuple((None, entry) if match is None else (match["name"], match["address"]) for entry, match in matches)
 

@@ -44,12 +44,12 @@ def repeated_prompts(tasks: Sequence[Task]) -> list[str]:
 def also_trained_on(held_out: Sequence[Task], training: Sequence[Task]) -> list[str]:
     """A sentence where prompts of a held-out set are trained on too; none where there are none."""
     trained = {task.prompt: task.task_id for task in reversed(training)}
-    found = [task for task in held_out if task.prompt in trained]
-    if not found:
+    repeated = [task for task in held_out if task.prompt in trained]
+    if not repeated:
         return []
-    first = found[0]
+    first = repeated[0]
     return [
-        f"{len(found)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[first.prompt]}): "
+        f"{len(repeated)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[first.prompt]}): "
         "what is measured on it is also what was memorised"
     ]
 
@@ -103,10 +103,10 @@ def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[lis
             f"--eval-share {share:g} is of at most {WHOLE:,} rows, which are read whole, and there are {len(rows):,}",
             remedies=["put some rows into a file for --eval-dataset", "name a split of the dataset by --eval-split"],
         )
-    found = screen(rows, data, None)
+    screened = screen(rows, data, None)
     asked = {
-        row.row_id: json.dumps(one.prompt, sort_keys=True, default=str)
-        for row, one in zip(found.rows, found.problems, strict=True)
+        row.row_id: json.dumps(problem.prompt, sort_keys=True, default=str)
+        for row, problem in zip(screened.rows, screened.problems, strict=True)
     }
     prompts = list(dict.fromkeys(asked.values()))
     count = round(share * len(prompts))
@@ -115,7 +115,7 @@ def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[lis
             f"--eval-share {share:g} of {len(prompts)} different prompts leaves none to "
             f"{'train on' if count else 'hold out'}; take another share, or more rows"
         )
-    taken = {prompts[place] for place in sample_places(count, size=len(prompts), seed=seed)}
+    taken = {prompts[index] for index in sample_places(count, size=len(prompts), seed=seed)}
     return (
         [row for row in rows if asked.get(row.row_id) not in taken],
         [row for row in rows if asked.get(row.row_id) in taken],

@@ -36,7 +36,7 @@ class Row:
     """Reason why the place in the file holds no row, in a sentence, or None. Such a row has no columns."""
 
     @property
-    def given(self) -> Mapping[str, object]:
+    def reward_columns(self) -> Mapping[str, object]:
         """Columns that reward functions get."""
         return self.columns if self.passed is None else self.passed
 
@@ -91,7 +91,7 @@ class OnDemand(Sequence[Item_co]):
     """A sequence whose items are made on each access and not kept."""
 
     @abstractmethod
-    def at(self, place: int) -> Item_co:
+    def at(self, index: int) -> Item_co:
         """Make the item at 0 <= place < len(self)."""
 
     @overload
@@ -99,8 +99,8 @@ class OnDemand(Sequence[Item_co]):
     @overload
     def __getitem__(self, index: slice) -> list[Item_co]: ...
     def __getitem__(self, index: int | slice) -> Item_co | list[Item_co]:
-        places = range(len(self))[index]
-        return self.at(places) if isinstance(places, int) else [self.at(place) for place in places]
+        chosen = range(len(self))[index]
+        return self.at(chosen) if isinstance(chosen, int) else [self.at(position) for position in chosen]
 
 
 class RowsOnDemand(OnDemand[Row]):
@@ -113,11 +113,11 @@ class RowsOnDemand(OnDemand[Row]):
 
 def spread(items: Sequence[Item], most: int) -> list[Item]:
     """Return at most `most` items, evenly spread, the first among them."""
-    return [items[place] for place in spread_places(len(items), most)]
+    return [items[index] for index in spread_places(len(items), most)]
 
 
 def spread_places(size: int, most: int) -> list[int]:
-    """Return the places that `spread` takes from a sequence of `size` items."""
+    """Return the indices that `spread` takes from a sequence of `size` items."""
     count = min(most, size)
     return [index * size // count for index in range(count)]
 
@@ -128,5 +128,5 @@ def digest_of(rows: Sequence[Row]) -> str:
         return rows.digest()
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps([row.row_id, dict(row.given)], sort_keys=True, default=str).encode() + b"\n")
+        digest.update(json.dumps([row.row_id, dict(row.reward_columns)], sort_keys=True, default=str).encode() + b"\n")
     return digest.hexdigest()

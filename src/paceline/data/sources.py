@@ -67,7 +67,7 @@ ReadFiles = dict[tuple[str, int | None], Sequence[Row]]
 """Rows by address and number of rows that were asked for: those of files that were read, and a program's own."""
 
 
-class GivenRows(RowsOnDemand):
+class ProgramRows(RowsOnDemand):
     """A program's own rows under a name in the place of an address."""
 
     def __init__(self, rows: Any, name: str) -> None:
@@ -77,15 +77,15 @@ class GivenRows(RowsOnDemand):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def at(self, place: int) -> Row:
+    def at(self, index: int) -> Row:
         """Read one row; raise a DataError where it has no columns."""
-        row = self._rows[place]
+        row = self._rows[index]
         if not isinstance(row, Mapping):
             raise DataError(
-                f"row {self._name}:{place + 1} must be a dict of columns, got a {type(row).__name__}; give a list of "
+                f"row {self._name}:{index + 1} must be a dict of columns, got a {type(row).__name__}; give a list of "
                 "dicts or a datasets.Dataset"
             )
-        return Row(row_id=f"{self._name}:{place + 1}", columns=row)
+        return Row(row_id=f"{self._name}:{index + 1}", columns=row)
 
 
 def load_rows(
@@ -109,13 +109,13 @@ def load_rows(
     counted = [_counted(address) for address in addresses]
     if len(counted) == 1 and counted[0][1] is None:
         return _load(counted[0][0], split=split, size=size, files=files)
-    called = Counter(Path(place).name for place, _ in counted)
+    called = Counter(Path(name).name for name, _ in counted)
     parts = []
-    for number, (place, count) in enumerate(counted, start=1):
+    for number, (name, count) in enumerate(counted, start=1):
         # A generator makes as many as are asked for.
-        rows = _load(place, split=split, size=count if is_generator(place) else None, files=files)
+        rows = _load(name, split=split, size=count if is_generator(name) else None, files=files)
         places = np.arange(len(rows)) if count is None else sample_places(count, size=len(rows), seed=seed)
-        prefix = f"{number}/" if called[Path(place).name] > 1 else ""
+        prefix = f"{number}/" if called[Path(name).name] > 1 else ""
         parts.append(DatasetPart(rows=rows, places=places, prefix=prefix))
     if size is not None:
         counts = shares(size, [len(part.places) for part in parts])
@@ -143,9 +143,9 @@ def shares(size: int, counts: Sequence[int]) -> list[int]:
     total = sum(counts)
     most = min(size, total)
     taken = [most * count // total for count in counts]
-    by_remainder = sorted(range(len(counts)), key=lambda place: (-(most * counts[place] % total), place))
-    for place in by_remainder[: most - sum(taken)]:
-        taken[place] += 1
+    by_remainder = sorted(range(len(counts)), key=lambda index: (-(most * counts[index] % total), index))
+    for index in by_remainder[: most - sum(taken)]:
+        taken[index] += 1
     while 0 in taken:  # one of each, from the one with most
         taken[taken.index(max(taken))] -= 1
         taken[taken.index(0)] += 1
@@ -173,10 +173,10 @@ class JoinedRows(RowsOnDemand):
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def at(self, place: int) -> Row:
+    def at(self, index: int) -> Row:
         """Read one row."""
-        number = int(np.searchsorted(self._ends, place, side="right"))
-        part, taken = self._parts[number], place - (int(self._ends[number - 1]) if number else 0)
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        part, taken = self._parts[number], index - (int(self._ends[number - 1]) if number else 0)
         row, times = part.rows[int(part.places[taken])], taken // len(part.rows)
         name = f"{part.prefix}{row.row_id}" + (f"#{times + 1}" if times else "")
         return row if name == row.row_id else dataclasses.replace(row, row_id=name)
@@ -205,19 +205,19 @@ def has_split(dataset: str, split: str, files: ReadFiles | None = None) -> bool:
     Raises:
         DataError: nothing lies at the address, or it cannot be loaded.
     """
-    place, _ = _counted(dataset)
-    kind = _kind(place, files or {})
-    return split in split_names(place) if kind in ("directory", "hub") else kind == "generator"
+    name, _ = _counted(dataset)
+    kind = _kind(name, files or {})
+    return split in split_names(name) if kind in ("directory", "hub") else kind == "generator"
 
 
 def _counted(address: str) -> tuple[str, int | None]:
     """Split an address into itself without `#N`, and N."""
-    found = COUNTED.fullmatch(address)
-    if found is None:
+    match = COUNTED.fullmatch(address)
+    if match is None:
         return address, None
-    if int(found["rows"]) < 1:
+    if int(match["rows"]) < 1:
         raise DataError(f"--dataset {address}: must take at least one row, got #0; leave the dataset out")
-    return found["place"], int(found["rows"])
+    return match["place"], int(match["rows"])
 
 
 def is_generator(dataset: str) -> bool:
@@ -226,15 +226,15 @@ def is_generator(dataset: str) -> bool:
 
 
 def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None) -> Sequence[Row]:
-    found = {} if files is None else files
-    kind = _kind(dataset, found)
+    known_files = {} if files is None else files
+    kind = _kind(dataset, known_files)
     if kind == "file":
-        whole = found.get((dataset, None), ())
-        if isinstance(whole, GivenRows) or 0 < len(whole) <= WHOLE:
+        whole = known_files.get((dataset, None), ())
+        if isinstance(whole, ProgramRows) or 0 < len(whole) <= WHOLE:
             return whole if size is None and len(whole) > WHOLE else whole[:size]
-        if (dataset, size) not in found:
-            found[dataset, size] = read_file(local_path(dataset), size=size, named=dataset)
-        return found[dataset, size]
+        if (dataset, size) not in known_files:
+            known_files[dataset, size] = read_file(local_path(dataset), size=size, named=dataset)
+        return known_files[dataset, size]
     if kind != "generator":
         return read_split(dataset, split=split, size=size)
     count = DEFAULT_SIZE if size is None else size
@@ -251,15 +251,15 @@ def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None
 def _built_in_settings(dataset: str) -> dict[str, int]:
     """The values in the brackets of a built-in generator's address."""
     known = PARAMETERS.get(base_name(dataset), {})
-    found = dict[str, int]()
+    settings = dict[str, int]()
     for name, value in _settings(dataset, list(known)).items():
         if not isinstance(value, int) or isinstance(value, bool) or value not in known[name]:
             raise DataError(
                 f"--dataset {dataset}: {name} must be a whole number from {known[name][0]} to {known[name][-1]}, got "
                 f"{value}; choose one of these"
             )
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, object]]:
@@ -286,7 +286,7 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         raise DataError(f"--dataset {GYM_PREFIX}{name}: no such task among {len(known)}; nearest: {', '.join(nearest)}")
     check_split(f"{GYM_PREFIX}{name}", split)
     fields = dataclasses.fields(gym.factory.DATASETS[name][1])
-    settings = _settings(dataset, [one.name for one in fields if one.name not in ("seed", "size")])
+    settings = _settings(dataset, [field.name for field in fields if field.name not in ("seed", "size")])
     try:
         entries = gym.create_dataset(name, seed=FIRST_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
     except (AssertionError, ValueError, TypeError) as error:
@@ -310,17 +310,17 @@ def _once(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
 
 def _settings(dataset: str, known: Sequence[str]) -> dict[str, object]:
     """The values in the brackets of an address: whole numbers, numbers, true and false, and words."""
-    found = dict[str, object]()
+    settings = dict[str, object]()
     for name, value in parameter_texts(dataset, label=f"--dataset {dataset}", error=DataError).items():
         if name not in known:
             offered = ", ".join(known) or "none"
             raise DataError(f"--dataset {dataset}: there is no parameter {name!r}; it takes {offered}")
-        found[name] = json_or_text(value)
-    return found
+        settings[name] = json_or_text(value)
+    return settings
 
 
 def _kind(dataset: str, files: ReadFiles) -> Literal["generator", "file", "directory", "hub"]:
-    if isinstance(files.get((dataset, None)), GivenRows):
+    if isinstance(files.get((dataset, None)), ProgramRows):
         return "file"
     if is_generator(dataset):
         return "generator"

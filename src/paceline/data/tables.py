@@ -28,9 +28,9 @@ class TableRows(RowsOnDemand):
     def __len__(self) -> int:
         return self._size
 
-    def at(self, place: int) -> Row:
+    def at(self, index: int) -> Row:
         """Read one row."""
-        return Row(row_id=f"{self._name}:{place + 1}", columns=self._table[place])
+        return Row(row_id=f"{self._name}:{index + 1}", columns=self._table[index])
 
 
 def read_split(dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
@@ -134,11 +134,11 @@ class ReadAhead(OnDemand[Mapping[str, Any]]):
     def __len__(self) -> int:
         return self._size
 
-    def at(self, place: int) -> Mapping[str, Any]:
+    def at(self, index: int) -> Mapping[str, Any]:
         """Read one of them back."""
         from pyarrow import ipc
 
-        batch, offset = divmod(place, BATCH)
+        batch, offset = divmod(index, BATCH)
         start, end = self._starts[batch], self._starts[batch + 1]
         table = ipc.open_stream(os.pread(self._file.fileno(), end - start, start)).read_all()
         (row,) = cast(list[Mapping[str, Any]], table.slice(offset, 1).to_pylist())

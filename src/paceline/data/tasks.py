@@ -27,7 +27,7 @@ class LeftOut(DataError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Making:
+class TaskBuilder:
     """Everything that makes a task of a row, except the row."""
 
     tokenizer: ChatTokenizer
@@ -66,7 +66,7 @@ class Making:
                 raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
             if prompt.messages is not None:
                 self._look_at(row, asked, prompt.messages)
-            columns = row.given
+            columns = row.reward_columns
             if row.passed is None and len(columns) < len(self.columns):
                 columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
             task = Task(
@@ -86,13 +86,13 @@ class Making:
         shape = shape_of(messages), repr(tools)
         if shape not in self.hidden:
             self.hidden[shape] = left_out(self.tokenizer, messages, self.data.switches, tools)
-        for place, key in self.hidden[shape]:
-            role = messages[place]["role"]
-            if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[place]):
+        for index, key in self.hidden[shape]:
+            role = messages[index]["role"]
+            if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[index]):
                 what = f"its {role} message" if key == "content" else "the tool calls of a message"
                 raise DataError(
                     f"row {row.row_id}: the model's chat template does not show {what} "
-                    f"({shown(messages[place][key])}), so the model would never read it",
+                    f"({shown(messages[index][key])}), so the model would never read it",
                     remedies=["write it into a message that is shown", "leave it out (--system-prompt '')"],
                 )
             self._note(f"the chat template does not show the key {key!r} of messages of the role {role!r}", row)
@@ -100,8 +100,10 @@ class Making:
         if has_own and self.data.system_prompt is not None:
             self._note("--system-prompt takes the place of a system message of the row's own", row)
         texts = [str(message["content"]) for message in messages]
-        if found := [token for token in self.special if any(token in text for text in texts)]:
-            self._note(f"a message holds control tokens, which the model reads as such ({', '.join(found)})", row)
+        if control_tokens := [token for token in self.special if any(token in text for text in texts)]:
+            self._note(
+                f"a message holds control tokens, which the model reads as such ({', '.join(control_tokens)})", row
+            )
         if tools is None and not is_empty(row.columns.get("tools")):
             self._note("prompts do not show the column 'tools', which holds no JSON schemas of tools", row)
 
@@ -121,11 +123,11 @@ class Making:
             raise DataError(f"row {row_id}: {error.message}", remedies=error.remedies) from error
         if tools and (known := repr(tools)) not in self.formats:
             plain = PlainText(self.tokenizer)  # a stranger's schemas may hold control tokens
-            harmless = [plain.read_message(tool)[0] for tool in tools]
-            self.formats[known] = tool_format(self.tokenizer, harmless, self.data.switches)
+            escaped = [plain.read_message(tool)[0] for tool in tools]
+            self.formats[known] = tool_format(self.tokenizer, escaped, self.data.switches)
         return self.formats[repr(tools)] if tools else None
 
-    def one(self, row: Row) -> Task:
+    def build(self, row: Row) -> Task:
         """Make the task of one row, within the limit; raise as `LargeTasks.at`."""
         try:
             asked = usable(row, self.data, self.check)
@@ -157,8 +159,8 @@ class Making:
 class LargeTasks(OnDemand[Task]):
     """Tasks of a dataset that is not read whole: each is made when it is taken, and some are left out then."""
 
-    def __init__(self, rows: Sequence[Row], making: Making) -> None:
-        self._rows, self._making = rows, making
+    def __init__(self, rows: Sequence[Row], builder: TaskBuilder) -> None:
+        self._rows, self._builder = rows, builder
         self._checks = list[Callable[[Sequence[Task]], None]]()
         self.last_left_out: str | None = None
         """Reason why the last row was left out, in a sentence."""
@@ -167,7 +169,7 @@ class LargeTasks(OnDemand[Task]):
         """Return the number of rows, including those that will be left out."""
         return len(self._rows)
 
-    def at(self, place: int) -> Task:
+    def at(self, index: int) -> Task:
         """Make one task.
 
         Raises:
@@ -175,7 +177,7 @@ class LargeTasks(OnDemand[Task]):
             DataError: they have it stop the run.
         """
         try:
-            task = self._making.one(self._rows[place])
+            task = self._builder.build(self._rows[index])
         except LeftOut as error:
             self.last_left_out = str(error)
             raise
@@ -186,9 +188,9 @@ class LargeTasks(OnDemand[Task]):
     @property
     def limit(self) -> int:
         """Largest number of tokens of a prompt."""
-        return self._making.data.max_prompt_length
+        return self._builder.data.max_prompt_length
 
-    def hold_to(self, check: Callable[[Sequence[Task]], None]) -> None:
+    def add_check(self, check: Callable[[Sequence[Task]], None]) -> None:
         """Check every task that is taken from now on."""
         self._checks.append(check)
 
@@ -233,11 +235,11 @@ class TaskSet:
         longest = max(len(task.prompt_ids) for task in self.looked_at)
         return min(2 * longest, self.tasks.limit) if isinstance(self.tasks, LargeTasks) else longest
 
-    def hold_to(self, check: Callable[[Sequence[Task]], None]) -> None:
+    def add_check(self, check: Callable[[Sequence[Task]], None]) -> None:
         """Check the tasks; those of a large dataset when they are taken."""
         check(self.looked_at)
         if isinstance(self.tasks, LargeTasks):
-            self.tasks.hold_to(check)
+            self.tasks.add_check(check)
 
 
 def build_tasks(
@@ -265,8 +267,8 @@ def build_tasks(
     _check_names(seen)
     screened = screen(seen, data, check)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
-    making = Making(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of)
-    tasks = making.tasks(screened.rows, screened.problems)
+    builder = TaskBuilder(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of)
+    tasks = builder.tasks(screened.rows, screened.problems)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
     num_long = sum(length > data.max_prompt_length for length in lengths)
     if num_long and data.long_prompts == "error":
@@ -276,7 +278,7 @@ def build_tasks(
             f"{data.max_prompt_length} ({num_long} of {len(lengths)} rows are)",
             remedies=[f"raise the limit to {max(lengths)}", SHORTEN],
         )
-    kept, uncut = _within_limit(tasks, making)
+    kept, uncut = _within_limit(tasks, builder)
     if not kept and uncut:
         raise DataError(
             f"--on-bad-row skip leaves no row: none of the {len(lengths)} can be cut; the first: {uncut[0]}"
@@ -287,7 +289,7 @@ def build_tasks(
             f"{data.max_prompt_length}; raise it (the shortest prompt has {min(lengths)} tokens)"
         )
     return TaskSet(
-        tasks=LargeTasks(rows, making) if is_large else kept,
+        tasks=LargeTasks(rows, builder) if is_large else kept,
         looked_at=kept,
         dropped=num_long if data.long_prompts == "drop" else 0,
         truncated=num_long - len(uncut) if data.long_prompts == "truncate_left" else 0,
@@ -295,7 +297,7 @@ def build_tasks(
         skipped=(*screened.skipped, *uncut),
         notes=tuple(
             f"{sentence}: {len(names)} of {len(tasks)} rows, the first: {names[0]}"
-            for sentence, names in making.notes.items()
+            for sentence, names in builder.notes.items()
         ),
     )
 
@@ -310,15 +312,15 @@ def _check_names(rows: Sequence[Row]) -> None:
         seen.add(row.row_id)
 
 
-def _within_limit(tasks: Iterable[Task], making: Making) -> tuple[tuple[Task, ...], tuple[str, ...]]:
+def _within_limit(tasks: Iterable[Task], builder: TaskBuilder) -> tuple[tuple[Task, ...], tuple[str, ...]]:
     """Return tasks that are short enough or were cut, and why others could not be cut."""
-    kept, uncut, data = list[Task](), list[str](), making.data
+    kept, uncut, data = list[Task](), list[str](), builder.data
     for task in tasks:
         try:
             if len(task.prompt_ids) <= data.max_prompt_length:
                 kept.append(task)
             elif data.long_prompts == "truncate_left":
-                kept.append(making.truncated(task))
+                kept.append(builder.truncated(task))
         except LeftOut as error:
             uncut.append(str(error))
     return tuple(kept), tuple(uncut)

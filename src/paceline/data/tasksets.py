@@ -36,8 +36,8 @@ def open_environment(name: str, options: Mapping[str, Any]) -> Any:
     try:
         return _opened(name, options)
     except REFUSALS as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"it cannot be loaded ({type(error).__name__}: {said:.500}); correct it first") from error
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"it cannot be loaded ({type(error).__name__}: {reason:.500}); correct it first") from error
 
 
 def _opened(name: str, options: Mapping[str, Any]) -> Any:
@@ -46,24 +46,24 @@ def _opened(name: str, options: Mapping[str, Any]) -> Any:
     from verifiers.v1.utils.compile import validate_pairing
 
     loaders.import_taskset(name)
-    given: dict[str, Any] = {"taskset": {"id": name}}
+    settings: dict[str, Any] = {"taskset": {"id": name}}
     for option, value in options.items():
         *path, last = option.split(".") if "." in option else ("taskset", option)
-        place = given
-        for one in path:
-            place = place.setdefault(one, {})
-        place[last] = value
+        table = settings
+        for field in path:
+            table = table.setdefault(field, {})
+        table[last] = value
     kind = loaders.env_config_type(name)
-    seats = {key: one.default for key, one in kind.model_fields.items() if isinstance(one.default, AgentConfig)}
+    seats = {key: field.default for key, field in kind.model_fields.items() if isinstance(field.default, AgentConfig)}
     if len(seats) != 1:
         raise ConfigError(f"it has the seats {', '.join(seats)}, and one model is trained; take one with a single seat")
     ((seat, default),) = seats.items()
-    own = given.setdefault(seat, {})
+    seat_settings = settings.setdefault(seat, {})
     if "runtime" not in default.model_fields_set:
-        own.setdefault("runtime", {}).setdefault("type", "subprocess")
+        seat_settings.setdefault("runtime", {}).setdefault("type", "subprocess")
     if default.harness is None and loaders.default_harness_id(name) == "bash":
-        own.setdefault("harness", {}).setdefault("id", "null")
-    config = kind.model_validate(given)
+        seat_settings.setdefault("harness", {}).setdefault("id", "null")
+    config = kind.model_validate(settings)
     agent, program = getattr(config, seat), config.agent_harnesses()[seat]
     if program.id == "bash" and agent.runtime.type == "subprocess":
         raise ConfigError(

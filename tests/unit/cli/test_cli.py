@@ -40,7 +40,7 @@ def flags(words):
 
 def config_of(words):
     given = parse(TRAIN, words.split())
-    return read_configuration(given.options, file=given.door.get("config")).config
+    return read_configuration(given.options, file=given.flags.get("config")).config
 
 
 def test_paceline_alone_says_what_it_can_do(capsys):

@@ -102,18 +102,18 @@ def started(command: ForeignCommand) -> Started:
     names = [PurePosixPath(word).name for word in command.words[:3]]
     if names and PYTHON.fullmatch(names[0]):
         names[0] = "python"
-    start = next((one for one in LAUNCHERS if tuple(names[: len(one)]) == one), ())
+    start = next((prefix for prefix in LAUNCHERS if tuple(names[: len(prefix)]) == prefix), ())
     launcher, words, notes = LAUNCHERS.get(start), command.words[len(start) :], list[Note]()
     if launcher is not None:
         words = _read_launcher(launcher, words, settings, notes)
     rest = {name: value for name, value in command.environment.items() if name not in VARIABLES}
-    found = Started(words=words, read=command.read, environment=rest)
+    launch = Started(words=words, read=command.read, environment=rest)
     if launcher == "accelerate" and not {"all_processes", "file"} & settings.keys():
-        settings["all_processes"] = str(found.devices)
-        some = f"one for each of the {found.devices} of CUDA_VISIBLE_DEVICES"
-        taken = some if found.devices > 1 else "one is taken; name it with --num_processes"
+        settings["all_processes"] = str(launch.devices)
+        some = f"one for each of the {launch.devices} of CUDA_VISIBLE_DEVICES"
+        taken = some if launch.devices > 1 else "one is taken; name it with --num_processes"
         notes.append(Note("settled", "accelerate launch", f"no number of processes is given: {taken}"))
-    return with_numbers(replace(found, notes=tuple(notes)), settings)
+    return with_numbers(replace(launch, notes=tuple(notes)), settings)
 
 
 def with_numbers(start: Started, settings: Mapping[str, str]) -> Started:
@@ -171,10 +171,10 @@ def _read_launcher(
     return (*start, *words[at:])
 
 
-def check_precision(place: str, name: str, value: object) -> None:
+def check_precision(label: str, name: str, value: object) -> None:
     """Refuse half precision, which accelerate's `mixed_precision` asks for."""
     if name == "mixed_precision" and str(value) not in ("no", "bf16", "False"):
-        raise ConfigError(f"{place} must be no or bf16, got {value!r}; half precision is not offered, use bf16")
+        raise ConfigError(f"{label} must be no or bf16, got {value!r}; half precision is not offered, use bf16")
 
 
 def _count(name: str, text: str, least: int = 1) -> int:

@@ -52,7 +52,7 @@ def unwrapped(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
         while rest and ASSIGNMENT.match(rest[0]):
             assignments.append(rest.pop(0))
         names = tuple(PurePosixPath(word).name for word in rest[:2])
-        start = next((one for one in WRAPPERS if names[: len(one)] == one), None)
+        start = next((prefix for prefix in WRAPPERS if names[: len(prefix)] == prefix), None)
         if start is None:
             return (*assignments, *rest), missed
         rest = rest[len(start) :]

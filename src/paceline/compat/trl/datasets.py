@@ -96,7 +96,7 @@ class AddressedRows(Sequence[Mapping[str, Any]]):
 
     def __getitem__(self, place: Any) -> Any:
         found = self.rows[place]
-        return found.given if isinstance(found, Row) else [row.given for row in found]
+        return found.reward_columns if isinstance(found, Row) else [row.reward_columns for row in found]
 
 
 def size_of(dataset: Any) -> int | None:
@@ -187,7 +187,7 @@ def make_tasks(
         tools_of=environments.tools_of,
     )
     if environments:
-        built.hold_to(environments.check)
+        built.add_check(environments.check)
 
     def check_lengths(tasks: Sequence[Task]) -> None:
         """Limit prompts by the model's context if the user sets no limit, and by the user's where none is cut."""
@@ -205,7 +205,7 @@ def make_tasks(
             )
 
     if unlimited:
-        built.hold_to(check_lengths)
+        built.add_check(check_lengths)
     return built
 
 

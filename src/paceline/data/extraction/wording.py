@@ -67,7 +67,7 @@ def without_closing(text: str) -> str:
     >>> without_closing(" apples in total"), without_closing(" of the cake"), without_closing(" of the millions")
     (' apples', '', ' of the millions')
     """
-    found = _CLOSING_WORDS.search(text)
-    if not found or (found["thing"] and noun(found["thing"], singular=True) is None):
+    match = _CLOSING_WORDS.search(text)
+    if not match or (match["thing"] and noun(match["thing"], singular=True) is None):
         return text
-    return text[: found.start()]
+    return text[: match.start()]

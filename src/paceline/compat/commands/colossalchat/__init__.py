@@ -17,29 +17,31 @@ def from_colossalchat(command: ForeignCommand, repair: bool) -> Translation | No
     """Translate a command that runs one of the scripts."""
     if script_of(command.words) not in SCRIPTS:
         return None
-    found = Translation(environment=dict(command.environment))
-    one = settle(read(command.words, found), found, repair=repair)
+    translation = Translation(environment=dict(command.environment))
+    args = settle(read(command.words, translation), translation, repair=repair)
     for part in (tasks, sampling, objective, rounds, keeping):
-        part(one, found)
-    return found
+        part(args, translation)
+    return translation
 
 
-def keeping(one: ColossalChatArguments, found: Translation) -> None:
+def keeping(args: ColossalChatArguments, translation: Translation) -> None:
     """Add the options of checkpoints, rollouts, trackers and profiles."""
-    place = str(PurePosixPath(one.save_dir) / one.project.replace(" ", "_"))
-    found.decide(output_dir=place, save_steps=one.save_interval, project=one.project)
+    directory = str(PurePosixPath(args.save_dir) / args.project.replace(" ", "_"))
+    translation.decide(output_dir=directory, save_steps=args.save_interval, project=args.project)
     text = (
-        f"one run directory, {place}, holds checkpoints/, evals/ and rollouts/, every completion of every step instead "
-        "of a few of every twentieth; a directory that holds a run is refused"
+        f"one run directory, {directory}, holds checkpoints/, evals/ and rollouts/, every completion of every step "
+        "instead of a few of every twentieth; a directory that holds a run is refused"
     )
-    found.note("changed", "-sd -esd -rsd", text)
+    translation.note("changed", "-sd -esd -rsd", text)
     text = (
         "a checkpoint holds all that makes the next step, and `paceline train --resume` goes on from it, where theirs "
         "waited for ever; the newest two are kept (--save-total-limit)"
     )
-    found.note("mended", "-si", text)
-    found.note("changed", "-p", "no account is needed; --report-to wandb sends the numbers to one, under this project")
-    if one.enable_profiling:
-        found.decide(profile=True)
+    translation.note("mended", "-si", text)
+    translation.note(
+        "changed", "-p", "no account is needed; --report-to wandb sends the numbers to one, under this project"
+    )
+    if args.enable_profiling:
+        translation.decide(profile=True)
         text = "writes timeline.json, which Perfetto opens; completions end where they end, where there all ran to -mnt"
-        found.note("changed", "--enable-profiling", text)
+        translation.note("changed", "--enable-profiling", text)

@@ -20,76 +20,78 @@ JUDGED = {
 }
 
 
-def tasks(one: ColossalChatArguments, found: Translation) -> None:
+def tasks(args: ColossalChatArguments, translation: Translation) -> None:
     """Add the options of rows and their grading."""
-    if one.checkpoint_path is not None:
+    if args.checkpoint_path is not None:
         raise ConfigError(
-            f"-cp {one.checkpoint_path} is a checkpoint of ColossalChat's, and no run can go on with it here; save its "
-            "weights as a directory that transformers loads, give that as -m and leave -cp out"
+            f"-cp {args.checkpoint_path} is a checkpoint of ColossalChat's, and no run can go on with it here; save "
+            "its weights as a directory that transformers loads, give that as -m and leave -cp out"
         )
-    found.decide(model=one.model, dataset=one.dataset)
-    if one.tokenizer_path is not None:
-        found.note("idle", "--tokenizer-path", "the tokenizer is read from the model's directory")
+    translation.decide(model=args.model, dataset=args.dataset)
+    if args.tokenizer_path is not None:
+        translation.note("idle", "--tokenizer-path", "the tokenizer is read from the model's directory")
     # prompts
-    found.decide(max_prompt_length=one.max_prompt_tokens, long_prompts="drop")
+    translation.decide(max_prompt_length=args.max_prompt_tokens, long_prompts="drop")
     text = (
-        f"prompts above {one.max_prompt_tokens} tokens lost the end of their question without a word; here they are "
+        f"prompts above {args.max_prompt_tokens} tokens lost the end of their question without a word; here they are "
         "left out and counted, or the run stops with --long-prompts error"
     )
-    found.note("mended", "-mpt", text)
-    if one.system_prompt is not None:
-        found.decide(system_prompt=one.system_prompt)
+    translation.note("mended", "-mpt", text)
+    if args.system_prompt is not None:
+        translation.decide(system_prompt=args.system_prompt)
     else:
-        by_code = one.reward_type == "code"
-        said = "there is none without -s" if by_code else "the reward function's own asks for its format"
-        found.note("changed", "-s", f"the default system message has other words: {said}")
+        by_code = args.reward_type == "code"
+        reason = "there is none without -s" if by_code else "the reward function's own asks for its format"
+        translation.note("changed", "-s", f"the default system message has other words: {reason}")
     # rewards
-    found.decide(reward_funcs=(one.reward_type,))
-    found.note("mended", f"-rt {one.reward_type}", JUDGED[one.reward_type])
-    if one.algo != "RLOO":
+    translation.decide(reward_funcs=(args.reward_type,))
+    translation.note("mended", f"-rt {args.reward_type}", JUDGED[args.reward_type])
+    if args.algo != "RLOO":
         text = "what is right is worth 1 instead of 10; advantages are divided by the std, so that they are the same"
-        found.note("changed", f"-rt {one.reward_type}", text)
-    if one.code_verifier_api_url is not None:
+        translation.note("changed", f"-rt {args.reward_type}", text)
+    if args.code_verifier_api_url is not None:
         text = (
             "their own client asked at another address; programs run in this machine's sandbox, or with --sandbox "
             "by a service that speaks SandboxFusion's interface, which theirs does not"
         )
-        found.note("idle", "-cv", text)
-    if one.eval_dataset is not None:
-        _evaluation(one.eval_dataset, one, found)
-    elif "eval_interval" in one.given:
-        found.note("idle", "-ei", "nothing is measured without held-out rows, which -ed names")
+        translation.note("idle", "-cv", text)
+    if args.eval_dataset is not None:
+        _evaluation(args.eval_dataset, args, translation)
+    elif "eval_interval" in args.explicit:
+        translation.note("idle", "-ei", "nothing is measured without held-out rows, which -ed names")
 
 
-def _evaluation(given: str, one: ColossalChatArguments, found: Translation) -> None:
+def _evaluation(json_text: str, args: ColossalChatArguments, translation: Translation) -> None:
     example = """write -ed '{"math": "math.jsonl", "code": "code.jsonl"}'"""
     try:
-        sets = json.loads(given)
+        sets = json.loads(json_text)
     except ValueError:
-        hint = "JSON has double quotes, so the shell's are single ones: " if "'" in given else ""
-        raise ConfigError(f"-ed must be a JSON object from names to paths, got {given!r}; {hint}{example}") from None
+        hint = "JSON has double quotes, so the shell's are single ones: " if "'" in json_text else ""
+        raise ConfigError(
+            f"-ed must be a JSON object from names to paths, got {json_text!r}; {hint}{example}"
+        ) from None
     if not isinstance(sets, dict) or not sets or not all(isinstance(path, str) and path for path in sets.values()):
-        raise ConfigError(f"-ed must be a JSON object from names to paths, got {given!r}; {example}")
+        raise ConfigError(f"-ed must be a JSON object from names to paths, got {json_text!r}; {example}")
     for name in sets:
         if not all(letter.isalnum() or letter in "_.-" for letter in name) or not name:
             raise ConfigError(f"-ed must name its sets with letters, digits, _, . and -, got {name!r}; rename it")
-    updates = one.updates_per_round
-    every = math.ceil(one.eval_interval / updates) if one.eval_interval > 0 else 0
-    found.decide(
+    updates = args.updates_per_round
+    every = math.ceil(args.eval_interval / updates) if args.eval_interval > 0 else 0
+    translation.decide(
         eval_dataset=tuple(f"{name}={path}" for name, path in sets.items()),
         eval_steps=every,
         eval_size=None,
         eval_temperature=EVAL_TEMPERATURE,
-        eval_reward_func=EVAL_REWARD[one.reward_type],
+        eval_reward_func=EVAL_REWARD[args.reward_type],
     )
     often = "after every step, " if every == 1 else f"every {every} steps, " * (every > 0)
     when = f"{often}before the first and after the last"
-    found.note("changed", "-ei", f"counted in steps, {updates} update{'s' * (updates > 1)} each: {when}")
+    translation.note("changed", "-ei", f"counted in steps, {updates} update{'s' * (updates > 1)} each: {when}")
     text = (
         "nothing was measured after the last update, and rows that did not share out evenly counted twice; here every "
         "row counts once, and each set has its interval"
     )
-    found.note("mended", "-ed", text)
+    translation.note("mended", "-ed", text)
 
 
 RIGHT = 10.0
@@ -101,54 +103,54 @@ SKIP_THRESHOLD = 20.0
 FALLING_EPISODES = 4
 
 
-def objective(one: ColossalChatArguments, found: Translation) -> None:
+def objective(args: ColossalChatArguments, translation: Translation) -> None:
     """Add the options of advantage, loss, filter and optimiser."""
     text = (
         "gradients of micro-batches were added up, so that an update grew with their number and depended on the "
         "layout; here an average is over the whole update"
     )
-    found.note("mended", "-tmbs -tbs -t", text)
-    if one.algo == "GRPO":
-        found.decide(preset="grpo")
-    elif one.algo == "DAPO":
-        _dapo(one, found)
-    elif one.algo == "RLOO":
-        found.decide(advantage="leave_one_out", reward_weights=(RIGHT,))
-        found.decide(clip_eps_low=0.2, clip_eps_high=0.2, average="sequence")
+    translation.note("mended", "-tmbs -tbs -t", text)
+    if args.algo == "GRPO":
+        translation.decide(preset="grpo")
+    elif args.algo == "DAPO":
+        _dapo(args, translation)
+    elif args.algo == "RLOO":
+        translation.decide(advantage="leave_one_out", reward_weights=(RIGHT,))
+        translation.decide(clip_eps_low=0.2, clip_eps_high=0.2, average="sequence")
         text = f"a right answer weighs {RIGHT:g} as there: no standard deviation divides it, and -kl is relative to it"
-        found.note("changed", "-a RLOO", text)
+        translation.note("changed", "-a RLOO", text)
     else:
-        found.decide(preset="reinforce_pp", average="sequence", beta=one.kl_coeff)
+        translation.decide(preset="reinforce_pp", average="sequence", beta=args.kl_coeff)
         text = (
             "advantages were multiplied by the standard deviation of a micro-batch, and the penalty stood inside them "
             "with a gradient of its own; here they are divided by the step's, and the penalty stands in the loss"
         )
-        found.note("mended", "-a REINFORCE_PPB", text)
-    if one.algo in ("GRPO", "RLOO"):
-        found.decide(beta=one.kl_coeff, kl="k3" if one.kl_coeff > 0 else "reverse")
-        if one.kl_coeff > 0:
+        translation.note("mended", "-a REINFORCE_PPB", text)
+    if args.algo in ("GRPO", "RLOO"):
+        translation.decide(beta=args.kl_coeff, kl="k3" if args.kl_coeff > 0 else "reverse")
+        if args.kl_coeff > 0:
             text = (
                 "the penalty is the estimator that is differentiated there, with the gradient of "
                 "KL(reference || policy); leave --kl out for the KL that it is called after"
             )
-            found.note("changed", "-kl", text)
-    found.decide(learning_rate=one.learning_rate, lr_schedule="cosine", min_lr_ratio=0.1)
-    found.decide(weight_decay=0.01, max_grad_norm=1.0)
-    if one.num_episodes > FALLING_EPISODES:
+            translation.note("changed", "-kl", text)
+    translation.decide(learning_rate=args.learning_rate, lr_schedule="cosine", min_lr_ratio=0.1)
+    translation.decide(weight_decay=0.01, max_grad_norm=1.0)
+    if args.num_episodes > FALLING_EPISODES:
         text = (
             f"the learning rate rose again from episode {FALLING_EPISODES + 1} on; here it falls to the end of the run"
         )
-        found.note("mended", f"-e {one.num_episodes}", text)
+        translation.note("mended", f"-e {args.num_episodes}", text)
 
 
-def _dapo(one: ColossalChatArguments, found: Translation) -> None:
-    cache = min(LONGEST_CACHE, one.max_new_tokens // 4)
-    found.decide(
+def _dapo(args: ColossalChatArguments, translation: Translation) -> None:
+    cache = min(LONGEST_CACHE, args.max_new_tokens // 4)
+    translation.decide(
         preset="dapo",
         # of accuracy, strictly inside: a reward of 1 or 0 has the accuracy for its mean
-        filter_range=(0.01, 0.7) if one.script == ZERO_BUBBLE else (0.01, 0.99),
+        filter_range=(0.01, 0.7) if args.script == ZERO_BUBBLE else (0.01, 0.99),
         max_refills=REFILLS,
-        overlong_share=cache / one.max_new_tokens,
+        overlong_share=cache / args.max_new_tokens,
         mask_truncated=True,
         skip_threshold=SKIP_THRESHOLD,
     )
@@ -156,16 +158,16 @@ def _dapo(one: ColossalChatArguments, found: Translation) -> None:
         f"a completion cut at -mnt got 0 and one a token shorter less; here the penalty of the last {cache} tokens "
         "falls to -1 and stays there, whether the answer is right or wrong"
     )
-    found.note("mended", "-a DAPO", text)
+    translation.note("mended", "-a DAPO", text)
     text = "skip_threshold was read nowhere; here a completion whose mean ratio is above it is left out"
-    found.note("mended", "-a DAPO", text)
+    translation.note("mended", "-a DAPO", text)
     text = (
         f"groups outside the filter are replaced within their step, in {REFILLS} more rounds at most (--max-refills), "
         "where an update waited for groups of later rounds"
     )
-    found.note("changed", "-a DAPO", text)
-    if "kl_coeff" in one.given:
-        found.note("idle", "-kl", "DAPO has no penalty, there as here; --beta sets one")
+    translation.note("changed", "-a DAPO", text)
+    if "kl_coeff" in args.explicit:
+        translation.note("idle", "-kl", "DAPO has no penalty, there as here; --beta sets one")
 
 
 ANNEALED = 0.9
@@ -175,33 +177,35 @@ GPU_SHARE = 0.7
 """Share of a producer's device for vLLM."""
 
 
-def sampling(one: ColossalChatArguments, found: Translation) -> None:
+def sampling(args: ColossalChatArguments, translation: Translation) -> None:
     """Add the options that shape a completion."""
-    if one.temperature != ANNEALED:
+    if args.temperature != ANNEALED:
         text = (
-            f"went on to {ANNEALED:g} over the first episode, while trainers went on dividing by {one.temperature:g}; "
+            f"went on to {ANNEALED:g} over the first episode, while trainers went on dividing by {args.temperature:g}; "
             "here one temperature holds for both"
         )
-        found.note("mended", f"-temp {one.temperature:g}", text)
-    top_k = one.top_k
-    if top_k is None and one.backend == "transformers":
+        translation.note("mended", f"-temp {args.temperature:g}", text)
+    top_k = args.top_k
+    if top_k is None and args.backend == "transformers":
         top_k = HF_TOP_K
         text = f"the transformers backend has {top_k} for its default; --top-k 0 samples what is trained"
-        found.note("changed", "-topk", text)
-    found.decide(max_completion_length=one.max_new_tokens, temperature=one.temperature)
-    found.decide(top_p=one.top_p, top_k=max(0, top_k or 0))
-    if one.reward_type == "think_answer_tags":
-        found.decide(stop=(END,))
+        translation.note("changed", "-topk", text)
+    translation.decide(max_completion_length=args.max_new_tokens, temperature=args.temperature)
+    translation.decide(top_p=args.top_p, top_k=max(0, top_k or 0))
+    if args.reward_type == "think_answer_tags":
+        translation.decide(stop=(END,))
         text = (
             f"the end of the text did not end a completion that had no {END}, which then ran to -mnt; here either ends "
             "it"
         )
-        found.note("mended", "-rt think_answer_tags", text)
-    if one.backend == "vllm":
-        found.decide(engine="vllm", vllm_tensor_parallel=one.producer_tensor_parallel_size, vllm_memory=GPU_SHARE)
+        translation.note("mended", "-rt think_answer_tags", text)
+    if args.backend == "vllm":
+        translation.decide(
+            engine="vllm", vllm_tensor_parallel=args.producer_tensor_parallel_size, vllm_memory=GPU_SHARE
+        )
         return
     text = "the default backend cannot run; here completions come from the engine in the samplers' own processes"
-    found.note("mended", "-b transformers", text)
-    if one.producer_tensor_parallel_size > 1:
+    translation.note("mended", "-b transformers", text)
+    if args.producer_tensor_parallel_size > 1:
         text = "without -b vllm a sampler is one process with one device, so that the model has to fit it"
-        found.note("missing", f"-ptp {one.producer_tensor_parallel_size}", text)
+        translation.note("missing", f"-ptp {args.producer_tensor_parallel_size}", text)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import yaml
 
 from paceline.compat.commands.fields import field_names
-from paceline.compat.commands.flags import FlagWords, GivenFlags, read_flags
+from paceline.compat.commands.flags import Flags, FlagWords, read_flags
 from paceline.compat.commands.launching import ACCELERATE, WITHOUT_EFFECT, Started
 from paceline.compat.commands.translation import Refusals, Translation
 from paceline.compat.vocabulary import Meaning, flags
@@ -19,8 +19,8 @@ OF_A_DATASET: Mapping[str, str] = {"path": "dataset_name", "name": "dataset_conf
 
 def known_flags() -> tuple[str, ...]:
     """Every flag of `trl grpo`, including those that it passes on, and names that earlier versions had."""
-    own = (*MEANINGS, *field_names(), *EARLIER, "config")
-    return tuple(dict.fromkeys((*own, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
+    names = (*MEANINGS, *field_names(), *EARLIER, "config")
+    return tuple(dict.fromkeys((*names, *ACCELERATE, *WITHOUT_EFFECT["accelerate"])))
 
 
 EARLIER: Mapping[str, str] = {
@@ -33,36 +33,36 @@ EARLIER: Mapping[str, str] = {
 """Names that flags had in earlier versions, and have in recipes that are still about, with today's."""
 
 
-def _todays(given: GivenFlags, found: Translation) -> GivenFlags:
+def _todays(flags: Flags, translation: Translation) -> Flags:
     """The flags under the names that TRL has now; a change of name is noted."""
-    today = GivenFlags()
-    for name, words in given.items():
+    today = Flags()
+    for name, words in flags.items():
         if name in EARLIER:
-            found.note("settled", f"--{name}", f"is --{EARLIER[name]} in today's TRL")
+            translation.note("settled", f"--{name}", f"is --{EARLIER[name]} in today's TRL")
         today[EARLIER.get(name, name)] = words
     return today
 
 
-def read(words: FlagWords, start: Started, found: Translation, refusals: Refusals) -> GivenFlags:
+def read(words: FlagWords, start: Started, translation: Translation, refusals: Refusals) -> Flags:
     """Parse flags over the lines of their file; refuses what TRL does not have, and an unreadable file."""
-    given = _todays(read_flags(words, known_flags(), "TRL", found, refusals), found)
-    if "datasets" in given:
+    flags = _todays(read_flags(words, known_flags(), "TRL", translation, refusals), translation)
+    if "datasets" in flags:
         with refusals():
             raise ConfigError("--datasets must stand in the file of --config, as TRL reads it; or give --dataset_name")
-    path = given.pop("config", None)
+    path = flags.pop("config", None)
     if path is None:
-        return given
+        return flags
     if len(path) != 1:
         raise ConfigError(f"--config must name one file, got {' '.join(path) or 'none'}")
-    lines = _lines(path[0], start, found, refusals)
+    lines = _lines(path[0], start, translation, refusals)
     for name, texts in lines.items():
-        if given.get(name, texts) != texts:
-            text = f"{' '.join(given[name])}, where {path[0]} has {' '.join(texts)}; the flag counts"
-            found.note("settled", f"--{name}", text)
-    return {**lines, **given}
+        if flags.get(name, texts) != texts:
+            text = f"{' '.join(flags[name])}, where {path[0]} has {' '.join(texts)}; the flag counts"
+            translation.note("settled", f"--{name}", text)
+    return {**lines, **flags}
 
 
-def _lines(path: str, start: Started, found: Translation, refusals: Refusals) -> GivenFlags:
+def _lines(path: str, start: Started, translation: Translation, refusals: Refusals) -> Flags:
     """Lines of the file as flags; its `env` is added to the environment."""
     try:
         values = yaml.safe_load(start.read(path))
@@ -73,7 +73,7 @@ def _lines(path: str, start: Started, found: Translation, refusals: Refusals) ->
     environment = values.pop("env", {})
     if not isinstance(environment, dict):
         raise ConfigError(f"--config {path}: env must hold names and values, got {environment!r}")
-    found.environment |= {name: str(value) for name, value in environment.items()}
+    translation.environment |= {name: str(value) for name, value in environment.items()}
     lines = _dataset(values.pop("datasets", None), path)
     lines |= {name: flag_words(value) for name, value in values.items()}
     known = known_flags()
@@ -82,10 +82,10 @@ def _lines(path: str, start: Started, found: Translation, refusals: Refusals) ->
             near = suggest(name, known, otherwise="leave it out")
             with refusals():
                 raise ConfigError(f"--config {path}: TRL has no {name}; {near}")
-    return _todays({name: texts for name, texts in lines.items() if name in known}, found)
+    return _todays({name: texts for name, texts in lines.items() if name in known}, translation)
 
 
-def _dataset(entries: object, path: str) -> GivenFlags:
+def _dataset(entries: object, path: str) -> Flags:
     if entries is None:
         return {}
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):
