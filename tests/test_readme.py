@@ -16,7 +16,7 @@ from paceline.cli.main import COMMANDS
 from paceline.compat.commands.colossalchat.arguments import FIELDS, SHORT, long_flag
 from paceline.compat.commands.layouts import NUMBERS, VALUES
 from paceline.compat.commands.swift.tables import KNOWN
-from paceline.compat.commands.trl.reading import known_flags
+from paceline.compat.commands.trl import known_flags
 from paceline.compat.trl.checks import NOT_OFFERED
 from paceline.compat.trl.fields import MEANINGS
 from paceline.config.building import build_config

@@ -1,6 +1,6 @@
-"""Who may write to a run directory: check of a directory before a run takes it, and the lock of its one writer.
+"""Checks of a directory before a run uses it, and the lock of its single writer.
 
-A directory is a run of ours, someone else's, or free. While a writer lives, `.lock` is locked. Its text names the
+A directory holds a run, other files, or nothing. While a writer lives, `.lock` is locked. Its text names the
 writer, stays afterwards, and is the mark that Paceline made the directory.
 """
 
@@ -36,9 +36,9 @@ _FOLDERS = ("rollouts", "evals", "kept", "tokens", "images")
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse, with a CheckpointError, a run in which a link or a device stands for a file or a directory of the run's.
+    """Refuse, with a CheckpointError, a run in which a link or a device takes the place of a file or a directory.
 
-    Who sent a run directory could otherwise have a file outside of it read or written, or a command wait for ever.
+    Otherwise a run directory from a stranger could have files outside of it read or written, or make a command hang.
     """
     top = [path / name for name in (*WRITTEN, *_OF_TRACKERS, "pass_rates.jsonl", "images")]
     inner = [entry for name in (*_FOLDERS, "checkpoints", "aside", "stuck") for entry in _entries(path / name)]
@@ -77,7 +77,7 @@ def refuse_no_run(path: Path, flag: str) -> None:
 
 
 def refuse_existing_run(path: Path) -> None:
-    """Refuse, with a ConfigError, a place where a new run would destroy an earlier one or foreign files.
+    """Refuse, with a ConfigError, a directory where a new run would destroy an earlier one or foreign files.
 
     It is a file, holds a run with a finished step or a checkpoint, or files that Paceline did not write under names
     that a run writes.
@@ -92,7 +92,7 @@ def refuse_existing_run(path: Path) -> None:
 
 
 def refuse_unusable_directory(path: Path) -> None:
-    """Refuse a place where no run directory can be: a file, below a file, or where this user may not write."""
+    """Refuse a path that cannot be a run directory: a file, below a file, or where this user may not write."""
     if os.path.exists(path) and not path.is_dir():
         raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
     existing = next(parent for parent in (path, *path.absolute().parents) if os.path.exists(parent))
@@ -106,7 +106,7 @@ def refuse_unusable_directory(path: Path) -> None:
 
 
 def refuse_foreign_files(path: Path) -> None:
-    """Refuse, with a ConfigError that names them, files in a directory that a run would overwrite and does not own."""
+    """Refuse, with a ConfigError that names them, files that a run would overwrite and Paceline did not write."""
     # the head of config.yaml alone is not enough: such a file may be a copy, good to be read and not to be replaced
     has_own_config = _has_head(path) or not (path / "config.yaml").exists()
     if has_mark(path) and (has_own_config or holds_work(path)):

@@ -12,7 +12,7 @@ from pathlib import Path
 from paceline.checkpoints.digests import file_digest
 from paceline.errors import CheckpointError
 
-_PLACE = re.compile(r"step-(\d{6,})")
+_STEP_DIRECTORY = re.compile(r"step-(\d{6,})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,11 +20,11 @@ class TrainingState:
     """Position of a run between two steps."""
 
     step: int
-    """Steps done."""
+    """Steps completed."""
     position: int
-    """Tasks taken from the data order, over all epochs."""
+    """Tasks taken in data order, over all epochs."""
     policy_version: int
-    """Optimiser updates done."""
+    """Optimiser updates completed."""
     entropy_coef: float | None = None
     """Coefficient of an adaptive entropy bonus; None: it is none, or no update was made."""
     last_entropy: float | None = None
@@ -47,7 +47,7 @@ class Checkpoint:
 def run_and_checkpoint(path: Path, base: Path = Path()) -> tuple[Path, Path | None]:
     """Return the run directory that a path is, or is a checkpoint of, and the checkpoint; None: it is the run's.
 
-    A relative path stands in the directory `base`. A checkpoint may be named by its likeness beside `checkpoints/`.
+    A relative path starts at the directory `base`. A checkpoint may be named by a copy of it beside `checkpoints/`.
 
     >>> run_and_checkpoint(Path("runs/a/checkpoints/step-000002"))[0].as_posix()
     'runs/a'
@@ -63,20 +63,17 @@ def run_and_checkpoint(path: Path, base: Path = Path()) -> tuple[Path, Path | No
     return (path if len(path.parts) > 2 else whole).parent.parent, path
 
 
-def original(likeness: Path, root: Path) -> Path | None:
-    """Return the checkpoint below `root` whose files a directory also has, as `checkpoint-N` does; None: there is none.
+def original(copy: Path, root: Path) -> Path | None:
+    """Return the checkpoint below `root` of which a directory, such as TRL's `checkpoint-N`, is a copy; None without.
 
-    They are told by their manifest, which has the digest of every file, whatever the directory is called and wherever
-    it lies.
+    A copy has the same manifest, which holds the digest of every file, whatever its name and location.
     """
-    return originals([likeness], root).get(likeness)
+    return originals([copy], root).get(copy)
 
 
-def originals(likenesses: Iterable[Path], root: Path) -> dict[Path, Path]:
-    """Return the checkpoint of each directory that has one, as `original` tells; every manifest is read once."""
-    contents = {
-        directory: file.read_bytes() for directory in likenesses if (file := directory / "manifest.json").is_file()
-    }
+def originals(copies: Iterable[Path], root: Path) -> dict[Path, Path]:
+    """Return the checkpoint of each directory that is a copy of one; every manifest is read once."""
+    contents = {directory: file.read_bytes() for directory in copies if (file := directory / "manifest.json").is_file()}
     manifests = [(directory, directory / "manifest.json") for _, directory in numbered(root)] if contents else []
     known = {file.read_bytes(): directory for directory, file in reversed(manifests) if file.is_file()}
     return {directory: known[content] for directory, content in contents.items() if content in known}
@@ -168,5 +165,5 @@ def discard(directory: Path) -> None:
 
 def numbered(root: Path) -> list[tuple[int, Path]]:
     """Return steps and their directories in order, ignoring copies under other names."""
-    named = ((_PLACE.fullmatch(path.name), path) for path in root.glob("step-*"))
+    named = ((_STEP_DIRECTORY.fullmatch(path.name), path) for path in root.glob("step-*"))
     return sorted((int(match[1]), path) for match, path in named if match is not None)

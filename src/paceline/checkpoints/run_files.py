@@ -65,10 +65,10 @@ def write_or_explain(file: Path, content: bytes) -> None:
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Write a whole file or none of it, with the system's own error.
+    """Write a whole file or none of it; OSError if the disk refuses.
 
-    Nobody who made the directory can foretell the name under which it is written first, so nothing lies there, and a
-    link in the place of `file` is replaced, not followed.
+    The temporary name is random, so a prepared link cannot capture the write, and a link in the place of `file` is
+    replaced, not followed.
     """
     temporary = file.with_name(f".{secrets.token_hex(8)}.new")
     try:
@@ -95,9 +95,9 @@ def open_to_write(file: Path, flags: int) -> int:
 
 
 def link_or_copy(file: Path, target: Path) -> None:
-    """Give a file that nothing changes in place a second name, or copy it where the disk has no hard links.
+    """Hard-link a file that is never modified in place, or copy it where the disk has no hard links.
 
-    Either name may go without the other.
+    Either name may be removed without the other.
     """
     try:
         os.link(file, target)
@@ -151,7 +151,7 @@ def whole_lines(file: Path) -> list[bytes]:
 
 
 def finite_int(text: str) -> int:
-    """Return a whole number of a run's own record; ValueError for one beyond all floats, which no run has."""
+    """Parse a whole number of a run's record; ValueError for one beyond the range of floats, which no run writes."""
     if math.isinf(float(text)):
         raise ValueError(f"{text[:20]}... has {len(text)} digits")
     return int(text)
@@ -164,9 +164,9 @@ def read_records(
     needs: Mapping[str, type | UnionType] = MappingProxyType({}),
     parse_int: Callable[[str], int] = int,
 ) -> list[dict[str, Any]]:
-    """Return the objects of a file, in order, without those that lack `mark`: a program's own, which are named once.
+    """Return the objects of a file, in order, without those that lack `mark`: lines of other programs, reported once.
 
-    `parse_int`: `finite_int` where nothing is of a model's own words, which may hold any number.
+    `parse_int`: `finite_int` for records without text of a model, which may hold any number.
 
     CheckpointError, with file and line, for one that is no JSON object or has no value of the type that it `needs`.
     """

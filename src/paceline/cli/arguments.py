@@ -34,14 +34,14 @@ USUAL = frozenset(
         *("zero_stage", "sampling_ranks"),
     )
 )
-"""Options of the help page: those of the README, the recipes and the examples, and few more."""
+"""Options on the short help page: those that the README, the recipes and the examples use."""
 VALUE = "\0"
-"""Mark before such a value on its way through argparse, which would take it for a flag."""
+"""Mark in front of such a value, which argparse would take for a flag."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandFlag:
-    """A flag outside the configuration, for example `--config FILE`."""
+    """A flag of a command that is no option of the configuration, for example `--config FILE`."""
 
     name: str
     metavar: str = ""
@@ -72,11 +72,9 @@ class ParsedArguments:
     """Result of parsing a command's argv."""
 
     help: str
-    """The help page, if it is asked for; else empty."""
-    flags: dict[str, str]
-    """Values of the flags outside the configuration, for example `{"config": "run.yaml"}`."""
-    several: dict[str, list[str]]
-    """Values of the options that take several; an empty list where not given."""
+    """Help page if requested, else empty."""
+    flags: dict[str, Any]
+    """Values of the command's own flags that were given, for example `{"config": "run.yaml"}`; a list for `several`."""
     options: dict[str, object]
     """Options of the configuration: a text, or a list of texts for an option that takes several."""
 
@@ -102,19 +100,12 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
     if unknown:
         raise ConfigError(_unknown(command, unknown[0].removeprefix(VALUE)))
     texts: dict[str, Any] = {name: _unmarked(value) for name, value in vars(namespace).items()}
-    flags = {
-        command_flag.name: texts[command_flag.name]
-        for command_flag in command.flags
-        if command_flag.name in texts and not command_flag.several
-    }
-    several = {
-        command_flag.name: texts.get(command_flag.name, []) for command_flag in command.flags if command_flag.several
-    }
+    flags = {flag.name: texts[flag.name] for flag in command.flags if flag.name in texts}
     chosen = {option.name: texts[option.name] for option in command.options if option.name in texts}
     if (which := texts.get("help")) not in (None, "", "all"):
         raise ConfigError(f"--help takes nothing, or all for every option, got {which!r}")
     page = "" if which is None else help_page(command, which)
-    return ParsedArguments(help=page, flags=flags, several=several, options=chosen)
+    return ParsedArguments(help=page, flags=flags, options=chosen)
 
 
 def port_of(text: str) -> int:
@@ -125,20 +116,20 @@ def port_of(text: str) -> int:
 
 
 def before_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Divide the arguments of a command: what stands before its first flag, and the rest.
+    """Split the arguments of a command into what stands before its first flag, and the rest.
 
     >>> before_flags(["runs/a", "--format", "gguf"])
     (['runs/a'], ['--format', 'gguf'])
     """
-    places = list(takewhile(lambda word: not word.startswith("-"), argv))
-    return places, list(argv[len(places) :])
+    operands = list(takewhile(lambda word: not word.startswith("-"), argv))
+    return operands, list(argv[len(operands) :])
 
 
 def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, ParsedArguments] | None:
-    """Parse a command that takes a run directory before its flags; None if its help was asked for and printed.
+    """Parse a command that takes a run directory before its flags; None after printing its help.
 
     Raises:
-        ConfigError: as `parse`, or there is no directory; `form` is how one is written.
+        ConfigError: as `parse`, or there is no directory; the sentence shows `form`, the right usage.
     """
     directory, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
     arguments = parse(command, words)
@@ -151,7 +142,7 @@ def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tup
 
 
 def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | None = None) -> list[Path]:
-    """Directories of a command that takes nothing else, at least one; `form` is their usage text.
+    """Return the directories of a command that takes nothing else, at least one; `form` is their usage text.
 
     Raises:
         ConfigError: an option, no directory, or more than `at_most`.
@@ -167,7 +158,7 @@ def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | 
 
 
 def help_page(command: Command, which: str = "all") -> str:
-    """Help page: the flags of a command by section, with meaning and default.
+    """Return the help page: the flags of a command by section, with meaning and default.
 
     For another `which` than "all", a page of more options than `USUAL` has these alone, each with its first sentence.
     """
@@ -194,7 +185,7 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
     )
     general = parser.add_argument_group("this command")
-    shown = "Show this page; all: every option, and all that there is to say of it."
+    shown = "Show this page; all: every option, with its full description."
     general.add_argument("-h", "--help", nargs="?", const="", metavar="all", help=shown)
     for flag in command.flags:
         kind: dict[str, Any] = {"action": "store_const", "const": "true"}

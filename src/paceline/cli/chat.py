@@ -23,7 +23,7 @@ from paceline.types import Message
 if TYPE_CHECKING:
     from paceline.serving.answering import AnswerPart, ServedModel
 
-MOST_SHOWN = 500  # Characters of a tool's answer on the screen
+MOST_SHOWN = 500  # Characters of a tool's observation on the screen
 ENDED = Refusal("the conversation has ended")
 OF_CONVERSATIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
 OF_CODE = ("trust_remote_code", "environment", "sandbox")
@@ -70,7 +70,7 @@ def run(argv: list[str]) -> int:
 
 
 def _tools(config: Config) -> EnvironmentSpec | None:
-    """Return the environment of the tools that the options name; ConfigError for a game, in which nobody types."""
+    """Return the environment of the tools that the options name; ConfigError for a game."""
     if not config.environment.environment:
         return None
     from paceline.environments.resolving import specs
@@ -140,77 +140,77 @@ class Chat:
         self._tools = None if make_tools is None else make_tools()
         self._start: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
         self._messages: tuple[Message, ...] = self._start
-        self._asked = 0
+        self._turns_sampled = 0
 
     def reset(self) -> None:
-        """Begin anew, with new tools."""
+        """Begin a new conversation, with new tools."""
         self._messages = self._start
         if self._tools is not None and self._make_tools is not None:
             self._tools.close()
             self._tools = self._make_tools()
 
     def say(self, text: str) -> None:
-        """Send a message and print the answer, with the calls of tools on the way; nothing of a stopped one is kept.
+        """Send a message, and print the answer and the tool calls on the way; a stopped answer is dropped.
 
-        Tools of which a call was stopped are made anew: they are in the middle of it.
+        Tools with an interrupted call are replaced, as their state is unknown.
 
         Raises:
-            Refusal: the answer cannot be had.
+            Refusal: there is no answer.
             EnvironmentFailure: a tool has failed.
         """
         before, tools = self._messages, self._tools
         self._messages = (*before, {"role": "user", "content": text})
         try:
             for number in itertools.count(1):
-                turn = self._answer(() if tools is None else tools.schemas)
+                turn = self._sample(() if tools is None else tools.schemas)
                 self._messages = (*self._messages, message_of(turn))
-                answers = () if tools is None else tools.answer(turn, is_last=number == self._most_turns)
-                if not answers:
+                observations = () if tools is None else tools.observe(turn, is_last=number == self._most_turns)
+                if not observations:
                     return
-                self._messages = (*self._messages, *answers)
+                self._messages = (*self._messages, *observations)
         except (KeyboardInterrupt, Refusal):
             if tools is not None and tools.was_stopped:
                 self.reset()
             self._messages = before
             raise
 
-    def _answer(self, schemas: Sequence[Mapping[str, Any]]) -> AgentTurn:
-        """Sample a turn, and print it as it comes."""
-        settings = {} if self._seed is None else {"seed": self._seed + self._asked}
-        self._asked += 1
-        asked = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
-        request = ProgramRequest(kind="chat", asked=asked, model="", stream=True, digest=b"")
+    def _sample(self, schemas: Sequence[Mapping[str, Any]]) -> AgentTurn:
+        """Sample a turn, and print its text as it arrives."""
+        settings = {} if self._seed is None else {"seed": self._seed + self._turns_sampled}
+        self._turns_sampled += 1
+        model_request = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
+        request = ProgramRequest(kind="chat", asked=model_request, model="", stream=True, digest=b"")
         arrived: queue.SimpleQueue[Sequence[AnswerPart] | Refusal] = queue.SimpleQueue()
-        answer = self._model.begin(request, lambda _, told: arrived.put(told))
+        response = self._model.begin(request, lambda _, event: arrived.put(event))
         turn: AgentTurn | None = None
         try:
             while turn is None:
-                told = arrived.get()
-                if isinstance(told, Refusal):
-                    raise told
-                for _, part in told:
+                event = arrived.get()
+                if isinstance(event, Refusal):
+                    raise event
+                for _, part in event:
                     if isinstance(part, AgentTurn):
                         turn = part
                     elif "content" in part:
                         print(part["content"], end="", flush=True)
         finally:
-            answer.generation.give_up()
+            response.generation.give_up()
         print("" if turn.finish_reason == "stop" else " (cut at --max-completion-length)", flush=True)
         return turn
 
 
 class ChatTools:
-    """The tools of one conversation, which may keep something from call to call."""
+    """The tools of one conversation, which may keep state from call to call."""
 
     def __init__(self, hosts: Hosts, spec: EnvironmentSpec) -> None:
         self._spec, self._hosted = spec, hosts.open(spec)
         self.was_stopped = False
-        """True once Ctrl-C has left a call."""
+        """True once Ctrl-C has interrupted a call."""
         self.schemas = spec.tools
         self._call("begin", {"prompt": "", "messages": [], "answer": None}, 0)
 
-    def answer(self, turn: AgentTurn, *, is_last: bool) -> tuple[Message, ...]:
-        """Carry out the calls of a turn and print them; returns what the model reads of them, empty without calls."""
+    def observe(self, turn: AgentTurn, *, is_last: bool) -> tuple[Message, ...]:
+        """Run and print the calls of a turn; returns the messages for the model, empty without calls."""
         if is_last or not (turn.calls or turn.malformed):
             return ()
         observed = self._call("answer", turn)
@@ -222,7 +222,7 @@ class ChatTools:
         return observed.messages
 
     def close(self) -> None:
-        """End them, without waiting for that."""
+        """Close the tools without waiting."""
         self._hosted.call("close", then=lambda outcome: None)
 
     def _call(self, method: Any, *arguments: object) -> object:

@@ -92,12 +92,12 @@ def run(argv: list[str]) -> int:
             f"paceline eval is one process, and a launcher started {launch.size}; start it without one, or measure in "
             "`paceline train`, whose ranks share the questions"
         )
-    places, words = before_flags(argv)
+    operands, words = before_flags(argv)
     arguments = parse(COMMAND, words)
     if arguments.help:
         print(arguments.help, end="")
         return DONE
-    flags, file = _asked(places, arguments.options, arguments.flags.get("config"))
+    flags, file = _options_and_file(operands, arguments.options, arguments.flags.get("config"))
     as_json, quiet = "json" in arguments.flags, "quiet" in arguments.flags
     console = PlainConsole(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
     results = open_console() if quiet else console
@@ -140,9 +140,9 @@ def _measured(
     is_length_free: bool,
     is_second: bool = False,
 ) -> "Iterator[AccuracyResult]":
-    """Measure a model with its progress on the console; each result is in the directory before it is given.
+    """Measure a model with its progress on the console; each result is written to the directory before it is yielded.
 
-    What is said before any number holds for a second model too, and is not said again.
+    `is_second`: notes before the first number are left out, as they were printed for the first model.
     """
     run_dir = None
     if directory is not None:
@@ -166,7 +166,7 @@ def _measured(
 
 
 def _kept(results: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Iterator[AccuracyResult]":
-    """Pass results on; the completions of one that is given up are in the directory, if there is one."""
+    """Pass results on; of a measurement that fails the completions so far are kept in the directory."""
     try:
         yield from results
     except PacelineError as error:
@@ -177,12 +177,12 @@ def _kept(results: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Itera
         raise
 
 
-def _asked(
-    places: list[str], flags: dict[str, object], file: str | None
+def _options_and_file(
+    operands: list[str], flags: dict[str, object], file: str | None
 ) -> tuple[dict[str, object], str | Path | None]:
-    """The options and the file below them: those given, or of a run that is named, alone or as the model."""
-    if places:
-        (directory,) = directories(places, command="eval", form="RUN", at_most=1)
+    """Return the options and the file below them, from the arguments or from a run named alone or as the model."""
+    if operands:
+        (directory,) = directories(operands, command="eval", form="RUN", at_most=1)
         if "model" in flags or file is not None:
             other = "--model" if "model" in flags else "--config"
             raise ConfigError(f"eval {directory} measures what that run trained; leave out {other}, or the run")
@@ -197,7 +197,7 @@ def _asked(
 
 
 def _new_directory(named: str | None) -> Path | None:
-    """The directory for the measurement, if one is asked for; raises a ConfigError where it holds something."""
+    """Return the directory for the measurement, None without one; ConfigError if it is not empty."""
     if named is None:
         return None
     directory = local_path(named)
@@ -212,7 +212,7 @@ def _new_directory(named: str | None) -> Path | None:
 def _as_json(
     config: Config, evaluation: "AccuracyResult", baseline: str | None, before: "AccuracyResult | None"
 ) -> dict[str, Any]:
-    """The line of `evals.jsonl` with the model, how many completions were what, and the same of the baseline."""
+    """Return the line of `evals.jsonl` with the model, the counts of verdicts, and the same of the baseline."""
     line = {"model": config.model.model, **evaluation.record(), "verdicts": evaluation.verdicts()}
     if before is None:
         return line

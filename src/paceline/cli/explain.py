@@ -27,7 +27,7 @@ COMMAND = Command(
     options=options(),
 )
 WIDEST = 28
-"""Columns for a value before the text after it shifts."""
+"""Width of the column of values."""
 
 DAPO = "DAPO, arXiv:2503.14476"
 DEEPSEEK = "DeepSeek-V3.2, arXiv:2512.02556"
@@ -100,12 +100,12 @@ DIALECT = "another tool's flag"
 def run(argv: list[str]) -> int:
     """Explain a configuration; returns the exit status."""
     if "--" in argv:
-        # it can start a training, and so knows all that takes time to import
+        # imported here, as it imports everything that starts a training
         from paceline.cli.translate import read
 
         flags, command = read(argv)
         translation = translate(command, repair="--repair" in flags)
-        arguments = ParsedArguments(help="", flags={}, several={}, options=dict(translation.options))
+        arguments = ParsedArguments(help="", flags={}, options=dict(translation.options))
         print(_of_options(arguments, dict.fromkeys(translation.options, DIALECT)), end="")
         return DONE
     if argv and not argv[0].startswith("-"):
@@ -125,10 +125,8 @@ def run(argv: list[str]) -> int:
 
 def _of_options(arguments: ParsedArguments, flags: dict[str, str]) -> str:
     """Configuration from train's options over their file or recipe."""
-    configuration, file = (
-        read_configuration(arguments.options, file=arguments.flags.get("config")),
-        dict[str, tuple[object, str]](),
-    )
+    configuration = read_configuration(arguments.options, file=arguments.flags.get("config"))
+    file = dict[str, tuple[object, str]]()
     if (ground := configuration.ground) is not None:
         text = read_text(ground, str(ground))
         lines, replaced = option_lines(text), replaced_by(arguments.options)
@@ -153,7 +151,7 @@ def _of_run(argv: list[str]) -> str:
     config = read_run_configuration(path, flag="paceline explain")
     preset, model, dataset = config.advantage.preset, config.model.model, config.data.dataset
     lines, values = option_lines(read_text(path / "config.yaml", str(path))), values_of(config)
-    # left out are values that are also what would hold if the file did not have them
+    # values that would hold without the file, too, are not shown as the file's
     held = values_of(build_config({"model": model, "dataset": dataset, "preset": preset})) | following_values(values)
     file = {
         name: (value, f"config.yaml line {lines[name]}")

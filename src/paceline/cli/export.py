@@ -43,12 +43,12 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Export a checkpoint; returns the exit status."""
-    places, words = before_flags(argv)
+    operands, words = before_flags(argv)
     arguments = parse(COMMAND, words)
     if arguments.help:
         print(arguments.help, end="")
         return DONE
-    directory, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
+    directory, *target = directories(operands, command="export", form="RUN [DIRECTORY]", at_most=2)
     kind = _gguf_type(arguments.flags["format"]) if "format" in arguments.flags else None
     root, named = run_and_checkpoint(directory, working_directory())
     config = read_run_configuration(root, flag="export", given=arguments.options)

@@ -130,7 +130,7 @@ def _read(file: Path) -> str | None:
 
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
-PATIENCE = 20.0
+DRIVER_TIMEOUT = 20.0
 """Timeout of the driver's program in seconds; it may have to load the driver."""
 BFLOAT16 = (8, 0)
 """Lowest compute capability with bfloat16 products."""
@@ -161,7 +161,7 @@ def ask_driver() -> list[Card]:
     if shutil.which(QUERY[0]) is None:
         return []
     try:
-        completed = subprocess.run(QUERY, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        completed = subprocess.run(QUERY, capture_output=True, text=True, timeout=DRIVER_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return read_cards(completed.stdout) if completed.returncode == 0 else []
@@ -203,12 +203,12 @@ def on_the_cpu(torch: str, cuda: str | None, threads: int, cards: Sequence[Card]
     if not cards:
         built = f" (built for CUDA {cuda}, and finds no device)" if cuda is not None else ""
         return Check(name="torch", state="fine", says=says + built)
-    there = f"{says}, though there is {cards[0].name} with driver {cards[0].driver}"
+    idle_card = f"{says}, though there is {cards[0].name} with driver {cards[0].driver}"
     if cuda is not None:
         remedy = f"this torch wants a driver for CUDA {cuda}: install a newer one, or a torch for an older CUDA"
-        return Check(name="torch", state="missing", says=there, remedy=remedy)
+        return Check(name="torch", state="missing", says=idle_card, remedy=remedy)
     remedy = "install a CUDA build of torch; torch's own installation page has the command"
-    return Check(name="torch", state="missing", says=f"{there}: it is a CPU's build", remedy=remedy)
+    return Check(name="torch", state="missing", says=f"{idle_card}: it is a CPU's build", remedy=remedy)
 
 
 def on_devices(devices: Sequence[DriverDevice], cards: Sequence[Card]) -> list[Check]:

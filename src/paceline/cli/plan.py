@@ -15,10 +15,10 @@ from paceline.cli.libraries import loading_libraries
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
 from paceline.compat.commands.layouts import translate_layout_flags
-from paceline.config.engine import EngineConfig
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.reading import served_judges
 from paceline.config.rules import require
+from paceline.config.sampling import EngineConfig
 from paceline.config.sections import Config
 from paceline.data.duplicates import (
     also_trained_on,
@@ -28,10 +28,9 @@ from paceline.data.duplicates import (
     training_rows,
 )
 from paceline.data.formats import screen
-from paceline.data.lengths import length_histogram
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk
-from paceline.data.tasks import build_tasks
+from paceline.data.tasks import build_tasks, length_histogram
 from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
 from paceline.rewards.judges.judge import judge_settings

@@ -65,10 +65,10 @@ SHOWN = (
 
 def run(argv: list[str]) -> int:
     """Replay a step; returns the exit status."""
-    asked = parse_behind_run(COMMAND, argv, form="runs/NAME --step N")
-    if asked is None:
+    parsed = parse_behind_run(COMMAND, argv, form="runs/NAME --step N")
+    if parsed is None:
         return DONE
-    path, arguments = asked
+    path, arguments = parsed
     text = arguments.flags.get("step", "")
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--step must be a whole number of at least 1, got {text!r}; `paceline replay RUN --step N`")
@@ -122,13 +122,13 @@ def _show(result: "Replay", changed: Mapping[str, list[Any]]) -> None:
     for name, (before, other) in changed.items():
         console.print(f"--{name.replace('_', '-')}: {before} -> {other}", soft_wrap=True, markup=False)
     columns = {"as it was": result.recorded, "own objective": result.own, "other": result.other}
-    there = {name: numbers for name, numbers in columns.items() if numbers is not None}
+    shown = {name: numbers for name, numbers in columns.items() if numbers is not None}
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for name in there:
+    for name in shown:
         table.add_column(name, justify="right")
     for number in SHOWN:
-        values = [numbers.get(number) for numbers in there.values()]
+        values = [numbers.get(number) for numbers in shown.values()]
         if any(value is not None for value in values):
             table.add_row(number, *("-" if value is None else f"{value:.6g}" for value in values))
     console.print(table)

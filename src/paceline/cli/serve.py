@@ -16,7 +16,7 @@ from paceline.serving.loading import load, read_options
 KEY = "PACELINE_API_KEY"
 """Environment variable of the key."""
 LOOK_SECONDS = 0.2
-"""Seconds in which a signal to stop is seen."""
+"""Seconds between looks for a signal to stop."""
 
 HOST = CommandFlag(
     name="host",
@@ -33,7 +33,7 @@ API_KEY = CommandFlag(
 STOP_GRACE = CommandFlag(
     name="stop_grace",
     metavar="SECONDS",
-    help="How long answers in hand may take once a signal to stop has come; new requests are refused. (default: 25)",
+    help="Time to finish answers in progress after a signal to stop; new requests are refused. (default: 25)",
 )
 END_WITH_INPUT = CommandFlag(
     name="end_with_input",
@@ -54,8 +54,8 @@ COMMAND = Command(
     usage="paceline serve --model MODEL [--port N] [--option value ...]",
     summary="Answer requests by OpenAI's interface from a model: a directory, a Hub name, a GGUF file, a run's "
     "directory, or one that ships with the package. Requests at the same time share the engine's batch, and tokens are "
-    "told as they are sampled. A request that does not say how it is sampled takes the options. The first signal to "
-    "stop (Ctrl-C) lets answers in hand end, a second one does not.",
+    "streamed as they are sampled. The options are the defaults of a request. The first signal to stop (Ctrl-C) lets "
+    "answers in progress end, a second one does not.",
     flags=(CONFIG, HOST, PORT, API_KEY, STOP_GRACE, END_WITH_INPUT),
     options=OPTIONS,
 )
@@ -87,7 +87,7 @@ def run(argv: list[str]) -> int:
         if stop.received is not None:
             print(f"{stop.received}: answers in hand have {grace:g} seconds", flush=True)
         broken = server.stop(grace)
-        if not server.wait(0):  # a step that does not end, in which the main thread hears no signal
+        if not server.wait(0):  # the main thread, within a step that does not end, sees no signal
             print(f"ended within a step; answers that were broken off: {broken}", flush=True)
             os._exit(INTERRUPTED)
         return broken

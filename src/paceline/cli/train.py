@@ -19,8 +19,8 @@ from paceline.training.setup.run_request import COMMAND_LINE_VOICE, new_run, res
 from paceline.workers.processes import carry_out, check_processes
 from paceline.workers.torchrun.environment import Launched, launched
 
-HEARD_SECONDS = 20.0
-"""Seconds that a silent rank waits to be ended: a launcher ends all ranks with the first failure, and the rank that
+FAILED_RANK_SECONDS = 20.0
+"""Seconds that a failed rank waits before it exits: a launcher ends all ranks at the first failure, and the rank that
 prints the error may be slower."""
 
 RESUME = CommandFlag(
@@ -62,13 +62,13 @@ def run(argv: list[str]) -> int:
     launch = launched(os.environ)
     if launch is None or launch.leads:
         return _run(argv, launch)
-    # no message on ranks other than the first of each machine: an error in a command is the same on all
+    # only the first rank of each machine prints: a wrong command is the same error on all
     try:
         return _run(argv, launch)
     except PacelineError as error:
         if launch.local_rank == 0:
             raise type(error)(f"rank {launch.rank}: {error}") from error
-        time.sleep(HEARD_SECONDS)
+        time.sleep(FAILED_RANK_SECONDS)
         return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -87,7 +87,7 @@ def _run(argv: list[str], launch: Launched | None) -> int:
     log = json_log(console) if speaks else None
     try:
         status, directory = _train(arguments, launch, console)
-    except BaseException as error:  # told to whoever reads the log, and raised again
+    except BaseException as error:  # logged, and raised again
         if log is not None:
             log.event("end", status=exit_status_of(error), error=first_line(error) or type(error).__name__)
         raise
@@ -99,7 +99,7 @@ def _run(argv: list[str], launch: Launched | None) -> int:
 def _train(arguments: ParsedArguments, launch: Launched | None, console: Console) -> tuple[int, Path]:
     """Train as the command line says; returns the exit status and the run's directory."""
     speaks = launch is None or launch.leads
-    file, override = arguments.flags.get("config"), arguments.several["override"]
+    file, override = arguments.flags.get("config"), arguments.flags.get("override", [])
     checked = None
     if "resume" in arguments.flags:
         request = resumed_run(arguments.flags["resume"], arguments.options, file=file, override=override)

@@ -112,13 +112,13 @@ def refuse_changes(
     """Return the options that differ; those that change what is computed must be named.
 
     Args:
-        old: the options that the run has been computed with.
-        new: those that it is to continue with.
-        override: options that may be otherwise, by name.
-        written: options that the command gives itself; a difference in another one is of an edited config.yaml.
+        old: options the run was computed with.
+        new: options it is to continue with.
+        override: names of options that may change.
+        written: options given by the command itself; another that differs comes from an edited config.yaml.
 
     Raises:
-        ConfigError: an option is otherwise that is not named, or that never can be.
+        ConfigError: an option changed that is not named, or that never can change.
     """
     changes = differences(old, new)
     telling = [change for change in changes if changes_what_is_computed(change, new, old)]

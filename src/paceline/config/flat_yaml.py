@@ -49,7 +49,7 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
         name = option_name(key.value)
         if name in values:
             raise ConfigError(f"{location}: {name} is given a second time; keep one of them")
-        with _placed(location):
+        with _located(location):
             values[name] = parse_value(find_option(name), _plain(node, name))
     return values
 
@@ -62,8 +62,8 @@ def option_lines(text: str) -> dict[str, int]:
 
 
 @contextmanager
-def _placed(location: str) -> Iterator[None]:
-    """Put the place before a refusal inside the context."""
+def _located(location: str) -> Iterator[None]:
+    """Prefix refusals raised inside the context with a location."""
     try:
         yield
     except ConfigError as error:

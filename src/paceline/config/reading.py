@@ -76,7 +76,7 @@ class Option:
 
     @property
     def takes_code(self) -> bool:
-        """True if code of one's own, named as `file.py:function` or `module:function`, is a value beside the words."""
+        """True if the user's own function, as `file.py:function` or `module:function`, is a value beside the words."""
         return bool(self.choices) and str in typing.get_args(self.type)
 
     @property
@@ -155,7 +155,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "max_tokens": ("max_completion_length",),
     "group_size": ("num_generations",),
 }
-"""Names that other programs have for options; none of them is close to its own name here."""
+"""Names of options in other programs that are not close to their names here."""
 
 
 def find_option(spelling: str) -> Option:
@@ -222,7 +222,7 @@ def served_judges(config: Config) -> tuple[str, ...]:
 def parameter_texts(name: str, *, label: str, error: type[PacelineError]) -> dict[str, str]:
     """The parameters that a name carries in brackets, by their names, as they are written.
 
-    `label` is how messages call the name, `error` what is raised where the brackets are not well-formed.
+    `label` names it in messages; `error` is raised for malformed brackets.
 
     >>> parameter_texts("cosine(max_length=512, max_wrong=-0.5)", label="", error=ConfigError)
     {'max_length': '512', 'max_wrong': '-0.5'}
@@ -255,7 +255,7 @@ def scheduler_of(text: str) -> tuple[str, dict[str, object]]:
 
 
 def is_code(value: object) -> bool:
-    """Return True for the name of a function of one's own, in a file or in a module.
+    """Return True for the name of a user's function, `file.py:function` or `module:function`.
 
     >>> is_code("mine.py:advantage"), is_code("package.module:advantage"), is_code("group")
     (True, True, False)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen
-from paceline.data.order import sample_places
-from paceline.data.rows import WHOLE, Row
+from paceline.data.rows import WHOLE, Row, sample_indices
 from paceline.data.sources import ReadFiles, has_split, load_rows
 from paceline.errors import DataError
 from paceline.types import Task
@@ -104,19 +103,19 @@ def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[lis
             remedies=["put some rows into a file for --eval-dataset", "name a split of the dataset by --eval-split"],
         )
     screened = screen(rows, data, None)
-    asked = {
+    prompt_of = {
         row.row_id: json.dumps(problem.prompt, sort_keys=True, default=str)
         for row, problem in zip(screened.rows, screened.problems, strict=True)
     }
-    prompts = list(dict.fromkeys(asked.values()))
+    prompts = list(dict.fromkeys(prompt_of.values()))
     count = round(share * len(prompts))
     if not 0 < count < len(prompts):
         raise DataError(
             f"--eval-share {share:g} of {len(prompts)} different prompts leaves none to "
             f"{'train on' if count else 'hold out'}; take another share, or more rows"
         )
-    taken = {prompts[index] for index in sample_places(count, size=len(prompts), seed=seed)}
+    held_out = {prompts[index] for index in sample_indices(count, size=len(prompts), seed=seed)}
     return (
-        [row for row in rows if asked.get(row.row_id) not in taken],
-        [row for row in rows if asked.get(row.row_id) in taken],
+        [row for row in rows if prompt_of.get(row.row_id) not in held_out],
+        [row for row in rows if prompt_of.get(row.row_id) in held_out],
     )

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.csv_rows import BATCH, Columns, NumberedColumns, csv_batches, csv_rows, is_packed
 from paceline.data.rows import WHOLE, Row, RowsOnDemand
+from paceline.data.tables import BATCH, Columns, NumberedColumns, csv_batches, csv_rows, is_packed
 from paceline.errors import DataError
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -145,7 +145,7 @@ class ArrowRows(RowsOnDemand):
         from pyarrow import ipc
 
         self._unreadable = dict[int, DataError]()
-        """Why the row at a place of a CSV file is none."""
+        """Errors of unreadable rows of a CSV file, by index."""
         descriptor, name = tempfile.mkstemp(suffix=".arrow")
         try:
             with os.fdopen(descriptor, "wb") as decoded:

@@ -323,14 +323,14 @@ def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Scr
     kept, problems, skipped = list[Row](), list[Problem](), list[str]()
     for row in rows:
         try:
-            asked = usable(row, data, check)
+            row_problem = usable(row, data, check)
         except DataError as error:
             if data.on_bad_row == "stop":
                 raise
             skipped.append(str(error))
         else:
             kept.append(row)
-            problems.append(asked)
+            problems.append(row_problem)
     if not kept:
         raise DataError(
             f"--on-bad-row skip leaves no row: none of the {len(rows)} can be used; correct them; the first: "
@@ -343,7 +343,7 @@ def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
     """Return the problem of a row, or raise the DataError for which it cannot be used."""
     if row.unreadable is not None:
         raise DataError(row.unreadable)
-    asked = problem(row, data)
+    row_problem = problem(row, data)
     if check is not None:
         check(row.reward_columns, row.row_id)
-    return asked
+    return row_problem

@@ -20,8 +20,7 @@ from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
 from paceline.data import arithmetic, guess, programs, tasksets
 from paceline.data.files import READABLE, data_ending, read_file
-from paceline.data.order import sample_places
-from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of, split_of
+from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of, sample_indices, split_of
 from paceline.data.tables import read_split, split_names
 from paceline.errors import DataError
 
@@ -31,7 +30,7 @@ FIRST_SEEDS = {"train": 0, "test": 1_000_000_000}
 
 
 def seed_rows(split: str, size: int) -> list[dict[str, object]]:
-    """Return rows for an environment that makes its games from seeds: a word to begin with, and a seed of its own each.
+    """Return rows for an environment that makes its games from seeds: a fixed question and a different seed each.
 
     Raises:
         DataError: a split other than `train` and `test`.
@@ -64,11 +63,11 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
 ReadFiles = dict[tuple[str, int | None], Sequence[Row]]
-"""Rows by address and number of rows that were asked for: those of files that were read, and a program's own."""
+"""Rows by address and requested number: those of files already read, and rows that a program passed in."""
 
 
 class ProgramRows(RowsOnDemand):
-    """A program's own rows under a name in the place of an address."""
+    """Rows that a program passed in, under a name instead of an address."""
 
     def __init__(self, rows: Any, name: str) -> None:
         """`rows` have a length, and a row at each place below it: a list of dicts, or a `datasets.Dataset`."""
@@ -98,8 +97,7 @@ def load_rows(
 
     `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, `verifiers:ID`, a `.jsonl`, `.json`,
     `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one
-    split: `split` does not matter for it. One that is among `files` is not read again, and one that is read is kept
-    there.
+    split: `split` does not matter for it. Files already in `files` are not read again, and newly read ones are added.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows; or
@@ -114,13 +112,13 @@ def load_rows(
     for number, (name, count) in enumerate(counted, start=1):
         # A generator makes as many as are asked for.
         rows = _load(name, split=split, size=count if is_generator(name) else None, files=files)
-        places = np.arange(len(rows)) if count is None else sample_places(count, size=len(rows), seed=seed)
+        indices = np.arange(len(rows)) if count is None else sample_indices(count, size=len(rows), seed=seed)
         prefix = f"{number}/" if called[Path(name).name] > 1 else ""
-        parts.append(DatasetPart(rows=rows, places=places, prefix=prefix))
+        parts.append(DatasetPart(rows=rows, indices=indices, prefix=prefix))
     if size is not None:
-        counts = shares(size, [len(part.places) for part in parts])
+        counts = shares(size, [len(part.indices) for part in parts])
         parts = [
-            dataclasses.replace(part, places=part.places[:count]) for part, count in zip(parts, counts, strict=True)
+            dataclasses.replace(part, indices=part.indices[:count]) for part, count in zip(parts, counts, strict=True)
         ]
     joined = JoinedRows(parts)
     return joined[:] if len(joined) <= WHOLE else joined
@@ -142,14 +140,14 @@ def shares(size: int, counts: Sequence[int]) -> list[int]:
         )
     total = sum(counts)
     most = min(size, total)
-    taken = [most * count // total for count in counts]
+    counts_taken = [most * count // total for count in counts]
     by_remainder = sorted(range(len(counts)), key=lambda index: (-(most * counts[index] % total), index))
-    for index in by_remainder[: most - sum(taken)]:
-        taken[index] += 1
-    while 0 in taken:  # one of each, from the one with most
-        taken[taken.index(max(taken))] -= 1
-        taken[taken.index(0)] += 1
-    return taken
+    for index in by_remainder[: most - sum(counts_taken)]:
+        counts_taken[index] += 1
+    while 0 in counts_taken:  # one of each, from the one with most
+        counts_taken[counts_taken.index(max(counts_taken))] -= 1
+        counts_taken[counts_taken.index(0)] += 1
+    return counts_taken
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,8 +155,8 @@ class DatasetPart:
     """The rows that are taken of one of several datasets."""
 
     rows: Sequence[Row]
-    places: NDArray[np.int64]
-    """Places in the order in which they are taken; a repeated place is another row, named `...#2`."""
+    indices: NDArray[np.int64]
+    """Indices in the order in which rows are taken; a repeated index is another row, named `...#2`."""
     prefix: str
     """Prefix of its rows' names, if another dataset's may be the same."""
 
@@ -168,7 +166,7 @@ class JoinedRows(RowsOnDemand):
 
     def __init__(self, parts: Sequence[DatasetPart]) -> None:
         self._parts = parts
-        self._ends = np.cumsum([len(part.places) for part in parts])
+        self._ends = np.cumsum([len(part.indices) for part in parts])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -176,26 +174,26 @@ class JoinedRows(RowsOnDemand):
     def at(self, index: int) -> Row:
         """Read one row."""
         number = int(np.searchsorted(self._ends, index, side="right"))
-        part, taken = self._parts[number], index - (int(self._ends[number - 1]) if number else 0)
-        row, times = part.rows[int(part.places[taken])], taken // len(part.rows)
+        part, offset = self._parts[number], index - (int(self._ends[number - 1]) if number else 0)
+        row, times = part.rows[int(part.indices[offset])], offset // len(part.rows)
         name = f"{part.prefix}{row.row_id}" + (f"#{times + 1}" if times else "")
         return row if name == row.row_id else dataclasses.replace(row, row_id=name)
 
     def digest(self) -> str:
-        """Hash each dataset's digest and the places of its rows."""
+        """Hash each dataset's digest and the indices of its rows."""
         digest = hashlib.sha256()
         for part in self._parts:
-            digest.update(f"{part.prefix} {digest_of(part.rows)} ".encode() + part.places.tobytes())
+            digest.update(f"{part.prefix} {digest_of(part.rows)} ".encode() + part.indices.tobytes())
         return digest.hexdigest()
 
 
 def is_file(dataset: str, files: ReadFiles | None = None) -> bool:
-    """Return True if a dataset is one file, or a program's rows; raise a DataError if nothing lies at the address."""
+    """Return True if a dataset is one file, or a program's rows; DataError if nothing is at the address."""
     return _kind(_counted(dataset)[0], files or {}) == "file"
 
 
 def is_on_disk(dataset: str, files: ReadFiles | None = None) -> bool:
-    """Return True if a dataset is a file, a directory, or a program's rows; raise a DataError if nothing lies there."""
+    """Return True if a dataset is a file, a directory, or a program's rows; DataError if nothing is at the address."""
     return _kind(_counted(dataset)[0], files or {}) in ("file", "directory")
 
 
@@ -294,17 +292,19 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         raise DataError(f"--dataset {dataset}: {what} ({error}); take another task or other parameters") from error
     drawn = (entry for entry in map(entries.__getitem__, range(len(entries))) if split_of(entry["question"]) == split)
     # an interval of held-out accuracy counts each question once
-    taken = list(islice(_once(islice(drawn, 4 * size)) if split == "test" else drawn, size))
-    if not taken:
+    entries_taken = list(islice(_once(islice(drawn, 4 * size)) if split == "test" else drawn, size))
+    if not entries_taken:
         raise DataError(f"--dataset {dataset} has no question in the split {split!r}; take other parameters")
-    return [{"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in taken]
+    return [
+        {"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in entries_taken
+    ]
 
 
 def _once(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    asked = set[str]()
+    seen = set[str]()
     for entry in entries:
-        if entry["question"] not in asked:
-            asked.add(entry["question"])
+        if entry["question"] not in seen:
+            seen.add(entry["question"])
             yield entry
 
 

@@ -1,5 +1,6 @@
-"""Tokenised tasks from rows, including the treatment of prompts that are too long."""
+"""Tokenised tasks from rows, the treatment of prompts that are too long, and the histogram of lengths."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,16 +20,16 @@ SHORTEN = "set --long-prompts to drop or truncate_left"
 
 
 ToolsOf = Callable[[Mapping[str, object]], Sequence[Mapping[str, object]]]
-"""From the columns of a row to the JSON schemas of its tools; raises DataError for a name that there is not."""
+"""Function from a row's columns to the JSON schemas of its tools; raises DataError for an unknown name."""
 
 
 class LeftOut(DataError):
-    """Row of a large dataset that the options leave out: found when it is taken, and passed over."""
+    """Row of a large dataset that the options leave out; discovered when it is taken, and skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskBuilder:
-    """Everything that makes a task of a row, except the row."""
+    """Builder of tasks from rows: tokenizer, options, checks, and caches."""
 
     tokenizer: ChatTokenizer
     data: DataConfig
@@ -41,31 +42,31 @@ class TaskBuilder:
     tools_of: ToolsOf
     """Tools of a row's conversation, which its prompt shows."""
     formats: dict[str, ToolFormat | None] = field(default_factory=dict)
-    """How prompts show tools, by the schemas as text: the chat template is asked once for each set."""
+    """Formats of tools in prompts, by the schemas as text; the chat template is rendered once for each set."""
     hidden: dict[object, list[tuple[int, str]]] = field(default_factory=dict)
-    """What the chat template does not show of messages, by their shape: it is asked once for each."""
+    """Message keys that the chat template leaves out, by the shape of the messages; rendered once for each shape."""
     notes: dict[str, list[str]] = field(default_factory=dict)
-    """What a reader should know of rows: names of the rows by the sentence about them."""
+    """Sentences about rows for the user, each with the names of its rows."""
 
     def tasks(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Task]:
         """Render and tokenise the prompts of rows, however long they are."""
         prompts = [
             render(
-                asked.prompt,
+                problem.prompt,
                 self.tokenizer,
                 self.data,
                 system=self.system,
                 row_id=row.row_id,
                 tools=self._shown(row.columns, row.row_id),
             )
-            for row, asked in zip(rows, problems, strict=True)
+            for row, problem in zip(rows, problems, strict=True)
         ]
         tasks = []
-        for row, asked, prompt, ids in zip(rows, problems, prompts, token_ids(prompts, self.tokenizer), strict=True):
+        for row, problem, prompt, ids in zip(rows, problems, prompts, token_ids(prompts, self.tokenizer), strict=True):
             if not ids:
                 raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
             if prompt.messages is not None:
-                self._look_at(row, asked, prompt.messages)
+                self._check_shown(row, problem, prompt.messages)
             columns = row.reward_columns
             if row.passed is None and len(columns) < len(self.columns):
                 columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
@@ -74,14 +75,14 @@ class TaskBuilder:
                 prompt=prompt.text,
                 prompt_ids=ids,
                 messages=prompt.messages,
-                answer=asked.answer,
+                answer=problem.answer,
                 columns=columns,
             )
             tasks.append(task)
         return tasks
 
-    def _look_at(self, row: Row, asked: Problem, messages: Sequence[Message]) -> None:
-        """Refuse messages that the chat template does not show, and note what else the model does not read as it is."""
+    def _check_shown(self, row: Row, problem: Problem, messages: Sequence[Message]) -> None:
+        """Refuse messages that the chat template leaves out, and note other differences from the row."""
         tools = self._shown(row.columns, row.row_id)
         shape = shape_of(messages), repr(tools)
         if shape not in self.hidden:
@@ -96,7 +97,7 @@ class TaskBuilder:
                     remedies=["write it into a message that is shown", "leave it out (--system-prompt '')"],
                 )
             self._note(f"the chat template does not show the key {key!r} of messages of the role {role!r}", row)
-        has_own = isinstance(asked.prompt, list) and asked.prompt[0]["role"] in ("system", "developer")
+        has_own = isinstance(problem.prompt, list) and problem.prompt[0]["role"] in ("system", "developer")
         if has_own and self.data.system_prompt is not None:
             self._note("--system-prompt takes the place of a system message of the row's own", row)
         texts = [str(message["content"]) for message in messages]
@@ -130,10 +131,10 @@ class TaskBuilder:
     def build(self, row: Row) -> Task:
         """Make the task of one row, within the limit; raise as `LargeTasks.at`."""
         try:
-            asked = usable(row, self.data, self.check)
+            problem = usable(row, self.data, self.check)
         except DataError as error:
             raise self.refusal(error) from error
-        (task,), limit = self.tasks([row], [asked]), self.data.max_prompt_length
+        (task,), limit = self.tasks([row], [problem]), self.data.max_prompt_length
         if len(task.prompt_ids) <= limit:
             return task
         if self.data.long_prompts == "truncate_left":
@@ -191,7 +192,7 @@ class LargeTasks(OnDemand[Task]):
         return self._builder.data.max_prompt_length
 
     def add_check(self, check: Callable[[Sequence[Task]], None]) -> None:
-        """Check every task that is taken from now on."""
+        """Add a check of every task taken from now on."""
         self._checks.append(check)
 
     def digest(self) -> str:
@@ -216,7 +217,7 @@ class TaskSet:
     skipped: tuple[str, ...] = ()
     """A sentence for each unusable row that was left out, by `on_bad_row`."""
     notes: tuple[str, ...] = ()
-    """What the model does not read as rows say it, a sentence each."""
+    """Sentences on parts of rows that the model does not read as written."""
 
     @property
     def is_large(self) -> bool:
@@ -236,7 +237,7 @@ class TaskSet:
         return min(2 * longest, self.tasks.limit) if isinstance(self.tasks, LargeTasks) else longest
 
     def add_check(self, check: Callable[[Sequence[Task]], None]) -> None:
-        """Check the tasks; those of a large dataset when they are taken."""
+        """Check the tasks now, or those of a large dataset as they are taken."""
         check(self.looked_at)
         if isinstance(self.tasks, LargeTasks):
             self.tasks.add_check(check)
@@ -324,3 +325,42 @@ def _within_limit(tasks: Iterable[Task], builder: TaskBuilder) -> tuple[tuple[Ta
         except LeftOut as error:
             uncut.append(str(error))
     return tuple(kept), tuple(uncut)
+
+
+BLOCKS = " ▏▎▍▌▋▊▉█"
+BAR_WIDTH = 30
+MAX_BINS = 8
+
+
+def length_histogram(lengths: Sequence[int]) -> str:
+    """Draw counts per range of tokens as bars, under a line with n, median, 95th percentile and maximum.
+
+    Percentiles are nearest-rank: a length that occurs. Every range that holds a prompt shows at least a sliver.
+
+    >>> print(length_histogram([3, 3, 4]))
+    prompt tokens: n 3, median 3, p95 4, max 4
+      3 ██████████████████████████████ 2
+      4 ███████████████ 1
+
+    Raises:
+        ValueError: `lengths` is empty.
+    """
+    if not lengths:
+        raise ValueError("lengths must not be empty")
+    ordered = sorted(lengths)
+    median, p95 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))
+    # Equally wide ranges from the smallest length on, both ends included.
+    lowest, highest = ordered[0], ordered[-1]
+    width = math.ceil((highest - lowest + 1) / MAX_BINS)
+    counts = [0] * ((highest - lowest) // width + 1)
+    for length in ordered:
+        counts[(length - lowest) // width] += 1
+    bounds = [(low, min(low + width - 1, highest)) for low in range(lowest, highest + 1, width)]
+    labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in bounds]
+    lines = [f"prompt tokens: n {len(ordered):,}, median {median:,}, p95 {p95:,}, max {ordered[-1]:,}"]
+    for label, count in zip(labels, counts, strict=True):
+        # In eighths of a character: a bar is empty only for 0.
+        whole, rest = divmod(math.ceil(count / max(counts) * BAR_WIDTH * 8), 8)
+        bar = BLOCKS[-1] * whole + BLOCKS[rest].strip()
+        lines.append(f"  {label:>{max(map(len, labels))}} {bar} {count:,}")
+    return "\n".join(lines)

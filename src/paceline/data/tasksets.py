@@ -23,7 +23,7 @@ from paceline.errors import ConfigError, DataError
 
 PREFIX = "verifiers:"
 REFUSALS = (ImportError, AttributeError, TypeError, ValueError, LookupError, OSError)
-"""What the package raises for a taskset that there is not, or an option that is wrong."""
+"""Errors of the package for an unknown taskset or a wrong option."""
 
 
 def open_environment(name: str, options: Mapping[str, Any]) -> Any:
@@ -78,9 +78,9 @@ def _opened(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def taskset_rows(dataset: str, split: str, size: int) -> list[dict[str, object]]:
-    """Return the first `size` tasks of a split as rows, or all: what is asked, and the task's `index` in the taskset.
+    """Return the first `size` tasks of a split as rows, or all: the question, and the task's `index` in the taskset.
 
-    What a task holds decides its split, so that the two have no task in common.
+    A hash of a task's content decides its split, so that the two have no task in common.
 
     Raises:
         DataError: verifiers is not installed, the taskset cannot be loaded, or no task is of this split.
@@ -98,10 +98,10 @@ def taskset_rows(dataset: str, split: str, size: int) -> list[dict[str, object]]
         raise DataError(f"--dataset {dataset}: {error}") from error
     rows = list[dict[str, object]]()
     for index, task in enumerate(taskset):
-        held = json.dumps(task.data.model_dump(mode="json", exclude={"idx"}), sort_keys=True)
-        if split_of(held) == split:
-            asked = task.data.prompt_text or task.data.name or f"Task {index}."
-            rows.append({"question": asked, "index": index})
+        content = json.dumps(task.data.model_dump(mode="json", exclude={"idx"}), sort_keys=True)
+        if split_of(content) == split:
+            question = task.data.prompt_text or task.data.name or f"Task {index}."
+            rows.append({"question": question, "index": index})
         if len(rows) == size:
             break
     if not rows:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.reading import is_code
-from paceline.config.sections import Config, SamplingConfig
+from paceline.config.sampling import SamplingConfig
+from paceline.config.sections import Config
 from paceline.objective.advantages import STD_EPS, overlong_buffer
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from paceline.compat.commands.colossalchat import from_colossalchat
 from paceline.compat.commands.evaluating import ASSIGNMENT
-from paceline.compat.commands.launching import PYTHON, started
+from paceline.compat.commands.launching import PYTHON, started, unwrapped
 from paceline.compat.commands.shell import inline_script, read_shell, script_of, training_command
 from paceline.compat.commands.swift import from_swift
 from paceline.compat.commands.translation import (
@@ -21,7 +21,6 @@ from paceline.compat.commands.translation import (
     without_defaults,
 )
 from paceline.compat.commands.trl import from_trl
-from paceline.compat.commands.wrapping import unwrapped
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
 
@@ -34,7 +33,7 @@ COMMAND_READERS = (
 )
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 COPY, ORIGINAL = "NPROC_PER_NODE", "nproc_per_node"
-"""A variable that examples set from one of their own, which the shell has already replaced by nothing."""
+"""Variable that examples set from another one, which the shell has already expanded to nothing."""
 
 
 def translate(
@@ -82,7 +81,7 @@ def _refuse_script(command: ForeignCommand) -> None:
 
 
 def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str]) -> tuple[ForeignCommand, list[Note]]:
-    """The command, from the shell script that the words run if they do; notes on the script's other commands."""
+    """Return the command, of the shell script that the words run if they run one, and notes on its other commands."""
     plain, wrappers = unwrapped(words)
     command, notes = read_command(plain), list[Note]()
     script, inline = script_of(command.words), inline_script(command.words)

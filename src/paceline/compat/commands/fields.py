@@ -34,9 +34,9 @@ OF_OTHERS = (
     *("device", "dtype", "threads", "model", "output_dir", "report_to", "background_save", "offload"),
     *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt", "prompt_column"),
 )
-"""Options that the fields leave to the caller or the machine."""
+"""Options that no field decides: the caller or the machine does."""
 OF_EVALUATION = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")
-SAID_WHEN_GIVEN = (
+KEPT_UNLESS_GIVEN = (
     *("gradient_checkpointing", "seed", "max_prompt_length", "long_prompts", "save_total_limit", "project"),
     "rollout_correction",
 )
@@ -62,9 +62,9 @@ class CommandContext:
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Defaults of the tool that differ from TRL 1.16's."""
     more: Mapping[str, object] = field(default_factory=dict)
-    """Fields that the tool sets by other flags, with notes of its own."""
+    """Fields that the tool sets by other flags, whose notes are added elsewhere."""
     spelling: Mapping[str, str] = field(default_factory=dict)
-    """The tool's own name of each field."""
+    """Flag of the tool for each field with another name."""
 
     def flag(self, name: str) -> str:
         """Flag of a field."""
@@ -135,7 +135,7 @@ def _options(
     if schedule is not None:
         config = replace(config, optim=replace(config.optim, lr_scheduler=schedule))
     left_out = {*OF_OTHERS, *(OWN_SCHEDULE if schedule is not None else ("lr_scheduler",))}
-    left_out |= {name for name in SAID_WHEN_GIVEN if not values.keys() & set(DECIDED_BY[name])}
+    left_out |= {name for name in KEPT_UNLESS_GIVEN if not values.keys() & set(DECIDED_BY[name])}
     if args.eval_strategy == "no":
         left_out |= set(OF_EVALUATION)
     if values.get("num_generations_eval") is not None:

@@ -80,7 +80,7 @@ def _from_file(flag: str, path: str, read: ReadText) -> Mapping[str, object]:
 
 
 def add_processes(flags: Flags, start: Started, translation: Translation, *, apart: bool) -> None:
-    """Add the options for engine, processes and launcher; `apart`: vLLM has devices of its own."""
+    """Add the options for engine, processes and launcher; `apart`: vLLM has separate devices."""
     share = number(flags, "vllm_gpu_memory_utilization")
     tensor = int(number(flags, "vllm_tensor_parallel_size", int) or 1)
     vllm = is_on(flags, "use_vllm")

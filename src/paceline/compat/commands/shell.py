@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from paceline.compat.commands.evaluating import ASSIGNMENT, UNKNOWN, sum_of, truth
-from paceline.compat.commands.launching import LAUNCHERS, PYTHON
-from paceline.compat.commands.wrapping import unwrapped
+from paceline.compat.commands.launching import LAUNCHERS, PYTHON, unwrapped
 from paceline.errors import ConfigError
 
 SHELLS = ("bash", "sh", "zsh", "dash")
 NAME = re.compile(r"[A-Za-z_]\w*")
 PARAMETER = re.compile(r"([A-Za-z_]\w*|\d+|[@*])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)
 OPENING = ("do", "while", "until", "{", "!")
-"""Words of the shell's own in front of a command."""
+"""Keywords of the shell in front of a command."""
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
 SILENT = (
     *("fi", "done", "esac", "}", "set", "echo", "printf", "mkdir", "source", ".", "[", "[[", "test", "unset", "exit"),
@@ -52,7 +51,7 @@ class ShellCommand:
 
     @property
     def start(self) -> str:
-        """Its first two words, for a person."""
+        """First two words, for messages."""
         return " ".join(self.words[:2]).replace(UNKNOWN, "")
 
 
@@ -82,7 +81,7 @@ def inline_script(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
 
 
 def training_command(commands: Sequence[ShellCommand], path: str) -> tuple[ShellCommand, list[ShellCommand]]:
-    """The one command that trains, and the others that may matter; ConfigError for none or several."""
+    """Return the single command that trains, and the others that may matter; ConfigError for none or several."""
     running = [command for command in commands if command.runs]
     launched = [command for command in running if _is_training(command.words)]
     training = launched or [command for command in running if _is_program(command.words)]

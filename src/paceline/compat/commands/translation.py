@@ -28,7 +28,7 @@ ReadText = Callable[[str], str]
 
 
 def no_files(path: str) -> str:
-    """Raise for every file: there is nothing to read from."""
+    """Refuse every file, where none can be read."""
     raise ConfigError(f"{path} cannot be read here; give its options as flags")
 
 
@@ -103,14 +103,14 @@ WIDTH = 110
 
 
 class Refusals:
-    """Refusals of independent parts of a command, so that all of them are said at once."""
+    """Refusals of independent parts of a command, collected so that one error reports all of them."""
 
     def __init__(self) -> None:
         self._sentences: list[str] = []
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Keep the refusal of this part."""
+        """Collect the refusal of this part."""
         try:
             yield
         except ConfigError as error:
@@ -118,7 +118,7 @@ class Refusals:
                 self._sentences.append(str(error))
 
     def check(self) -> None:
-        """Raise what was kept, as one ConfigError."""
+        """Raise the collected refusals as one ConfigError."""
         if len(self._sentences) == 1:
             raise ConfigError(self._sentences[0])
         if self._sentences:
@@ -127,9 +127,9 @@ class Refusals:
 
 
 def without_defaults(values: Mapping[str, object], *, explicit: Collection[str] = ()) -> dict[str, object]:
-    """Options that change something: neither defaults nor values that other options or the preset imply.
+    """Return the options that are neither defaults nor implied by other options or the preset.
 
-    `given`: options that stay at their defaults too.
+    `explicit`: options that are kept at their defaults too.
     """
     ground = {option.name: option.default for option in options() if option.default is not dataclasses.MISSING}
     ground |= following_values(values)

@@ -18,7 +18,7 @@ from paceline.compat.trl.fields import Fields
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
-from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
+from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_indices
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
 from paceline.data.tasks import TaskSet, build_tasks
@@ -124,7 +124,7 @@ def read_rows(
         rows = list(dataset) if size is not None else list(islice(dataset, limit))
     if not len(rows):
         raise DataError(f"{name} has no rows; give one with at least one prompt")
-    for place in spread_places(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
+    for place in spread_indices(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
         _mapping(rows[place], row_id(name, place + 1))
     _check_names(tuple(rows[0]), name, may_lack_prompt=may_lack_prompt)
     return rows

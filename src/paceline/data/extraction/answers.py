@@ -45,7 +45,7 @@ _BOX_TOKEN = re.compile(r"(?P<box>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})",
 def _boxes(text: str) -> list[tuple[int, int, int]]:
     r"""Find every complete brace-matched `\boxed{...}`: start, start of its content, and end; sorted by start.
 
-    Escaped braces (`\{`) are content. Places and not contents: boxes in boxes would be copied once per level.
+    Escaped braces (`\{`) are content. Positions, not contents, as nested boxes would be copied once per level.
     """
     boxes: list[tuple[int, int, int]] = []
     unclosed: list[tuple[bool, int, int]] = []  # is a box, where it starts, where its content starts
@@ -219,5 +219,5 @@ def plain_answer(text: str) -> str | None:
 
 
 def _clause(text: str) -> str:
-    """The end of a text, after its last punctuation mark."""
+    """Return the end of a text, after its last punctuation mark."""
     return text[max(text.rfind(mark) for mark in ".,:;!?()=") + 1 :]

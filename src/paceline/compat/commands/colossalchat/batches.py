@@ -48,7 +48,7 @@ def settle(args: ColossalChatArguments, translation: Translation, *, repair: boo
 
 
 def clashes(args: ColossalChatArguments) -> list[str]:
-    """Every broken rule, with its numbers."""
+    """Return a sentence for every broken rule, with its numbers."""
     broken = []
     layout = args.tensor_parallel_size * args.pipeline_parallel_size
     if args.num_trainers % layout:
@@ -92,7 +92,7 @@ def nearest(args: ColossalChatArguments) -> BatchNumbers:
 
 
 def _candidates(args: ColossalChatArguments) -> Iterator[BatchNumbers]:
-    """For every update size, the nearest other numbers."""
+    """Yield the nearest other numbers for every update size."""
     layout = args.tensor_parallel_size * args.pipeline_parallel_size
     count = max(1, round(args.num_trainers / layout))
     whole = _divisors(args.prompts_per_round // count)

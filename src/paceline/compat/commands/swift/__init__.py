@@ -82,7 +82,7 @@ def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
 
 
 def _functions(flags: Flags, translation: Translation) -> FlagWords:
-    """Reward functions; a feature that is refused by its own name brings rewards of its own."""
+    """Return the reward functions; an environment, refused elsewhere, would bring its own."""
     functions = reward_names(flags, translation)
     if functions or "reward_model" in flags:
         return functions
