@@ -45,13 +45,11 @@ class SpaceNeeded:
     host: str
 
 
-def ask_all(ranks: Ranks, *, nbytes: int, staging: StagingBuffers | None) -> list[SpaceNeeded]:
-    """Gather what each rank needs, by rank; all ranks make this call. RankLost: one is gone or silent."""
+def gather_needs(ranks: Ranks, *, nbytes: int, staging: StagingBuffers | None) -> list[SpaceNeeded]:
+    """Gather the needs of all ranks, by rank; all of them make this call. RankLost: one is gone or silent."""
     free, kept = (None, 0) if staging is None else (staging.free(), staging.nbytes)
-    texts = ranks.all_gather_text(
-        json.dumps({"nbytes": nbytes, "free": free, "kept": kept, "host": socket.gethostname()})
-    )
-    return [SpaceNeeded(**json.loads(text)) for text in texts]
+    need = SpaceNeeded(nbytes=nbytes, free=free, kept=kept, host=socket.gethostname())
+    return [SpaceNeeded(**json.loads(text)) for text in ranks.all_gather_text(json.dumps(asdict(need)))]
 
 
 def copies_fit(needs: Sequence[SpaceNeeded]) -> bool:
@@ -59,20 +57,17 @@ def copies_fit(needs: Sequence[SpaceNeeded]) -> bool:
     for host in {need.host for need in needs}:
         on_host = [need for need in needs if need.host == host]
         known = [need.free for need in on_host if need.free is not None]
-        if known and sum(need.nbytes for need in on_host) > COPY_SHARE * (
-            min(known) + sum(need.kept for need in on_host)
-        ):
+        kept, nbytes = sum(need.kept for need in on_host), sum(need.nbytes for need in on_host)
+        if known and nbytes > COPY_SHARE * (min(known) + kept):
             return False
     return True
 
 
 def refuse_full(directory: Path, *, needed: int) -> None:
     """Refuse with a StorageError to begin a checkpoint in a directory whose disk has fewer bytes left."""
-    free = free_bytes(directory)
+    free, why = free_bytes(directory), "there is not enough room on the disk"
     if free is not None and needed > free:
-        raise StorageError(
-            storage_sentence(directory, "there is not enough room on the disk", needed=needed, free=free)
-        )
+        raise StorageError(storage_sentence(directory, why, needed=needed, free=free))
 
 
 def storage_sentence(path: Path, why: str, *, needed: int, free: int | None) -> str:
@@ -218,7 +213,7 @@ def take_checkpoint(  # noqa: PLR0913 - one call holds everything that makes the
     moving = None if reference is None else part_of("reference", saved_tensors(reference.model), ranks, {})
     writers = [("model", loaded.weights_writer(ranks)), ("", optimizer_part(optimizer, loaded.model, ranks))]
     writers += [] if moving is None else [("", moving)]
-    needs = ask_all(ranks, nbytes=sum(writer.nbytes for _, writer in writers), staging=staging)
+    needs = gather_needs(ranks, nbytes=sum(writer.nbytes for _, writer in writers), staging=staging)
     nbytes = sum(need.nbytes for need in needs)
     with _all_or_none(ranks, draft, nbytes):
         if ranks.rank == 0:

@@ -67,12 +67,14 @@ class Command:
     options: tuple[Option, ...]
 
 
+class HelpAsked(Exception):
+    """A command was given `--help`; the text is its help page, which `main` prints."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedArguments:
     """Result of parsing a command's argv."""
 
-    help: str
-    """Help page if requested, else empty."""
     flags: dict[str, Any]
     """Values of the command's own flags that were given, for example `{"config": "run.yaml"}`; a list for `several`."""
     options: dict[str, object]
@@ -84,6 +86,7 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
 
     Raises:
         ConfigError: an unknown flag, a flag without its value, or a value without a flag.
+        HelpAsked: the help page is asked for.
     """
     words = list[str]()
     for word in argv:
@@ -104,8 +107,9 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
     chosen = {option.name: texts[option.name] for option in command.options if option.name in texts}
     if (which := texts.get("help")) not in (None, "", "all"):
         raise ConfigError(f"--help takes nothing, or all for every option, got {which!r}")
-    page = "" if which is None else help_page(command, which)
-    return ParsedArguments(help=page, flags=flags, options=chosen)
+    if which is not None:
+        raise HelpAsked(help_page(command, which))
+    return ParsedArguments(flags=flags, options=chosen)
 
 
 def port_of(text: str) -> int:
@@ -125,17 +129,14 @@ def before_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return operands, list(argv[len(operands) :])
 
 
-def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, ParsedArguments] | None:
-    """Parse a command that takes a run directory before its flags; None after printing its help.
+def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, ParsedArguments]:
+    """Parse a command that takes a run directory before its flags.
 
     Raises:
-        ConfigError: as `parse`, or there is no directory; the sentence shows `form`, the right usage.
+        ConfigError, HelpAsked: as `parse`, or there is no directory; the sentence shows `form`, the right usage.
     """
     directory, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
     arguments = parse(command, words)
-    if arguments.help:
-        print(arguments.help, end="")
-        return None
     if directory is None:
         raise ConfigError(f"{command.name} needs a run directory first; write `paceline {command.name} {form}`")
     return named_path(directory), arguments

@@ -48,9 +48,6 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Run the audit; returns the exit status."""
     arguments = parse(COMMAND, argv)
-    if arguments.help:
-        print(arguments.help, end="")
-        return DONE
     chosen = dict(arguments.options)
     if "reward" in arguments.flags:
         if "reward_funcs" in chosen:

@@ -43,9 +43,6 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Talk until the input ends; returns the exit status."""
     arguments = parse(COMMAND, argv)
-    if arguments.help:
-        print(arguments.help, end="")
-        return DONE
     configuration = read_options(arguments.options, file=arguments.flags.get("config"), runs=OF_CODE)
     config = configuration.config
     spec = _tools(config)

@@ -94,9 +94,6 @@ def run(argv: list[str]) -> int:
         )
     operands, words = before_flags(argv)
     arguments = parse(COMMAND, words)
-    if arguments.help:
-        print(arguments.help, end="")
-        return DONE
     flags, file = _options_and_file(operands, arguments.options, arguments.flags.get("config"))
     as_json, quiet = "json" in arguments.flags, "quiet" in arguments.flags
     console = PlainConsole(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)

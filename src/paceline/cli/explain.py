@@ -105,16 +105,13 @@ def run(argv: list[str]) -> int:
 
         flags, command = read(argv)
         translation = translate(command, repair="--repair" in flags)
-        arguments = ParsedArguments(help="", flags={}, options=dict(translation.options))
+        arguments = ParsedArguments(flags={}, options=dict(translation.options))
         print(_of_options(arguments, dict.fromkeys(translation.options, DIALECT)), end="")
         return DONE
     if argv and not argv[0].startswith("-"):
         print(_of_run(argv), end="")
         return DONE
     arguments = parse(COMMAND, translate_layout_flags(argv))
-    if arguments.help:
-        print(arguments.help, end="")
-        return DONE
     # argv before other tools' layout words were translated
     own_flags = {option_name(word.partition("=")[0]) for word in argv if word.startswith("--")}
     print(

@@ -45,9 +45,6 @@ def run(argv: list[str]) -> int:
     """Export a checkpoint; returns the exit status."""
     operands, words = before_flags(argv)
     arguments = parse(COMMAND, words)
-    if arguments.help:
-        print(arguments.help, end="")
-        return DONE
     directory, *target = directories(operands, command="export", form="RUN [DIRECTORY]", at_most=2)
     kind = _gguf_type(arguments.flags["format"]) if "format" in arguments.flags else None
     root, named = run_and_checkpoint(directory, working_directory())

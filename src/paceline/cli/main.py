@@ -12,6 +12,7 @@ from typing import Any, TextIO
 
 from paceline import __version__
 from paceline.base_directory import held_base, working_directory
+from paceline.cli.arguments import HelpAsked
 from paceline.config.reading import suggest
 from paceline.errors import APPENDED, DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.runtime.secrets import hidden
@@ -92,12 +93,15 @@ def _silence_libraries() -> None:
 
 
 def exit_status(command: Callable[[], int]) -> int:
-    """Run a command and return its status; deliberate errors and interrupts become one line on stderr.
+    """Run a command and return its status; deliberate errors and interrupts become one line on stderr, help a page.
 
     Anything else is a fault of Paceline's own: it keeps its traceback, and Python ends with status 1.
     """
     try:
         return command()
+    except HelpAsked as page:
+        print(page, end="")
+        return DONE
     except PacelineError as error:
         sentence, *appended = APPENDED.split(hidden(str(error)), maxsplit=1)
         _say(sentence)

@@ -92,9 +92,6 @@ COMMAND = replace(
 def run(argv: list[str]) -> int:
     """Plan a run; returns the exit status."""
     given = parse(COMMAND, translate_layout_flags(argv))
-    if given.help:
-        print(given.help, end="")
-        return DONE
     configuration = read_configuration(given.options, file=given.flags.get("config"))
     hold_base(configuration.base)
     config = configuration.config

@@ -65,10 +65,7 @@ SHOWN = (
 
 def run(argv: list[str]) -> int:
     """Replay a step; returns the exit status."""
-    parsed = parse_behind_run(COMMAND, argv, form="runs/NAME --step N")
-    if parsed is None:
-        return DONE
-    path, arguments = parsed
+    path, arguments = parse_behind_run(COMMAND, argv, form="runs/NAME --step N")
     text = arguments.flags.get("step", "")
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--step must be a whole number of at least 1, got {text!r}; `paceline replay RUN --step N`")

@@ -32,10 +32,7 @@ COMMAND = Command(
 
 def run(argv: list[str]) -> int:
     """Serve or write the page; returns the exit status."""
-    parsed = parse_behind_run(COMMAND, argv, form="runs/NAME")
-    if parsed is None:
-        return DONE
-    path, arguments = parsed
+    path, arguments = parse_behind_run(COMMAND, argv, form="runs/NAME")
     port, opened = port_of(arguments.flags.get("port", "0")), arguments.flags.get("open", "true")
     if opened not in ("true", "false"):
         raise ConfigError(f"--open must be true or false, got {opened!r}")

@@ -64,9 +64,6 @@ COMMAND = Command(
 def run(argv: list[str]) -> int:
     """Serve until a signal to stop; returns the exit status."""
     arguments = parse(COMMAND, argv)
-    if arguments.help:
-        print(arguments.help, end="")
-        return DONE
     if "end_with_input" in arguments.flags:
         threading.Thread(target=_stop_at_end_of_input, name="input", daemon=True).start()
     host, port = arguments.flags.get("host", "127.0.0.1"), port_of(arguments.flags.get("port", "8000"))

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from paceline.base_directory import hold_base
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.arguments import CONFIG, Command, CommandFlag, ParsedArguments, parse
+from paceline.cli.arguments import CONFIG, Command, CommandFlag, HelpAsked, ParsedArguments, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.compat.commands.layouts import translate_layout_flags
 from paceline.config.reading import options
@@ -70,6 +70,8 @@ def run(argv: list[str]) -> int:
             raise type(error)(f"rank {launch.rank}: {error}") from error
         time.sleep(FAILED_RANK_SECONDS)
         return error.exit_status
+    except HelpAsked:
+        return DONE
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -77,9 +79,6 @@ def run(argv: list[str]) -> int:
 def _run(argv: list[str], launch: Launched | None) -> int:
     speaks = launch is None or launch.leads
     arguments = parse(COMMAND, translate_layout_flags(argv))
-    if arguments.help:
-        print(arguments.help if speaks else "", end="")
-        return DONE
     log_format = arguments.flags.get("log_format")
     if log_format not in (None, *LOG_FORMATS):
         raise ConfigError(f"--log-format must be {' or '.join(LOG_FORMATS)}, got {log_format!r}")

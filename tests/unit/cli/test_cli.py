@@ -479,7 +479,7 @@ def test_tools_of_a_stopped_call_are_made_anew(capsys):
     with Hosts(step_seconds=60.0) as hosts:
         chat = Chat(None, lambda: ChatTools(hosts, spec), system="", most_turns=None, seed=None)
         said = iter([turns[0], *turns])
-        chat._answer = lambda schemas: next(said)
+        chat._sample = lambda schemas: next(said)
         with pytest.raises(KeyboardInterrupt):
             chat.say("first")
         chat.say("again")
