@@ -16,7 +16,7 @@ from paceline.cli.main import COMMANDS
 from paceline.compat.commands.colossalchat.arguments import FIELDS, SHORT, long_flag
 from paceline.compat.commands.layouts import NUMBERS, VALUES
 from paceline.compat.commands.swift.tables import KNOWN
-from paceline.compat.commands.trl.reading import known_flags
+from paceline.compat.commands.trl import known_flags
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.presets import PRESETS
@@ -55,9 +55,7 @@ OTHERS_FLAGS = {
 }
 """Of docker, Slurm and the Hub's program, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts
 elsewhere, and of ms-swift and TRL, up to the first underscore."""
-DOOR_FLAGS = {
-    f"--{door.name.replace('_', '-')}" for command in OPTIONS_OF.values() for door in command.door_options
-} | {
+DOOR_FLAGS = {f"--{door.name.replace('_', '-')}" for command in OPTIONS_OF.values() for door in command.flags} | {
     "--help",
     "--page",
     *translate.FLAGS,
@@ -106,7 +104,7 @@ def test_every_command_is_one_that_the_command_line_takes(line):
     # a run comes first, and the directory of an export
     begins = len(list(takewhile(lambda word: not word.startswith("-"), words)))
     given = parse(OPTIONS_OF[words[0]], words[begins:])
-    if given.options and not given.door:
+    if given.options and not given.flags:
         # `eval` and the recipe fill in a dataset; the values are what is checked here
         build_config({"model": "embedded", "dataset": "arithmetic", **given.options})
 

@@ -8,15 +8,15 @@ from typing import cast
 
 from paceline.base_directory import hold_base
 from paceline.chat.escaping import ChatTokenizer
-from paceline.cli.arguments import CONFIG, DoorOption, parse
+from paceline.cli.arguments import CONFIG, CommandFlag, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.compat.commands.layouts import in_our_words
-from paceline.config.engine import EngineConfig
+from paceline.compat.commands.layouts import translate_layout_flags
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.reading import served_judges
 from paceline.config.rules import require
+from paceline.config.sampling import EngineConfig
 from paceline.config.sections import Config
 from paceline.data.duplicates import (
     also_trained_on,
@@ -26,10 +26,9 @@ from paceline.data.duplicates import (
     training_rows,
 )
 from paceline.data.formats import screen
-from paceline.data.lengths import length_histogram
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk
-from paceline.data.tasks import build_tasks
+from paceline.data.tasks import build_tasks, length_histogram
 from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
 from paceline.rewards.judges.judge import judge_settings
@@ -54,13 +53,13 @@ from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.named_code import allow_named_code
 from paceline.types import RowCheck, Task
 
-PROCESSES = DoorOption(
+PROCESSES = CommandFlag(
     name="processes",
     metavar="N",
     help="Processes that torchrun, accelerate or srun would start, those of --sampling-ranks among them; on a cluster "
     "its trainers count. Layouts that fit so many are listed.",
 )
-GPU = DoorOption(
+GPU = CommandFlag(
     name="gpu", metavar="NAME", help=f"Plan for GPUs of this kind instead of for this machine: {', '.join(GPUS)}."
 )
 COMMAND = replace(
@@ -70,22 +69,19 @@ COMMAND = replace(
     summary="Print batches, steps and memory of a training run. Reads the dataset, and of the model its "
     "config.json and, where it is on this disk, its tokenizer. Where the run would not fit "
     "it ends with status 2 and the one change by which it would.",
-    door_options=(CONFIG, GPU, PROCESSES),
+    flags=(CONFIG, GPU, PROCESSES),
 )
 
 
 def run(argv: list[str]) -> int:
     """Plan a run; returns the exit status."""
-    words = parse(COMMAND, in_our_words(argv))
-    if words.help:
-        print(words.help, end="")
-        return DONE
-    configuration = read_configuration(words.options, file=words.door.get("config"))
+    arguments = parse(COMMAND, translate_layout_flags(argv))
+    configuration = read_configuration(arguments.options, file=arguments.flags.get("config"))
     hold_base(configuration.base)
     config = configuration.config
     allow_named_code(config, configuration.ground, configuration.given)
     print(configuration.origin)
-    processes, ranks = words.door.get("processes"), config.parallel.fewest
+    processes, ranks = arguments.flags.get("processes"), config.parallel.fewest
     if config.cluster.cluster:
         ranks = config.cluster.num_consumers
     elif processes is not None:
@@ -94,7 +90,7 @@ def run(argv: list[str]) -> int:
         ranks = training_ranks(config.parallel, int(processes))
         if int(processes) > 1:
             refuse_spread(config.engine, int(processes))
-    sizes, device = layout(config.parallel, ranks), _device(config, words.door)
+    sizes, device = layout(config.parallel, ranks), _device(config, arguments.flags)
     data, checked = config.data, check(config, runs_here=False)
     rows, apart = training_rows(data, seed=config.loop.seed, files=checked.files)
     if apart:
@@ -142,7 +138,7 @@ class RowReader:
                 prompt=asked.prompt if isinstance(asked.prompt, str) else json.dumps(asked.prompt, sort_keys=True),
                 prompt_ids=(),
                 answer=asked.answer,
-                columns=row.given,
+                columns=row.reward_columns,
             )
             for row, asked in zip(screened.rows, screened.problems, strict=True)
         ]
@@ -220,8 +216,8 @@ def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: Ro
             refuse_overlap(label or address, held_out, tasks)
 
 
-def _device(config: Config, door: Mapping[str, str]) -> Device:
-    if "gpu" not in door:
+def _device(config: Config, flags: Mapping[str, str]) -> Device:
+    if "gpu" not in flags:
         device, spread_over = this_device(gpus=config.model.device != "cpu"), config.engine.vllm_tensor_parallel
         if spread_over > 1 and device.kind == "cuda":
             gpus = len(ask_driver())
@@ -230,11 +226,11 @@ def _device(config: Config, door: Mapping[str, str]) -> Device:
         if config.model.device == "cuda" and device.kind == "cpu":
             raise ConfigError("--device cuda cannot be planned for where no driver shows a GPU; name one with --gpu")
         return device
-    if door["gpu"] not in GPUS:
-        raise ConfigError(f"--gpu must be one of {', '.join(GPUS)}, got {door['gpu']!r}")
+    if flags["gpu"] not in GPUS:
+        raise ConfigError(f"--gpu must be one of {', '.join(GPUS)}, got {flags['gpu']!r}")
     if config.model.device == "cpu":
         raise ConfigError("--gpu cannot be given with --device cpu; leave one of them out")
-    return GPUS[door["gpu"]]
+    return GPUS[flags["gpu"]]
 
 
 def _beside_judges(config: Config, device: Device) -> Device:

@@ -21,13 +21,13 @@ from paceline.checkpoints.finding import (
     read_checkpoint,
     set_damaged_aside,
 )
-from paceline.checkpoints.free_space import refuse_small_disk, room_of_run
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir, copy_later
+from paceline.checkpoints.saving import refuse_small_disk, room_of_run
 from paceline.config.building import build_config
 from paceline.config.changing import plain_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
-from paceline.data.lengths import length_histogram
+from paceline.data.tasks import length_histogram
 from paceline.errors import ConfigError, PacelineError, ProcessLost, StorageError
 from paceline.metrics.definitions import Record
 from paceline.models.places import FINAL

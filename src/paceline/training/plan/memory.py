@@ -10,9 +10,9 @@ in a run that goes on after one.
 import math
 from dataclasses import dataclass, replace
 
-from paceline.config.engine import EngineConfig
 from paceline.config.layout import ClusterConfig, ParallelConfig, Sizes
-from paceline.config.sections import Config, LoraConfig, ModelConfig, SamplingConfig
+from paceline.config.sampling import EngineConfig, SamplingConfig
+from paceline.config.sections import Config, LoraConfig, ModelConfig
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, RecomputedLayers, choose_cut
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.training.plan.batches import considered_micro_batches, even_tokens, forwarded_tokens

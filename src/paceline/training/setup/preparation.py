@@ -85,7 +85,7 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     tasks = overrides.tasks
     if tasks is None:
         tasks = _training_tasks(config, checked, tokenizer, conversations)
-    tasks.hold_to(partial(_check_tasks, config, overrides, conversations, limit))
+    tasks.add_check(partial(_check_tasks, config, overrides, conversations, limit))
     if conversations is not None:
         conversations.check_choice(tasks.looked_at)
     for some in (overrides.held_out or {}).values():

@@ -10,7 +10,8 @@ from transformers import PreTrainedTokenizerBase
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.turns import TurnTokens
 from paceline.config.rules import require
-from paceline.config.sections import Config, SamplingConfig
+from paceline.config.sampling import SamplingConfig
+from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
