@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paceline.config.building import build_config
 from paceline.errors import ModelError
+from paceline.models.families import FAMILIES as KERNEL_FAMILIES
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import save_model
 from paceline.models.plain_forward import plain_logits
@@ -38,7 +39,7 @@ ways that agree, and refuses a model if none does. The start of a run prints the
 
 | engine | what it does |
 |---|---|
-| fused | Llama-like layers in few operations, each prompt computed once and shared |
+| fused | layers of {families} in few operations, each prompt computed once and shared |
 | plain | the model's own forward pass with its own cache |
 | recomputing | no cache: the whole context is computed again for each token, far slower |
 
@@ -150,7 +151,10 @@ def _own_logprobs(backend: OneProcess, prompt: tuple[int, ...], completion: tupl
 
 def page(found: dict[str, Trained | Refused]) -> str:
     """The page of all families."""
-    head = HEAD.format(steps=STEPS, prompts=PROMPTS, generations=GENERATIONS, version=transformers.__version__)
+    families = ", ".join(family.prefix for family in KERNEL_FAMILIES)
+    head = HEAD.format(
+        steps=STEPS, prompts=PROMPTS, generations=GENERATIONS, version=transformers.__version__, families=families
+    )
     rows = {
         kind: [one.row(name) for name, one in found.items() if isinstance(one, kind)] for kind in (Trained, Refused)
     }

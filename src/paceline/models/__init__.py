@@ -13,6 +13,7 @@ plain_forward.py    a model's own forward pass over one row, the standard for ev
 forward.py          hidden states of a micro-batch, packed where the model allows it
 attention.py        attention over packed micro-batches
 varlen.py           the same by two calls of a variable-length kernel
+families/           what the layers of each family compute and where their modules are
 fused_layers.py     decoder layers that run packed micro-batches through kernels
 tied_embedding.py   tokens looked up in an embedding that is also the output's matrix
 activations.py      what a forward pass keeps: recomputed, or held in main memory

@@ -15,10 +15,11 @@ from transformers import PreTrainedModel
 from paceline.errors import ModelError, first_line
 from paceline.models.activations import in_main_memory
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
+from paceline.models.families import layer_plans, partial_attention
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
 from paceline.models.parallel.ranks import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
-from paceline.models.pretrained import changed_logits, other_logits, partial_attention, soft_cap
+from paceline.models.pretrained import changed_logits, other_logits, soft_cap
 from paceline.models.rows import on_device, take_rows
 from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack, padded_rows
 
@@ -94,7 +95,7 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
         wanted = _wanted(model, probe, tuple(precisions))
         if not type(model)._supports_attention_backend:
             return PolicyForward(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
-        reason = partial_attention(config)  # the probe may be shorter than a window
+        reason = partial_attention(layer_plans(config))  # the probe may be shorter than a window
         if reason is not None:
             return PolicyForward(kind="padded", reason=reason)
         model.set_attn_implementation(NAME)

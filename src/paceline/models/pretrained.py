@@ -1,7 +1,5 @@
 """What transformers reads of a model before its weights: tokenizer and configuration, and what that says of it."""
 
-from typing import Any
-
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -117,20 +115,3 @@ def other_logits(how: str | None) -> str:
 def vocabulary_size(config: ModelConfig) -> int | None:
     """Tokens that the model has weights for, None where its configuration does not say. Reads no weights."""
     return getattr(read_config(config).get_text_config(), "vocab_size", None)
-
-
-def partial_attention(config: Any) -> str | None:
-    """Return why some layers of a transformers configuration do not attend to all earlier tokens; None if all do.
-
-    The packed forward pass and the fused decoder compute full attention only.
-    """
-    kinds = dict.fromkeys(getattr(config, "layer_types", None) or ())
-    other = [kind for kind in kinds if kind not in ("full_attention", "sliding_attention", "chunked_attention")]
-    if other:
-        return f"some layers are of the kind {other[0]}"
-    uses_sliding_window = any(kind != "full_attention" for kind in kinds)
-    if not kinds:
-        uses_sliding_window = any(
-            getattr(config, name, None) is not None for name in ("sliding_window", "keep_window_size")
-        )
-    return "some layers attend to a sliding window" if uses_sliding_window else None

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
+from paceline.models.families import layer_plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,10 +104,9 @@ def causal_attention(qkv: Float[Tensor, "P L H+2K D"], heads: Heads, known: int)
 
 
 def heads_of(model: PreTrainedModel) -> Heads:
-    """From the model's configuration."""
-    config = model.config
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return Heads(query=config.num_attention_heads, kv=config.num_key_value_heads, width=width)
+    """Return the heads of a model's layers, which are the same in all of them."""
+    plan = layer_plans(model.config)[0]
+    return Heads(query=plan.query_heads, kv=plan.key_value_heads, width=plan.head_dim)
 
 
 def rotation_of(model: PreTrainedModel, length: int, like: Tensor) -> Rotation:

@@ -17,16 +17,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 from paceline.engines.local.operations import Kernels, Linear
 from paceline.kernels.float8 import ALIGNED, Float8Linear, quantized
 from paceline.kernels.linear import ProductLinear
-from paceline.models.pretrained import partial_attention
+from paceline.models.families import FAMILIES, layer_plans, partial_attention
+from paceline.models.families.layer_plan import LayerParts
 
 # peft's layers are recognised by their class's name: an engine needs nothing else of the library
 _LORA_LINEAR = ("peft.tuners.lora.layer", "Linear")
-# Their modules differ in biases and in query/key norms only, which are read off the module.
-KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 # The other types change their frequencies with the length of the sequence.
 FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-_PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-_MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 JOINED_WEIGHTS = 1 << 16
 """Elements of a weight below which copying it for each call costs less than a product more at each step."""
 
@@ -79,37 +76,47 @@ def _is_lora(module: nn.Module) -> bool:
 
 
 def unknown_architecture(name: str, config: PretrainedConfig) -> str | None:
-    """Why the fused decoder cannot read a model of this class and configuration; None: its layers may be read."""
-    if name not in KNOWN_ARCHITECTURES:
-        return f"{name} is not among the architectures that it knows ({', '.join(KNOWN_ARCHITECTURES)})"
+    """Return why the fused decoder cannot read models of this class and configuration; None if it may."""
+    known = [family.architecture for family in FAMILIES]
+    if name not in known:
+        return f"{name} is not among the architectures that it knows ({', '.join(known)})"
     if config.hidden_act != "silu":
         return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    return partial_attention(config)
+    return partial_attention(layer_plans(config, name))
+
+
+def planned_layers(model: PreTrainedModel) -> list[tuple[Any, LayerParts]]:
+    """Return the layers of a model that `unknown_architecture` lets pass, with the paths of their modules."""
+    parts = [plan.parts for plan in layer_plans(model.config, type(model).__name__)]
+    return [(layer, part) for layer, part in zip(model.model.layers, parts, strict=False) if part is not None]
 
 
 def unsupported_reason(model: PreTrainedModel) -> str | None:
-    """Why the fused decoder cannot read this model, None when it can."""
+    """Return why the fused decoder cannot read this model, None when it can."""
     if (reason := unknown_architecture(type(model).__name__, model.config)) is not None:
         return reason
     rope_type = model.model.rotary_emb.rope_type
     if rope_type not in FIXED_ROPE_TYPES:
         return f"rope_type is {rope_type!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"
-    for layer in model.model.layers:
-        for path in _PROJECTIONS + _MLP:
+    layers = planned_layers(model)
+    for layer, parts in layers:
+        for path in parts.linear:
             problem = linear_problem(layer.get_submodule(path))
             if problem is not None:
                 return f"{path} {problem}"
+    paths = layers[0][1].linear
     for name, module in model.named_modules():  # anywhere but in the linear layers, which have been looked at
-        if is_adapted(module) and not name.endswith(_PROJECTIONS + _MLP):
+        if is_adapted(module) and not name.endswith(paths):
             return f"{name} has an adapter that it cannot read ({type(module).__name__})"
     return None
 
 
 def unaligned_reason(model: PreTrainedModel) -> str | None:
-    """Why the layers of a model that the fused decoder reads cannot be multiplied in eight bits on CUDA."""
-    for path in _PROJECTIONS + _MLP:
-        layer: Any = model.model.layers[0].get_submodule(path)
-        sides = layer.in_features, layer.out_features
+    """Return why the layers of a model that the fused decoder reads cannot be multiplied in eight bits on CUDA."""
+    layer, parts = planned_layers(model)[0]
+    for path in parts.linear:
+        linear: Any = layer.get_submodule(path)
+        sides = linear.in_features, linear.out_features
         if any(side % ALIGNED for side in sides):
             return f"{path} is {sides[0]} by {sides[1]}, and both must be multiples of {ALIGNED}"
     return None
@@ -131,8 +138,8 @@ def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
         result: Tensor = (sums if bias is None else sums + bias).to(dtype)
         return result.view(*rows.shape[:-1], result.shape[-1])
 
-    parts = [layer.get_submodule(path) for layer in model.model.layers for path in _PROJECTIONS + _MLP]
-    hooks = [part.register_forward_hook(product) for part in parts]
+    linear = [layer.get_submodule(path) for layer, parts in planned_layers(model) for path in parts.linear]
+    hooks = [module.register_forward_hook(product) for module in linear]
     try:
         yield
     finally:
@@ -175,22 +182,22 @@ def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeight
     They are the model's own tensors but for what is joined, what has a LoRA adapter in it, and what needs another
     precision or oneDNN's layout. In eight bits are the layers alone: the head decides between tokens.
     """
-    decoder = model.model
-    norms = [layer.input_layernorm for layer in decoder.layers] + [decoder.norm]
+    decoder, planned = model.model, planned_layers(model)
+    norms = [layer.get_submodule(parts.attention_norm) for layer, parts in planned] + [decoder.norm]
     scales = [norm.weight.detach().to(kernels.residual_dtype) for norm in norms]
     layers = list[PreparedLayer]()
-    for layer, next_norm in zip(decoder.layers, scales[1:], strict=True):
-        attention, mlp = layer.self_attn, layer.mlp
-        own = mlp.gate_proj.weight
-        copies = kernels.packs or kernels.float8 or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
-        gate_up = ((mlp.gate_proj, mlp.up_proj),) if copies else ((mlp.gate_proj,), (mlp.up_proj,))
+    for (layer, parts), next_norm in zip(planned, scales[1:], strict=True):
+        gate, up = map(layer.get_submodule, parts.gate_up)
+        weight = gate.weight
+        copies = kernels.packs or kernels.float8 or kernels.dtype != weight.dtype or weight.numel() < JOINED_WEIGHTS
+        feed_forward_norm = layer.get_submodule(parts.feed_forward_norm)
         prepared = PreparedLayer(
-            qkv=_projection(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
-            qk_norm=joined_qk_norm(attention, kernels.residual_dtype) if hasattr(attention, "q_norm") else None,
-            output=_projection(kernels, attention.o_proj),
-            mlp_norm=layer.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
-            gate_up=tuple(_projection(kernels, *parts) for parts in gate_up),
-            down=_projection(kernels, mlp.down_proj),
+            qkv=_projection(kernels, *map(layer.get_submodule, parts.projections)),
+            qk_norm=joined_qk_norm(layer, parts, kernels.residual_dtype),
+            output=_projection(kernels, layer.get_submodule(parts.output)),
+            mlp_norm=feed_forward_norm.weight.detach().to(kernels.residual_dtype),
+            gate_up=tuple(_projection(kernels, *group) for group in (((gate, up),) if copies else ((gate,), (up,)))),
+            down=_projection(kernels, layer.get_submodule(parts.down)),
             next_norm=next_norm,
         )
         layers.append(prepared)
@@ -226,16 +233,18 @@ def _below_each_other(
         return parts[0].to(dtype)
     sizes = [len(part) for part in parts]
     whole = parts[0].new_empty(sum(sizes), *parts[0].shape[1:], dtype=dtype)
-    for place, part in zip(whole.split(sizes), parts, strict=True):
-        place.copy_(part)
+    for rows, part in zip(whole.split(sizes), parts, strict=True):
+        rows.copy_(part)
     return whole
 
 
-def joined_qk_norm(attention: Any, dtype: torch.dtype) -> Float[Tensor, "H+K D"]:
-    """Scales of the norms over query and key heads, one for each head."""
-    head_width = attention.head_dim
-    scales = [
-        norm.weight.detach().to(dtype).expand(projection.out_features // head_width, head_width)
-        for norm, projection in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
-    ]
+def joined_qk_norm(layer: nn.Module, parts: LayerParts, dtype: torch.dtype) -> Float[Tensor, "H+K D"] | None:
+    """Return the scales of the norms over query and key heads, one for each head; None where there are none."""
+    if parts.head_norms is None:
+        return None
+    scales = list[Tensor]()
+    for norm_path, projection_path in zip(parts.head_norms, parts.projections, strict=False):
+        scale: Tensor = layer.get_submodule(norm_path).weight.detach().to(dtype)
+        projection: Any = layer.get_submodule(projection_path)
+        scales.append(scale.expand(projection.out_features // len(scale), len(scale)))
     return torch.cat(scales)
