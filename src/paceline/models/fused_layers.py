@@ -1,14 +1,13 @@
 """Decoder layers that run a packed micro-batch through kernels: norms, rotation, attention and the gated product.
 
-A layer keeps its modules, parameters and names. Everything but packed micro-batches in float32 or bfloat16, where the
-kernels of the device serve, takes the layer's own forward pass. On a CPU matrix products stay calls of the layer's own
-linear layers; on CUDA only adapters and the like are called, and the products of plain ones are computed next to each
-other, so that nothing is kept for the backward pass that a kernel makes again.
+A layer keeps its modules, parameters and names. It takes its own forward pass for anything but packed micro-batches in
+float32 or bfloat16 that the device's kernels support. On a CPU, products are calls of the layer's linear layers. On
+CUDA, plain linear layers are multiplied together, so that a kernel can recompute their input in the backward pass.
 """
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +26,12 @@ _Base = nn.Module if TYPE_CHECKING else object
 
 
 class FusedLayer(_Base):  # type: ignore[misc]  # nn.Module where types are checked
-    """Put before a family's own decoder layer among the bases of a class."""
+    """Mixin before a family's own decoder layer."""
 
     plan: LayerPlan
 
     def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Tensor:
-        """Residual stream [1, M, H] after the layer; `packed_attention` in the options says where sequences lie."""
+        """Return the residual stream [1, M, H] after the layer; `packed_attention` in the options is the layout."""
         layout = options.get("packed_attention")
         kind = hidden_states.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_states.dtype
@@ -60,19 +59,21 @@ def _modules(layer: nn.Module, *paths: str) -> tuple[Any, ...]:
     return tuple(attrgetter(path)(layer) for path in paths)
 
 
-class LayerKernels(Protocol):
-    """A layer's operations on one kind of device. M tokens, W width of the model, I of the gated layer, D of a head."""
+class _CpuKernels:
+    """A layer's operations on a CPU. M tokens, W width of the model, I of the gated layer, D of a head."""
 
     def normed_products(
         self, norm: Any, x: Tensor, addend: Tensor | None, linears: Sequence[Any], dtype: torch.dtype
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """Return x + addend [1, M, W], and what each linear layer makes of its norm in `dtype`."""
+        total, normed = on_cpu.add_rms_norm(x, addend, norm.weight, eps=norm.variance_epsilon, dtype=dtype)
+        return total, [linear(normed) for linear in linears]
 
     def attended(
         self,
         heads: Sequence[Tensor],
         norms: Sequence[Any],
-        rotation: tuple[Tensor, ...],
+        rotation: Sequence[Tensor],
         layout: PackedLayout,
         scaling: float,
     ) -> Tensor:
@@ -80,28 +81,6 @@ class LayerKernels(Protocol):
 
         `norms` are those over query and key heads, if any.
         """
-
-    def product_of_gated(self, gate: Tensor, up: Tensor, linear: Any) -> Tensor:
-        """Return what a linear layer makes of silu(gate) * up [1, M, I]."""
-
-
-class _OnCpu(LayerKernels):
-    @override
-    def normed_products(
-        self, norm: Any, x: Tensor, addend: Tensor | None, linears: Sequence[Any], dtype: torch.dtype
-    ) -> tuple[Tensor, Sequence[Tensor]]:
-        total, normed = on_cpu.add_rms_norm(x, addend, norm.weight, eps=norm.variance_epsilon, dtype=dtype)
-        return total, [linear(normed) for linear in linears]
-
-    @override
-    def attended(
-        self,
-        heads: Sequence[Tensor],
-        norms: Sequence[Any],
-        rotation: tuple[Tensor, ...],
-        layout: PackedLayout,
-        scaling: float,
-    ) -> Tensor:
         query, key, value = heads
         if norms:
             query, key = (
@@ -115,13 +94,15 @@ class _OnCpu(LayerKernels):
         query, key = (_turned(states, cosines, sines).to(value.dtype) for states in (query, key))
         return attend(query, key, value, layout, scaling)
 
-    @override
     def product_of_gated(self, gate: Tensor, up: Tensor, linear: Any) -> Tensor:
+        """Return what a linear layer makes of silu(gate) * up [1, M, I]."""
         product: Tensor = linear(on_cpu.gated_product(gate, up))
         return product
 
 
-class _OnCuda(LayerKernels):
+class _CudaKernels(_CpuKernels):
+    """A layer's operations on CUDA."""
+
     @override
     def normed_products(
         self, norm: Any, x: Tensor, addend: Tensor | None, linears: Sequence[Any], dtype: torch.dtype
@@ -138,13 +119,12 @@ class _OnCuda(LayerKernels):
         self,
         heads: Sequence[Tensor],
         norms: Sequence[Any],
-        rotation: tuple[Tensor, ...],
+        rotation: Sequence[Tensor],
         layout: PackedLayout,
         scaling: float,
     ) -> Tensor:
-        query, key, value = heads
-        cosines, sines = rotation
         scales = (norms[0].weight, norms[1].weight, norms[0].variance_epsilon) if norms else None
+        (query, key, value), (cosines, sines) = heads, rotation
         query, key, value = on_cuda.turned_heads(query, key, value, (cosines, sines), scales)
         return attend(query, key, value, layout, scaling)
 
@@ -157,7 +137,7 @@ class _OnCuda(LayerKernels):
 
 
 def _is_plain(linear: nn.Module) -> bool:
-    """Return whether a linear layer is its product and nothing else: no adapter, no part of a layer, no hook."""
+    """Return whether a linear layer is a plain product: no adapter, not split over ranks, no hook."""
     hooks = linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks
     return type(linear) in (nn.Linear, ProductLinear) and not any(hooks)
 
@@ -175,18 +155,18 @@ def fuse_layers(model: nn.Module) -> bool:
 
 
 def is_fused(model: nn.Module) -> bool:
-    """Return whether `fuse_layers` has changed any layer, and was not taken back."""
+    """Return whether any layer is fused."""
     return any(isinstance(module, FusedLayer) for module in model.modules())
 
 
 def restore_layers(model: nn.Module) -> None:
-    """Take `fuse_layers` back."""
+    """Undo `fuse_layers`."""
     for module in model.modules():
         if isinstance(module, FusedLayer):
             module.__class__ = type(module).__bases__[1]
 
 
-def _kernels(layer: FusedLayer, x: Tensor, dtype: torch.dtype) -> LayerKernels | None:
+def _kernels(layer: FusedLayer, x: Tensor, dtype: torch.dtype) -> _CpuKernels | None:
     """Return the kernels that support the layer's precision and modules on its device; None: there are none.
 
     An adapter may have replaced some modules; attention split over ranks has its own class
@@ -201,13 +181,13 @@ def _kernels(layer: FusedLayer, x: Tensor, dtype: torch.dtype) -> LayerKernels |
     if not is_known or x.dtype != torch.float32 or x.shape[0] != 1 or layer.plan.activation not in ("silu", "swish"):
         return None
     if on_cuda.training_problem(x.device, dtype) is None:
-        return _OnCuda()
+        return _CudaKernels()
     is_float32 = all(norm.weight.dtype == torch.float32 for norm in norms)
     is_even = x.shape[-1] % 16 == 0 and layer.plan.inner % 16 == 0
-    return _OnCpu() if is_float32 and is_even and attention_serves(x.device, dtype, attention.head_dim) else None
+    return _CpuKernels() if is_float32 and is_even and attention_serves(x.device, dtype, attention.head_dim) else None
 
 
 def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Llama's rotary embedding of [m, heads, D], which pairs the halves of a head."""
+    """Apply Llama's rotary embedding to [m, heads, D], which pairs the halves of a head."""
     first, second = states.chunk(2, dim=-1)
     return states * cosines[:, None] + torch.cat([-second, first], dim=-1) * sines[:, None]

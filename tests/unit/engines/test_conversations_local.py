@@ -14,8 +14,8 @@ from paceline.engines import Finished, Request, Sampling
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder
-from paceline.engines.local.parking import READ_COST
 from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
+from paceline.engines.local.rows import READ_COST
 from paceline.errors import DataError
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.flash_attention import DenseKernel

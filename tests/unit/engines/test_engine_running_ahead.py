@@ -8,8 +8,7 @@ from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import LEAST_ROWS, GraphedDecoder
-from paceline.engines.local.parking import Parked
-from paceline.engines.local.rows import SamplingJob
+from paceline.engines.local.rows import Parked, SamplingJob
 from paceline.engines.local.scheduling import Scheduler
 from paceline.engines.requests import Stopping
 from paceline.kernels.flash_attention import DenseKernel

@@ -10,9 +10,17 @@ from paceline.engines import Request, Sampling
 from paceline.engines.requests import Stopping
 from paceline.engines.vllm.asking import Call, Collected, News, orders_of
 from paceline.engines.vllm.engine import VllmEngine
-from paceline.engines.vllm.probe import ALLOWED, PROMPT_LENGTH, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.starting import MOST_BYTES, Room, wanted_cache
-from paceline.engines.vllm.weight_transfer import named_weights, widened, widening
+from paceline.engines.vllm.weight_transfer import (
+    ALLOWED,
+    PROMPT_LENGTH,
+    check_probe,
+    named_weights,
+    probe_prompt,
+    trainer_logprobs,
+    widened,
+    widening,
+)
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, ModelError, TrainingError
 from tests.support.tiny import tiny_model, tiny_tokenizer

@@ -12,7 +12,7 @@ from paceline.kernels.cuda.decoding import decoding_kernels
 from paceline.kernels.cuda.drawing import drawing_problem
 from paceline.kernels.flash_attention import DenseKernel, FlashKernel, Spans, flash_problem
 from paceline.kernels.float8 import float8_problem, quantized
-from paceline.models.varlen import varlen_attention, varlen_layout
+from paceline.models.attention import varlen_attention, varlen_layout
 from tests.support.tiny import tiny_model
 from tests.unit.engines.test_engine_static import prompt, tokens
 from tests.unit.models.test_models_varlen import MIXED, SHARED, SHORT

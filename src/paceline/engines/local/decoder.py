@@ -1,4 +1,4 @@
-"""The border between scheduling (which rows live, what was sampled) and decoding (tokens in, logits out)."""
+"""The interface between scheduling (which rows are in use, what was sampled) and decoding (tokens in, logits out)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -14,27 +14,26 @@ from paceline.engines.sampling import draw
 class Decoder(Protocol):
     """Computes next-token logits for rows that share prompts. Knows nothing of sampling, keys or stopping.
 
-    A row is one completion's place in the batch. Rows without a living completion are computed along; what they
-    hold is never read.
+    A row is the batch index of one completion. Free rows are computed too, and never read.
     """
 
     refills: bool
-    """True: prompts may be admitted while other rows are alive, and rows parked and resumed. False: prompts enter only
-    when no row is alive, and no row is parked."""
+    """True: prompts may be admitted while other rows are in use, and rows parked and resumed. False: prompts enter only
+    when all rows are free, and no row is parked."""
     runs_ahead: bool = False
-    """True: a step is the device's work, and the next one may be begun before the host has read what it drew. A row may
-    then take one token more than its completion has."""
+    """True: a step runs on the device, and the next one may start before the host has read what it drew. A row may then
+    take one token more than its completion has."""
     least_rows: int = 1
-    """Fewest rows that living completions are brought together to: fewer would be no faster."""
+    """Smallest batch; fewer rows would be no faster."""
 
     def begin(self, num_rows: int, max_length: int) -> None:
         """Make room for `num_rows` rows whose prompt and completion have at most `max_length` tokens together."""
 
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
-        """Compute prompts, let `rows[i]` go on from `prompts[i]`; gives the logits after each prompt."""
+        """Compute prompts, which `rows[i]` continue; return the logits after each prompt."""
 
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
-        """Append one token to every row; gives the logits after it."""
+        """Append one token to every row; return the logits after it."""
 
     def draw_next(
         self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
@@ -43,29 +42,29 @@ class Decoder(Protocol):
         return draw(self.step(tokens), uniform, sampling)
 
     def reread(self) -> None:
-        """The model's weights have changed: compute with these from now on. What is cached stays as it is."""
+        """Use the model's changed weights from now on. The cache stays as it is."""
         return
 
     def park(self, rows: Sequence[int]) -> list[Context]:
-        """Copy what is cached of these rows' prompts and own tokens, so that others may take their places."""
+        """Copy the cache of these rows' prompts and own tokens, so that other completions can take the rows."""
         raise TypeError(f"{type(self).__name__} parks no rows")
 
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
-        """Let each of these free rows go on from a context with its next token."""
+        """Let each of these free rows continue a parked context."""
         raise TypeError(f"{type(self).__name__} parks no rows")
 
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """Keep these rows, in this order; the first `alive` of them have a living completion.
+        """Keep these rows, in this order; the first `alive` of them are in use.
 
-        `keep` may name rows again behind those, as so many more free rows.
+        Behind those, `keep` may repeat rows, which makes more free ones.
         """
 
     def release(self, rows: Sequence[int]) -> None:
-        """These rows have ended: what only they needed may be used again."""
+        """Free rows whose completions have ended."""
         return
 
     def end(self) -> None:
-        """Give back the caches."""
+        """Free the caches."""
 
 
 def rounded_up(count: int) -> int:

@@ -1,4 +1,4 @@
-"""Decoding steps over storage that stays in its place: run operation by operation at first, then as one CUDA graph.
+"""Decoding steps over storage that never moves: run operation by operation at first, then as one CUDA graph.
 
 A step is hundreds of short kernels, and starting them takes the host longer than running them takes the device. A
 recorded graph starts them all at once. S rows, P prompts, V vocabulary.
@@ -24,16 +24,16 @@ from paceline.kernels.cuda.decoding import CudaDecodingKernels
 from paceline.kernels.flash_attention import AttentionKernel
 
 EAGER_CALLS = 2
-"""Calls before recording: libraries set themselves up in them, which must not happen while recording. Below the number
-of steps by which an engine compares a decoder with the model, so that a replay is among what is compared."""
+"""Calls before recording, in which libraries initialise. Fewer than the steps in which an engine compares a decoder
+with the model, so that a replay is among them."""
 
 LEAST_ROWS = 16
-"""Rows below which a step takes a GPU no less time: it reads the same weights. Each smaller batch would have to be
+"""Rows below which a step takes a GPU no less time, as it reads the same weights. Each smaller batch would have to be
 recorded, which takes as long as ten steps."""
 
 StepRecorder = Callable[[Callable[[], tuple[Tensor, ...]]], tuple[Callable[[], None], tuple[Tensor, ...]]]
-"""From a call to its replay and the tensors that each replay fills; the call's effects on other storage happen with
-each replay and not before. Raises `RuntimeError` where some operation cannot be recorded."""
+"""Records a call; returns its replay and the tensors that each replay fills. The call's effects on other storage happen
+in replays only. Raises `RuntimeError` if an operation cannot be recorded."""
 
 
 def record_cuda_graph(call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
@@ -48,14 +48,14 @@ class GraphedStep:
     """Calls a function of tensors whose shapes do not change between two `forget`s."""
 
     def __init__(self, step: Callable[..., tuple[Tensor, ...]], record: StepRecorder | None) -> None:
-        """`record` None: nothing is recorded."""
+        """Call `step`, recorded by `record`; None: nothing is recorded."""
         self._step, self._record = step, record
         self.problem: str | None = None
-        """Why it runs operation by operation although it could be recorded; kept for good."""
+        """Why recording failed, if it did; recording is not tried again."""
         self.forget()
 
     def forget(self) -> None:
-        """Storage that the function uses has moved, or a shape has changed: record anew."""
+        """Record anew, since storage of the function has moved or a shape has changed."""
         self._calls = 0
         self._replay: Callable[[], None] | None = None
         self._inputs: tuple[Tensor, ...] = ()
@@ -67,7 +67,7 @@ class GraphedStep:
         return self._replay is not None
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The function's result, in tensors of its own."""
+        """Return the function's result in new tensors."""
         if self._replay is None and self._calls >= EAGER_CALLS and self._record is not None and self.problem is None:
             kept = tuple(tensor.clone() for tensor in inputs)
             try:
@@ -78,14 +78,14 @@ class GraphedStep:
         self._calls += 1
         if self._replay is None:
             return self._step(*inputs)
-        for recorded, given in zip(self._inputs, inputs, strict=True):
-            recorded.copy_(given)
+        for recorded, tensor in zip(self._inputs, inputs, strict=True):
+            recorded.copy_(tensor)
         self._replay()
         return tuple(output.clone() for output in self._outputs)
 
 
 def free_cuda_bytes(device: torch.device) -> int:
-    """What the device has left, and what torch holds of it without using it."""
+    """Return the device's free bytes, and those that torch has reserved and does not use."""
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + held
 
@@ -108,14 +108,15 @@ class GraphedDecoder(Decoder):
         free_bytes: Callable[[], int],
         between: CudaDecodingKernels | None = None,
     ) -> None:
-        """`make` gives the decoder, which must take its attention from what it is given, once in each `begin`.
+        """Make a decoder by `make`, which takes the attention to use, and calls it once in each `begin`.
 
-        `free_bytes` is of the device's memory; `between` is what attention computes besides the kernel's calls.
+        `attention` is the kernel; `between` computes what attention needs around it. `free_bytes` reads the device's
+        free memory.
         """
         self._kernel, self._free_bytes, self._between = attention, free_bytes, between
         self._static: StaticAttention | None = None
         self.room_problem: str | None = None
-        """Why the last call was not recorded, where memory was the reason."""
+        """Why memory did not suffice to record the last call, if so."""
         self._decoder = make(self._new_attention)
         self.steps = GraphedStep(lambda tokens: (self._decoder.step(tokens),), record)
         self.draws = GraphedStep(self._draw_next, record)
@@ -171,7 +172,7 @@ class GraphedDecoder(Decoder):
 
     @contextmanager
     def _forgetting_moved(self) -> Iterator[None]:
-        """Record steps anew, but only where what enters needs more room than anything before."""
+        """Record steps anew after the context, but only if storage has moved in it."""
         moves = None if self._static is None else self._static.moves
         yield
         if self._static is not None and self._static.moves != moves:

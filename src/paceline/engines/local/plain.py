@@ -1,6 +1,6 @@
 """Decoders for any causal language model of transformers: through its own cache, or without one.
 
-Slower than the fused decoder and free of its assumptions. P prompts, S rows, V vocabulary. Not in inference mode:
+Slower than the fused decoder, without its assumptions. P prompts, S rows, V vocabulary. Not in inference mode:
 some rotary modules keep tensors that they make on the way, and training must be able to use these.
 """
 
@@ -22,7 +22,7 @@ TOKENS_AT_ONCE = 8192
 
 
 class _ModelDecoder(Decoder):
-    """What decoders that run the model itself have in common; none reads weights or shares storage of its own."""
+    """Base of decoders that run the model itself."""
 
     refills = False
 
@@ -114,13 +114,13 @@ class RecomputingDecoder(_ModelDecoder):
 
     @torch.no_grad()
     def _after(self, contexts: Sequence[Sequence[int]]) -> Float[Tensor, "N V"]:
-        """Logits after the last token of each context."""
+        """Return the logits after the last token of each context."""
         members = dict[int, list[int]]()
-        for place, context in enumerate(contexts):
-            members.setdefault(len(context), []).append(place)
+        for index, context in enumerate(contexts):
+            members.setdefault(len(context), []).append(index)
         parts = list[Tensor]()
-        for length, places in members.items():
-            ids = torch.tensor([contexts[place] for place in places], device=self._model.device)
+        for length, indices in members.items():
+            ids = torch.tensor([contexts[index] for index in indices], device=self._model.device)
             parts += [self._last_logits(some, use_cache=False) for some in ids.split(max(1, TOKENS_AT_ONCE // length))]
-        order = torch.tensor([place for places in members.values() for place in places])
+        order = torch.tensor([index for indices in members.values() for index in indices])
         return torch.cat(parts).index_select(0, order.argsort().to(self._model.device))

@@ -1,4 +1,4 @@
-"""A model's weights as the fused decoder's kernels take them fastest: joined, packed, in the precisions of each.
+"""A model's weights in the layout and precision that the fused decoder's kernels read fastest: joined and packed.
 
 W width of the model, V vocabulary, H query heads, K key/value heads, D head width; of one layer O outputs, I inputs.
 """
@@ -6,7 +6,7 @@ W width of the model, V vocabulary, H query heads, K key/value heads, D head wid
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,11 +25,11 @@ _LORA_LINEAR = ("peft.tuners.lora.layer", "Linear")
 # The other types change their frequencies with the length of the sequence.
 FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 JOINED_WEIGHTS = 1 << 16
-"""Elements of a weight below which copying it for each call costs less than a product more at each step."""
+"""Elements of a weight below which a copy per call costs less than another product per step."""
 
 
 def linear_problem(module: nn.Module) -> str | None:
-    """What keeps this module from being read as weight and bias, None when nothing does."""
+    """Return why this module cannot be read as weight and bias; None if it can."""
     if _is_plain(module):
         return None
     layer: Any = module
@@ -43,16 +43,16 @@ def linear_problem(module: nn.Module) -> str | None:
 
 
 def is_adapted(module: nn.Module) -> bool:
-    """Return whether the module is one of peft's, of whatever kind."""
+    """Return whether the module is one of peft's."""
     return type(module).__module__.startswith("peft.")
 
 
 def read_linear(module: nn.Module) -> Linear:
-    """Weight and bias: the module's own tensors where no adapter adds to them.
+    """Return weight and bias: the module's own tensors if it has no active adapter.
 
         weight = W + sum over active adapters of (alpha / r) B A
 
-    The sum is made in the weights' own precision and belongs to the caller; the module is not changed.
+    The sum is a new tensor in the weights' precision.
     """
     layer: Any = module
     base = layer.base_layer if _is_lora(layer) else layer
@@ -124,9 +124,9 @@ def unaligned_reason(model: PreTrainedModel) -> str | None:
 
 @contextlib.contextmanager
 def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model's own forward pass has the products of its layers in eight bits, by torch's plain operations.
+    """Within the context, the model's own forward pass multiplies its layers in eight bits, by torch's operations.
 
-    What the fused decoder gives in eight bits is held to this: the model that is not rounded may be far from both.
+    The fused decoder in eight bits is compared with this, as the unrounded model may differ from both.
     """
 
     def product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -152,24 +152,24 @@ class PreparedLayer:
     """One decoder layer. Its norms have the residual stream's precision."""
 
     qkv: Linear | Float8Linear
-    """Queries, keys and values below each other: [(H + 2K) * D, W]."""
+    """Queries, keys and values, concatenated: [(H + 2K) * D, W]."""
     qk_norm: Float[Tensor, "H+K D"] | None
     """Scale of the norm over each query and key head, where the architecture has one."""
     output: Linear | Float8Linear
     mlp_norm: Float[Tensor, " W"]
     gate_up: tuple[Linear | Float8Linear, ...]
-    """Gate and up, or one layer that has them below each other."""
+    """Gate and up, or one layer with both concatenated."""
     down: Linear | Float8Linear
     next_norm: Float[Tensor, " W"]
-    """Before the next layer's attention; behind the last layer, before the head."""
+    """Scale of the norm before the next layer's attention, or before the head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedWeights:
-    """A whole model."""
+    """All weights of a model."""
 
     embedding: Float[Tensor, "V W"]
-    """The model's own, in its own precision: only rows of it are read."""
+    """The model's own tensor, since only rows of it are read."""
     first_norm: Float[Tensor, " W"]
     layers: tuple[PreparedLayer, ...]
     head: Linear
@@ -177,10 +177,10 @@ class PreparedWeights:
 
 
 def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeights:
-    """The model's present weights. Made layer by layer, so that no two copies of all of them exist at a time.
+    """Prepare the model's current weights, layer by layer, so that no two copies of all of them exist at a time.
 
-    They are the model's own tensors but for what is joined, what has a LoRA adapter in it, and what needs another
-    precision or oneDNN's layout. In eight bits are the layers alone: the head decides between tokens.
+    They are the model's own tensors, except where they are joined, have a LoRA adapter, or need another precision or
+    oneDNN's layout. Only layers are in eight bits, not the head, which decides between tokens.
     """
     decoder, planned = model.model, planned_layers(model)
     norms = [layer.get_submodule(parts.attention_norm) for layer, parts in planned] + [decoder.norm]
@@ -215,10 +215,7 @@ def _projection(kernels: Kernels, *modules: nn.Module) -> Linear | Float8Linear:
 
 
 def _joined(dtype: torch.dtype, *modules: nn.Module) -> Linear:
-    """Layers of one input below each other: a single one's own tensors where they have this precision.
-
-    Several are written where they will lie, so that nothing is copied twice. All have a bias, or none has.
-    """
+    """Concatenate layers of one input, all with or all without bias; a single layer is not copied."""
     layers = [read_linear(module) for module in modules]
     biases = [bias for _, bias in layers if bias is not None]
     weight = _below_each_other([weight for weight, _ in layers], dtype)
@@ -243,8 +240,8 @@ def joined_qk_norm(layer: nn.Module, parts: LayerParts, dtype: torch.dtype) -> F
     if parts.head_norms is None:
         return None
     scales = list[Tensor]()
-    for norm_path, projection_path in zip(parts.head_norms, parts.projections, strict=False):
-        scale: Tensor = layer.get_submodule(norm_path).weight.detach().to(dtype)
-        projection: Any = layer.get_submodule(projection_path)
+    for paths in zip(parts.head_norms, parts.projections, strict=False):
+        norm, projection = cast(tuple[Any, Any], tuple(map(layer.get_submodule, paths)))
+        scale = norm.weight.detach().to(dtype)
         scales.append(scale.expand(projection.out_features // len(scale), len(scale)))
     return torch.cat(scales)

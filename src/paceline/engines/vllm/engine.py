@@ -1,4 +1,4 @@
-"""vLLM as an engine of a training run: it samples from a model of ours, whose weights it takes when they change."""
+"""vLLM as an engine of a training run: it samples with the trainer's weights, which are sent after each update."""
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
@@ -11,9 +11,18 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from paceline.engines import Finished, FurtherRequests, OnFinished, Request, RequestStream, Sampled, Sampling, TakeNewer
 from paceline.engines.requests import Stopping, check_requests, completions_of, refuse_not_finite, texts_of
 from paceline.engines.vllm.asking import Asker, Call, News, Order, orders_of
-from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.starting import Room, start
-from paceline.engines.vllm.weight_transfer import deliver, head_width, named_weights, widened, widening
+from paceline.engines.vllm.weight_transfer import (
+    GREEDY_TOKENS,
+    check_probe,
+    deliver,
+    head_width,
+    named_weights,
+    probe_prompt,
+    trainer_logprobs,
+    widened,
+    widening,
+)
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import EngineError, PacelineError, TrainingError, first_line
 from paceline.runtime.activity import ACTIVITY
@@ -51,7 +60,7 @@ class VllmEngine:
         for _ in named_weights(model):
             pass  # looks at every adapter before the time is spent
         self.policy_version = 0
-        """Updates that the weights have seen which vLLM has; copied into completions."""
+        """Policy version of vLLM's weights; copied into completions."""
         self._model, self._tokenizer, self._dtype, self._room = model, tokenizer, compute_dtype, room
         self._take_newer = take_newer
         self._vocab_size = model.get_output_embeddings().weight.shape[0]
@@ -64,13 +73,13 @@ class VllmEngine:
         self.path_reason = f"vLLM on {model.device.type}, checked against the trainer's logprobs after every update"
 
     def take_weights(self, policy_version: int) -> None:
-        """Sample from the model's weights as they are now, which have seen so many updates.
+        """Send the model's current weights, of this policy version, to vLLM.
 
-        vLLM gets all that training changes in one call, the first time everything, forgets what it has cached of
-        prompts, and is held to the model's own logprobs.
+        All weights are sent the first time, then those that training changes. vLLM's prefix cache is reset, and its
+        logprobs are compared with the model's.
 
         Raises:
-            TrainingError: completions are being sampled; or what vLLM computes is not what the model does.
+            TrainingError: completions are being sampled, or vLLM computes other logprobs than the model.
             EngineError: vLLM failed.
         """
         if self._busy:
@@ -91,7 +100,7 @@ class VllmEngine:
         self._probe()
 
     def rest(self) -> None:
-        """Leave the device's memory to the learner until the next `take_weights`. A CPU has nothing to leave."""
+        """Free the GPU's memory for the learner until the next `take_weights`; nothing happens on a CPU."""
         if self._model.device.type == "cuda" and not self._asleep:
             with self._dying("it went to sleep"):
                 self._vllm.sleep(level=2)
@@ -135,8 +144,10 @@ class VllmEngine:
                 )
                 if on_finished(finished):
                     call.continued[order.request, order.sample] = finished.token_ids
-        refuse_not_finite(np.concatenate([one.logprobs for one in call.collected] or [[]]), self.policy_version)
-        sampled = [(one.tokens, one.logprobs, one.versions) for one in call.collected]
+        refuse_not_finite(
+            np.concatenate([completion.logprobs for completion in call.collected] or [[]]), self.policy_version
+        )
+        sampled = [(completion.tokens, completion.logprobs, completion.versions) for completion in call.collected]
         completions = iter(completions_of(self._tokenizer, stopping, sampled, [order.limit for order in call.orders]))
         return [tuple(next(completions) for _ in request.keys) for request in call.requests]
 
@@ -188,7 +199,7 @@ class VllmEngine:
         return "length" if self._end_tokens.isdisjoint(news.tokens[-1:]) else "stop"
 
     def _ending(self, call: Call, further: FurtherRequests | None, stopping: Stopping) -> Generator[int, None, None]:
-        """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""
+        """Sample; yield the index of each completion as soon as it has ended. Aborts the rest if closed early."""
         self._busy, ended, tokens = True, 0, 0
         ACTIVITY.advance("generate", 0, len(call.orders))
         try:
@@ -203,9 +214,9 @@ class VllmEngine:
                     if further is None:
                         break
                     continue
-                # What is under way goes on with what is cached of it, as in every engine; what has no token yet finds
-                # nothing that older weights have computed. The probe waits for the next `take_weights`: here it would
-                # be another request among those that are under way.
+                # Completions under way keep their cache, as in every engine; those without a token find nothing that
+                # older weights have computed. The probe waits for the next `take_weights`: here it would be another
+                # request among those under way.
                 version = None if self._take_newer is None else self._take_newer()
                 if version is not None:
                     with self._dying("it took weights"):
@@ -238,7 +249,7 @@ class VllmEngine:
         self.policy_version = policy_version
 
     def _probe(self) -> None:
-        """Hold the logprobs of the same tokens through both to each other."""
+        """Compare logprobs of the same tokens by vLLM and by the model."""
         with self._dying("it was probed"):
             tokens, engine = self._asker.score(probe_prompt(self._vocab_size), GREEDY_TOKENS)
         trainer = trainer_logprobs(self._model, tokens, self._dtype)
@@ -246,7 +257,7 @@ class VllmEngine:
 
     @contextlib.contextmanager
     def _dying(self, when: str) -> Iterator[None]:
-        """Whatever vLLM fails with, it is not to be asked again."""
+        """Turn any failure of vLLM into an EngineError that names the occasion."""
         try:
             yield
         except PacelineError:

@@ -68,9 +68,8 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
     plan = layer_plans(described)[0]
     if not isinstance(layers, int) or not isinstance(width, int) or not plan.query_heads:
         return None
-    attention = 4 * width + 2 * plan.head_dim * (
-        plan.query_heads + plan.key_value_heads
-    )  # queries, keys, values, output
+    heads = plan.query_heads + plan.key_value_heads
+    attention = 4 * width + 2 * plan.head_dim * heads  # queries, keys, values, output
     return ModelShape(
         parameters=parameters,
         num_layers=layers,
