@@ -31,7 +31,7 @@ OF_FILES = (
     "inference_mode",
 )
 """Settings of peft's that say what an adapter belongs to, and not what it computes."""
-HARMLESS_STARTS = (True, False, "gaussian", "orthogonal")
+NEUTRAL_STARTS = (True, False, "gaussian", "orthogonal")
 """Values of peft's `init_lora_weights` that leave the base model's weights alone."""
 
 
@@ -186,9 +186,9 @@ def check_adapter_kind(peft_config: "PeftConfig") -> None:
             "the adapter must keep its ranks, got the kind ADALORA, which moves them; give a peft.LoraConfig"
         )
     start = getattr(peft_config, "init_lora_weights", True)
-    if start not in HARMLESS_STARTS:
+    if start not in NEUTRAL_STARTS:
         raise ModelError(
-            f"init_lora_weights must be one of {HARMLESS_STARTS}, got {start!r}; it would change the base's weights"
+            f"init_lora_weights must be one of {NEUTRAL_STARTS}, got {start!r}; it would change the base's weights"
         )
     if getattr(peft_config, "alora_invocation_tokens", None):
         raise ModelError("alora_invocation_tokens must be left out; the adapter has to act on every token")

@@ -3,7 +3,7 @@
 S rows, P prompts, L prompt length, H query heads, K key/value heads, D head width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,9 +76,6 @@ class SharedAttention(Protocol):
 MOST_MASKED = 1 << 24
 """Largest number of elements of a mask over tokens behind known ones: 16 MiB, and four times as much within torch. The
 flag for causal attention needs no mask, but computes the known tokens too; fast kernels of a GPU take only the flag."""
-
-NewAttention = Callable[[int, int, Heads, Rotation], SharedAttention]
-"""Makes the attention of a call from rows, layers, heads and rotation."""
 
 
 def rotated(

@@ -22,11 +22,10 @@ from paceline.engines import (
     TrainedEngine,
 )
 from paceline.engines.local.attention import heads_of
-from paceline.engines.local.decoder import Decoder
+from paceline.engines.local.decoder import Decoder, PlainDecoder, RecomputingDecoder
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
 from paceline.engines.local.operations import kernels_reason
-from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.rows import ASSUMED_FREE, PARKED_SHARE, Parked, SamplingJob
 from paceline.engines.local.scheduling import Scheduler
 from paceline.engines.local.weights import rounded_layers, unaligned_reason, unsupported_reason
@@ -335,11 +334,13 @@ def fused_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = 
     if flash_problem(device, dtype, (heads.query, heads.kv), heads.width) is not None:
         return FusedDecoder(model, dtype, decoding_kernels(), float8=float8)
     return GraphedDecoder(
-        lambda make_attention: FusedDecoder(model, dtype, None, make_attention, float8=float8),
+        model,
+        dtype,
         attention=FlashKernel(),
         record=record_cuda_graph,
         free_bytes=lambda: free_cuda_bytes(device),
         between=cuda_kernels(device, dtype),
+        float8=float8,
     )
 
 

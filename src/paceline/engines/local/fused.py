@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from paceline.engines.local.attention import Context, NewAttention, SharedAttention, heads_of, rotation_of
+from paceline.engines.local.attention import Context, Rotation, SharedAttention, heads_of, rotation_of
 from paceline.engines.local.decoder import Decoder, rounded_up
 from paceline.engines.local.grid import TILE, GridAttention, whole_tiles
 from paceline.engines.local.operations import choose_kernels
@@ -33,41 +33,24 @@ class FusedDecoder(Decoder):
     refills = True
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        dtype: torch.dtype,
-        native: CpuDecodingKernels | None,
-        make_attention: NewAttention | None = None,
-        *,
-        float8: bool = False,
+        self, model: PreTrainedModel, dtype: torch.dtype, native: CpuDecodingKernels | None, *, float8: bool = False
     ) -> None:
-        """Make a decoder.
-
-        Args:
-            model: the model, whose weights are shared.
-            dtype: precision of the computation.
-            native: compiled kernels of this machine; None: torch's operations.
-            make_attention: makes the attention of each call; None: the one that belongs to the kernels.
-            float8: multiply layers in eight bits.
-        """
-        self._model, self._heads, self._make_attention = model, heads_of(model), make_attention
+        """`native`: this machine's compiled kernels; None: torch's operations. `float8`: layers are in eight bits."""
+        self._model, self._heads = model, heads_of(model)
         self._kernels = choose_kernels(model.device, dtype, native, float8=float8)
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        kernels = self._kernels
-        self._weights = prepared_weights(self._model, kernels)
+        self._weights = prepared_weights(self._model, self._kernels)
         self._forget()
-        like = torch.empty(0, dtype=kernels.residual_dtype, device=self._model.device)
-        rotation = rotation_of(self._model, whole_tiles(max_length), like)
-        sizes = (num_rows, len(self._weights.layers), self._heads, rotation)
-        self._attention: SharedAttention
-        if self._make_attention is not None:
-            self._attention = self._make_attention(*sizes)
-        elif kernels.native is None:
-            self._attention = GridAttention(*sizes)
-        else:
-            self._attention = TableAttention(*sizes, dtype=kernels.dtype, kernels=kernels.native)
+        like = torch.empty(0, dtype=self._kernels.residual_dtype, device=self._model.device)
+        self._attention = self._new_attention(num_rows, rotation_of(self._model, whole_tiles(max_length), like))
+
+    def _new_attention(self, num_rows: int, rotation: Rotation) -> SharedAttention:
+        kernels, sizes = self._kernels, (num_rows, len(self._weights.layers), self._heads, rotation)
+        if kernels.native is None:
+            return GridAttention(*sizes)
+        return TableAttention(*sizes, dtype=kernels.dtype, kernels=kernels.native)
 
     @override
     def reread(self) -> None:

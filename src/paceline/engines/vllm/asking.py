@@ -32,7 +32,7 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class News:
+class NewTokens:
     """Tokens that vLLM has added to a completion."""
 
     index: int
@@ -52,9 +52,9 @@ class Collected:
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
-    def take(self, news: News, stopping: Stopping) -> bool:
+    def take(self, new: NewTokens, stopping: Stopping) -> bool:
         """Add tokens up to the end of a stop string; return whether one ends the completion."""
-        for token, logprob, version in zip(news.tokens, news.logprobs, news.versions, strict=True):
+        for token, logprob, version in zip(new.tokens, new.logprobs, new.versions, strict=True):
             self.tokens.append(token)
             self.logprobs.append(logprob)
             self.versions.append(version)
@@ -148,9 +148,9 @@ class Asker:
         )
         self._waiting[name] = index
 
-    def step(self) -> list[News]:
+    def step(self) -> list[NewTokens]:
         """Run one step; return the new tokens of queued completions."""
-        news = list[News]()
+        outputs = list[NewTokens]()
         for output in self._vllm.step():
             index = self._waiting.get(output.request_id)
             if index is None:
@@ -158,8 +158,8 @@ class Asker:
             (completion,) = output.outputs
             if output.finished:
                 del self._waiting[output.request_id]
-            news.append(
-                News(
+            outputs.append(
+                NewTokens(
                     index=index,
                     tokens=completion.token_ids,
                     logprobs=completion.logprobs.logprobs,
@@ -167,7 +167,7 @@ class Asker:
                     has_ended=output.finished,
                 )
             )
-        return news
+        return outputs
 
     def abort(self, index: int) -> None:
         """Abort a completion that has ended for a reason unknown to vLLM."""

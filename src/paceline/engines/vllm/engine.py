@@ -10,13 +10,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.engines import Finished, FurtherRequests, OnFinished, Request, RequestStream, Sampled, Sampling, TakeNewer
 from paceline.engines.requests import Stopping, check_requests, completions_of, refuse_not_finite, texts_of
-from paceline.engines.vllm.asking import Asker, Call, News, Order, orders_of
+from paceline.engines.vllm.asking import Asker, Call, NewTokens, Order, orders_of
 from paceline.engines.vllm.starting import Room, start
 from paceline.engines.vllm.weight_transfer import (
     GREEDY_TOKENS,
     check_probe,
     deliver,
-    head_width,
     named_weights,
     probe_prompt,
     trainer_logprobs,
@@ -25,6 +24,7 @@ from paceline.engines.vllm.weight_transfer import (
 )
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import EngineError, PacelineError, TrainingError, first_line
+from paceline.models.families import layer_plans
 from paceline.runtime.activity import ACTIVITY
 from paceline.types import Completion, FinishReason
 
@@ -175,28 +175,28 @@ class VllmEngine:
                 if not self._asker.waits:
                     continue
                 with self._dying("it sampled"):
-                    told = self._asker.step()
+                    outputs = self._asker.step()
                 sampled = [
                     Sampled(
-                        request=orders[news.index].request,
-                        sample=orders[news.index].sample,
-                        token_ids=tuple(news.tokens),
-                        logprobs=tuple(news.logprobs),
-                        finish_reason=self._why(news) if news.has_ended else None,
+                        request=orders[new.index].request,
+                        sample=orders[new.index].sample,
+                        token_ids=tuple(new.tokens),
+                        logprobs=tuple(new.logprobs),
+                        finish_reason=self._why(new) if new.has_ended else None,
                     )
-                    for news in told
+                    for new in outputs
                 ]
-                for news, is_unwanted in zip(told, stream.tell(sampled), strict=True):
-                    if is_unwanted and not news.has_ended:
-                        self._asker.abort(news.index)
-                    if is_unwanted or news.has_ended:
-                        del orders[news.index]
+                for new, is_unwanted in zip(outputs, stream.tell(sampled), strict=True):
+                    if is_unwanted and not new.has_ended:
+                        self._asker.abort(new.index)
+                    if is_unwanted or new.has_ended:
+                        del orders[new.index]
         finally:
             self._busy = False
             self._asker.abort_all()
 
-    def _why(self, news: News) -> FinishReason:
-        return "length" if self._end_tokens.isdisjoint(news.tokens[-1:]) else "stop"
+    def _why(self, new: NewTokens) -> FinishReason:
+        return "length" if self._end_tokens.isdisjoint(new.tokens[-1:]) else "stop"
 
     def _ending(self, call: Call, further: FurtherRequests | None, stopping: Stopping) -> Generator[int, None, None]:
         """Sample; yield the index of each completion as soon as it has ended. Aborts the rest if closed early."""
@@ -225,15 +225,15 @@ class VllmEngine:
                 with self._dying("it took requests"):
                     self._asker.ask(call, self.policy_version)
                 with self._dying("it sampled"):
-                    told = self._asker.step()
-                for news in told:
-                    stopped = call.collected[news.index].take(news, stopping)
-                    if stopped and not news.has_ended:
-                        self._asker.abort(news.index)
-                    tokens += len(news.tokens)
-                    if stopped or news.has_ended:
+                    outputs = self._asker.step()
+                for new in outputs:
+                    stopped = call.collected[new.index].take(new, stopping)
+                    if stopped and not new.has_ended:
+                        self._asker.abort(new.index)
+                    tokens += len(new.tokens)
+                    if stopped or new.has_ended:
                         ended += 1
-                        yield news.index
+                        yield new.index
                 ACTIVITY.advance("generate", ended, len(call.orders), tokens=tokens)
         finally:
             self._busy = False
@@ -242,7 +242,7 @@ class VllmEngine:
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         config = self._model.config.get_text_config()
         weights = named_weights(self._model, only_trained=self._is_complete)
-        return widened(weights, head_width(config), widening(config, self._model.device.type))
+        return widened(weights, layer_plans(config)[0].head_dim, widening(config, self._model.device.type))
 
     def _deliver(self, policy_version: int) -> None:
         deliver(self._vllm, self._weights(), policy_version=policy_version, workers=self._room.tensor_parallel)

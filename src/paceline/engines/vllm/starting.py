@@ -16,7 +16,8 @@ import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from paceline.engines.vllm.asking import BACKEND, EXTENSION
-from paceline.engines.vllm.weight_transfer import PROBE_LENGTH, head_width, widening
+from paceline.engines.vllm.weight_transfer import PROBE_LENGTH, widening
+from paceline.models.families import layer_plans
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # scheduler and model in this process: weights are handed over as they are
@@ -57,8 +58,7 @@ def wanted_cache(config: Any, room: Room, dtype: torch.dtype) -> int:
 
     `config` is of the model's text part, `dtype` the precision of keys and values.
     """
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    token = 2 * config.num_hidden_layers * heads * head_width(config) * dtype.itemsize
+    token = sum(2 * plan.key_value_heads * plan.head_dim for plan in layer_plans(config)) * dtype.itemsize
     sequence: int = token * BLOCK * (-(-room.length // BLOCK) + 1)
     return max(2 * sequence, min(room.sequences * sequence, MOST_BYTES))
 
@@ -89,7 +89,7 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
     text = config.get_text_config()
     times = widening(text, model.device.type)
     if times > 1:
-        text.head_dim = head_width(text) * times
+        text.head_dim = layer_plans(text)[0].head_dim * times
     size = room.cache_bytes or (wanted_cache(text, room, dtype) if is_cpu else None)
     with TemporaryDirectory() as directory, _process_as_it_was():
         config.save_pretrained(directory)

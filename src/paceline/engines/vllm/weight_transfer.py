@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from paceline.engines.local.weights import is_adapted, linear_problem, read_linear
 from paceline.errors import ModelError, TrainingError
+from paceline.models.families import layer_plans
 from paceline.models.plain_forward import plain_logits
 
 
@@ -83,15 +84,9 @@ WIDENED = ("llama",)
 """Model types whose head width vLLM reads from the configuration, without a norm over each head."""
 
 
-def head_width(config: Any) -> int:
-    """Return the width of an attention head from the configuration of a model's text part."""
-    width: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return width
-
-
 def widening(config: Any, device: str) -> int:
     """Return the factor by which heads must be widened for vLLM; 1: they need not be."""
-    width = head_width(config)
+    width = layer_plans(config)[0].head_dim
     is_narrow = device == "cpu" and width < NARROWEST and NARROWEST % width == 0
     return NARROWEST // width if is_narrow and config.model_type in WIDENED else 1
 
