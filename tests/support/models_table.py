@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paceline.config.building import build_config
 from paceline.errors import ModelError
+from paceline.models.families import FAMILIES as KERNEL_FAMILIES
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import save_model
 from paceline.models.plain_forward import plain_logits
@@ -40,7 +41,7 @@ ways that agree, and refuses a model if none does. The start of a run prints the
 
 | engine | what it does |
 |---|---|
-| fused | Llama-like layers in few operations, each prompt computed once and shared |
+| fused | layers of {families} in few operations, each prompt computed once and shared |
 | plain | the model's own forward pass with its own cache |
 | recomputing | no cache: the whole context is computed again for each token, far slower |
 
@@ -167,6 +168,7 @@ def page(results: dict[str, Trained | Refused]) -> str:
     head = HEAD.format(
         steps=STEPS,
         version=transformers.__version__,
+        families=", ".join(family.prefix for family in KERNEL_FAMILIES),
         largest=max(max(result.mismatch, result.off) for result in trained.values()),
     )
     rows = [f"| {engine} | {way} | {'; '.join(names)} |" for (engine, way), names in groups.items() if names]

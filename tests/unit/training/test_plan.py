@@ -15,7 +15,6 @@ from paceline.config.layout import Sizes
 from paceline.engines.local import weights
 from paceline.errors import ModelError
 from paceline.kernels import linear, logprobs
-from paceline.models.fused_layers import FAMILIES
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.runtime import devices
 from paceline.training.plan import hardware
@@ -32,7 +31,7 @@ from paceline.training.plan.fitting import (
 )
 from paceline.training.plan.hardware import CPU, GPUS, Device, gpu_of
 from paceline.training.plan.memory import activations, computed_bytes, judge_memory, memory_plan, sampler_memory
-from paceline.training.plan.shape import FUSED_FAMILIES, model_shape, read_shape
+from paceline.training.plan.shape import model_shape, read_shape
 
 REQUIRED = {"model": "m", "dataset": "d"}
 GIB = 1 << 30
@@ -378,7 +377,6 @@ def test_activations_of_a_token_by_hand():
 
 
 def test_what_a_plan_may_not_load_is_as_those_who_do_have_it():
-    assert set(FUSED_FAMILIES) == set(FAMILIES)
     assert planner.HEAD_ROWS == logprobs.PRODUCT_ROWS
     assert planner.BFLOAT16_PARAMETERS == devices.BFLOAT16_PARAMETERS
     assert planner.JOINED_WEIGHTS == weights.JOINED_WEIGHTS

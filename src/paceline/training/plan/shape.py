@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import ModelError
+from paceline.models.families import layer_plans
 from paceline.models.places import model_place, read_model_config
 from paceline.models.weight_headers import read_header
-
-FUSED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Model types of `models.fused_layers`, listed again so that the planner does not load torch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,29 +59,23 @@ def model_shape(model_config: Mapping[str, object], *, parameters: int) -> Model
     """Return the shape that a model's config.json describes; None where it uses other names."""
     text_config = model_config.get("text_config")
     described = text_config if isinstance(text_config, Mapping) else model_config
-    layers, heads, width = (described.get(n) for n in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
-    if not isinstance(layers, int) or not isinstance(heads, int) or not isinstance(width, int):
+    layers, width, vocabulary = (described.get(n) for n in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    plan = layer_plans(described)[0]
+    if not isinstance(layers, int) or not isinstance(width, int) or not plan.query_heads:
         return None
-    # Older files leave out what follows from the rest: one key/value head per head, heads that fill the width.
-    inner, key_value_heads, head_dim = (
-        described.get(name) for name in ("intermediate_size", "num_key_value_heads", "head_dim")
-    )
-    vocabulary = described.get("vocab_size")
-    inner = inner if isinstance(inner, int) else 4 * width
-    key_value_heads = key_value_heads if isinstance(key_value_heads, int) else heads
-    head_dim = head_dim if isinstance(head_dim, int) else width // heads
-    attention = 4 * width + 2 * head_dim * (heads + key_value_heads)  # queries, keys, values, output
+    heads = plan.query_heads + plan.key_value_heads
+    attention = 4 * width + 2 * plan.head_dim * heads  # queries, keys, values, output
     return ModelShape(
         parameters=parameters,
         num_layers=layers,
-        num_heads=heads,
-        num_key_value_heads=key_value_heads,
-        head_dim=head_dim,
+        num_heads=plan.query_heads,
+        num_key_value_heads=plan.key_value_heads,
+        head_dim=plan.head_dim,
         width=width,
-        inner=inner,
-        linear_widths=attention + 3 * (width + inner),
+        inner=plan.inner,
+        linear_widths=attention + 3 * (width + plan.inner),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
-        fused=described.get("model_type") in FUSED_FAMILIES,
+        fused=plan.family is not None,
         tied=True in (described.get("tie_word_embeddings"), model_config.get("tie_word_embeddings")),
     )
 
