@@ -17,7 +17,7 @@ from paceline.compat.commands.colossalchat.arguments import FIELDS, SHORT, long_
 from paceline.compat.commands.layouts import NUMBERS, VALUES
 from paceline.compat.commands.swift.tables import KNOWN
 from paceline.compat.commands.trl.reading import known_flags
-from paceline.compat.trl.checks import NOT_OFFERED
+from paceline.compat.trl.arguments import NOT_OFFERED
 from paceline.compat.trl.fields import MEANINGS
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml

@@ -60,8 +60,9 @@ from paceline.training.plan.memory import (
 )
 from paceline.training.plan.seconds import rows_at_once, step_time
 from paceline.training.plan.shape import ModelShape, read_shape
-from paceline.training.setup.checks import Checked, check
+from paceline.training.setup.checks import check
 from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.named_code import allow_named_code
 from paceline.types import RowCheck, Task
 
@@ -131,7 +132,7 @@ def run(argv: list[str]) -> int:
 class RowReader:
     """Makes the tasks of rows, and refuses what a run refuses; with the model's tokenizer where it is on this disk."""
 
-    def __init__(self, config: Config, checked: Checked) -> None:
+    def __init__(self, config: Config, checked: RunObjects) -> None:
         self._config, self._checked = config, checked
         most = config.data.max_prompt_length
         self.prompt_tokens: tuple[int, int] = (most, most)
@@ -212,7 +213,7 @@ def refuse_eight_bits(engine: EngineConfig, shape: ModelShape, device: Device, n
     require(right, "engine_quantization", engine.engine_quantization, rule, problem or "")
 
 
-def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
+def _of_rows(config: Config, checked: RunObjects, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
     """What a run would say of its rows before the first step."""
     yield from unmet_needs(checked.functions, tasks)
     for name, spec in checked.environments.items():

@@ -14,8 +14,8 @@ from paceline.compat.commands.layouts import in_our_words
 from paceline.config.reading import options
 from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError, exit_status_of, first_line
 from paceline.reports.console import LOG_FORMATS, json_log, open_console, tell
-from paceline.training.setup.checks import check
-from paceline.training.setup.run_request import COMMAND_LINE_VOICE, new_run, resumed_run
+from paceline.training.setup.checks import NO_OBJECTS, check
+from paceline.training.setup.run_request import COMMAND_LINE_WORDING, new_run, resumed_run
 from paceline.workers.processes import carry_out, check_processes
 from paceline.workers.torchrun.environment import Launched, launched
 
@@ -100,7 +100,7 @@ def _train(given: ParsedArguments, place: Launched | None, console: Console) -> 
     """Train as the command line says; returns the exit status and the run's directory."""
     speaks = place is None or place.leads
     file, override = given.door.get("config"), given.several["override"]
-    checked = None
+    objects = NO_OBJECTS
     if "resume" in given.door:
         request = resumed_run(given.door["resume"], given.options, file=file, override=override)
         hold_base(request.base)
@@ -115,10 +115,10 @@ def _train(given: ParsedArguments, place: Launched | None, console: Console) -> 
         if speaks:
             tell(console, request.origin)
         check_processes(request.config, place)
-        checked = check(request.config)
+        objects = check(request.config)
     if speaks and console.is_terminal:
         tell(console, "loading torch and transformers, which takes some seconds")
     status = carry_out(
-        request, checked, place=place, voice=COMMAND_LINE_VOICE, console=console, loading=loading_libraries
+        request, objects, place=place, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries
     )
     return status, request.output_dir

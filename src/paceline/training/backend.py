@@ -14,13 +14,13 @@ from paceline.engines import TrainedEngine
 from paceline.models.loading import restore_weights
 from paceline.runtime.activity import ACTIVITY, RUN
 from paceline.training.assembly import make_engine
+from paceline.training.evaluation import EvalResult, Evaluator
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint
 from paceline.training.records import engine_sentences, trainer_sentences
 from paceline.training.rollout_journal import NO_TRANSFER, Journal, SampledStep, WeightTransfer
 from paceline.training.rollouts.sampler import Sampler
-from paceline.training.setup.evaluators import EvalResult, Evaluator
-from paceline.training.setup.run_inputs import Overrides, RunInputs
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.training.task_sampler import TaskSampler, prompts_of_step
 from paceline.training.trainer import Trainer, make_trainer
@@ -76,7 +76,7 @@ class Backend(Protocol):
         """What happened since this was last asked that a person should know, a sentence each."""
         return []
 
-    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+    def predict(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
         """Seconds that steps should take by their clocks and the order of the work; None: one thing after the other."""
         return None
 
@@ -138,7 +138,7 @@ class OneProcess(Backend):
 
     @override
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        return self.trainer.saved(wait=wait)
+        return self.trainer.saved(wait)
 
     @override
     def footprint(self) -> Footprint:
@@ -146,7 +146,7 @@ class OneProcess(Backend):
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Report what an update would find in these groups, without an update."""
-        return self.trainer.learner.measure(groups)
+        return self.trainer.measure(groups)
 
     def load_weights(self, model: Path) -> None:
         """Put the weights of a checkpoint's `model` directory in the place of the trained ones."""
@@ -177,12 +177,10 @@ def sample_step(
     return sampled
 
 
-def one_process(
-    config: Config, inputs: RunInputs, overrides: Overrides | None = None, *, checkpoint: Checkpoint | None = None
-) -> OneProcess:
+def one_process(config: Config, inputs: RunInputs, *, checkpoint: Checkpoint | None = None) -> OneProcess:
     """Build sampler, engine and trainer around one set of weights, which `make_trainer` reads."""
-    overrides = replace(overrides or Overrides(), policy_loss=inputs.policy_loss)
-    trainer = make_trainer(config, inputs.tokenizer, inputs.run_size, overrides, checkpoint=checkpoint)
+    objects = replace(inputs.objects, policy_loss=inputs.policy_loss)
+    trainer = make_trainer(config, inputs.tokenizer, inputs.run_size, objects, checkpoint=checkpoint)
     engine = make_engine(config, trainer.policy, inputs.tokenizer)
     if checkpoint is not None:
         engine.take_weights(trainer.policy_version)
@@ -192,9 +190,9 @@ def one_process(
         engine=engine,
         sampler=training_sampler(
             config,
-            training_rounds(config, engine, inputs.functions, inputs.conversations, inputs.completer),
+            training_rounds(config, engine, inputs.functions, inputs.conversations, inputs.objects.completer),
             inputs.advantage,
-            needs_reward=inputs.needs_reward,
+            needs_reward=inputs.objects.needs_reward,
         ),
         task_sampler=make_task_sampler(config, inputs, checkpoint),
         sentences=(*engine_sentences(engine), *trainer_sentences(trainer)),
@@ -202,14 +200,12 @@ def one_process(
 
 
 @contextmanager
-def in_this_process(
-    config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, overrides: Overrides | None = None
-) -> Iterator[Backend]:
+def in_this_process(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
     """The `BackendFactory` of a run in one process."""
-    if overrides is None or overrides.model is None:
-        yield one_process(config, inputs, overrides, checkpoint=checkpoint)
+    if inputs.objects.model is None:
+        yield one_process(config, inputs, checkpoint=checkpoint)
         return
-    backend = one_process(config, inputs, overrides)
+    backend = one_process(config, inputs)
     if checkpoint is not None:
         backend.restore(checkpoint)
     yield backend

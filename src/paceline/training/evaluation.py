@@ -1,11 +1,15 @@
-"""Accuracy of a model on a named set of held-out tasks, with its interval and every completion behind it."""
+"""Held-out tasks measured: accuracy with its interval, or the rewards of training, and every completion behind it."""
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 from paceline.chat.thinking import prefills_think, visible_text
+from paceline.config.objective import AdvantageConfig
+from paceline.config.reading import is_code
+from paceline.config.sections import Config
 from paceline.data.extraction.answers import final_answer
 from paceline.engines import Engine, Sampling
 from paceline.errors import DataError, PacelineError, TrainingError
@@ -16,91 +20,113 @@ from paceline.reports.format import count, percent_interval, sample_size
 from paceline.reports.page.headline import is_right_leniently
 from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of
 from paceline.rewards.judges.settings import spending_metrics
-from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import check_failure_rate
 from paceline.rewards.selecting import has_format, stated_answer
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Conversations, Draws
+from paceline.training.rollouts.conversations import Completer, Conversations
 from paceline.training.rollouts.episodes import ends_without_reward
-from paceline.training.rollouts.rounds import score_completed
+from paceline.training.rollouts.grouping import ScoredGroup
+from paceline.training.rollouts.records import rollout_metrics, rollout_records
+from paceline.training.rollouts.rounds import EngineSampler, Round
+from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.setup.samplers import training_sampler
 from paceline.types import Completion, Task
+
+COUNTED = (
+    *("reward_mean", "reward_std", "reward_std_within", "format_accuracy", "rewards", "completion_length_mean"),
+    *("completion_length_max", "truncated_fraction", "groups_zero_deviation", "groups_no_reward"),
+    *("rollouts_without_reward", "tokens_generated"),
+)
+"""Metrics of a training step's rollouts that mean the same on held-out tasks."""
+UNFILTERED = AdvantageConfig()
+"""Options of the comparison that keep every group."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AccuracyEvaluator:
-    """Measures one set of held-out tasks, always the same way."""
+class Evaluator:
+    """Measures one held-out set, always the same way: how many answers are right, or which rewards they earn."""
 
     name: str
     """What the tasks are, for example `arithmetic:test`."""
     tasks: tuple[Task, ...]
     notes: tuple[str, ...] = ()
-    """What a person should know of them before any number: rows left out, how programs are isolated."""
-    function: Mapping[str, RewardFunction]
-    """The one reward function that says what is right, under its name; empty: environments say it by their rewards."""
+    """Sentences for the user before any number: rows left out, how programs are isolated."""
+    functions: Mapping[str, RewardFunction]
+    """The one reward function that says what is right, under its name, or none where environments say it by their
+    rewards; with `training`, every reward function of training."""
+    training: Config | None = None
+    """Options of the run whose training rewards are measured, with their weights; None: right answers are counted."""
     sampling: Sampling
     generations: int
     max_failure_rate: float
     reward_timeout: float
     """Seconds that one call of the reward function may take."""
     seed: int
-    asking: Mapping[str, RewardFunction] = field(default_factory=dict)
-    """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
+    format_functions: Mapping[str, RewardFunction] = field(default_factory=dict)
+    """Reward functions of training that ask for a format; without any, `functions` are asked."""
     conversations: Conversations | None = None
     """How conversations are held; None: every completion has one turn."""
+    completer: Completer | None = None
+    """What completes tasks in place of the engine; None: the engine does."""
 
     @property
-    def reach(self) -> str:
-        """One sentence, before anything is measured: how small a difference so many tasks can show."""
-        found, n = detectable_difference(len(self.tasks)), len(self.tasks)
-        if found is None:
+    def detectable(self) -> str:
+        """One sentence, before anything is measured: the smallest difference that so many tasks can show."""
+        effect, n = detectable_difference(len(self.tasks)), len(self.tasks)
+        if effect is None:
             return f"{self.name}: {n} tasks are too few to tell any difference between two models; take more"
-        return f"{self.name}: with {n} held-out tasks, differences below about {100 * found:.0f} points are noise"
+        return f"{self.name}: with {n} held-out tasks, differences below about {100 * effect:.0f} points are noise"
 
-    def evaluate(self, engine: Engine, *, step: int) -> "AccuracyResult":
+    def evaluate(self, engine: Engine, *, step: int) -> "EvalResult":
         """Complete every task `generations` times and grade.
 
         Raises:
-            TrainingError: the grader failed on more than `max_failure_rate` of the completions.
+            TrainingError: a reward function failed on more than `max_failure_rate` of the completions, or no
+                conversation got a reward.
             DataError: no task could be graded.
         """
         started = time.perf_counter()
-        drawn = [(task, 0) for task in self.tasks]
-        draws = Draws(seed=self.seed, purpose="eval", num_generations=self.generations)
-        early = early_start(self.function, self.tasks)
-        completed = complete(engine, drawn, self.sampling, draws, self.conversations, early)
-        scores = score_completed(self.function, completed, self.conversations, timeout=self.reward_timeout)
-        episodes = [answer.episode for one in completed for answer in one.completions]
-        values: Sequence[float | None] = [None if one is None else one.reward for one in episodes]
-        notes: Sequence[str | None] = [None if one is None else one.failure for one in episodes]
-        for name in self.function:  # in the place of what environments say
-            values, notes = scores.values[name], scores.notes[name]
-        right = max([right_of(function) for function in self.function.values()], default=RIGHT)
-        parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
-        outcomes = tuple(
-            TaskResult(
-                task=one.task,
-                completions=one.completions,
-                rewards=tuple(values[part]),
-                notes=tuple(notes[part]),
-                right=right,
-                parsed=tuple(
-                    stated_answer(self.function, one.task, answer.text, answer.finish_reason)
-                    for answer in one.completions
-                ),
-                formed=tuple(
-                    has_format(self.asking or self.function, one.task, answer.text) for answer in one.completions
-                ),
-            )
-            for one, part in zip(completed, parts, strict=True)
+        rounds = EngineSampler(
+            engine=engine,
+            functions=self.functions,
+            sampling=self.sampling,
+            num_generations=self.generations,
+            advantage=UNFILTERED,
+            reward_timeout=self.reward_timeout,
+            seed=self.seed,
+            purpose="eval",
+            conversations=self.conversations,
+            completer=self.completer,
         )
+        if self.training is None:
+            return self._accuracy(rounds.sample([(task, 0) for task in self.tasks]), step, started)
+        kind = "group" if is_code(self.training.advantage.advantage) else self.training.advantage.advantage
+        advantage = replace(
+            self.training.advantage,
+            advantage=kind,
+            filter_range=None,
+            filter_func=None,
+            max_refills=0,
+            oversampling=1.0,
+        )
+        sampler = replace(training_sampler(self.training, rounds, None), advantage=advantage)
+        batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
+        seconds = time.perf_counter() - started
+        parsed = tuple(
+            self._stated(group.task, rollout.completion) for group in batch.groups for rollout in group.rollouts
+        )
+        return RewardResult(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
+
+    def _accuracy(self, sampled: Round, step: int, started: float) -> "AccuracyResult":
+        scores, right = sampled.scores, max([right_of(one) for one in self.functions.values()], default=RIGHT)
+        outcomes = tuple(self._outcome(group, right) for group in sampled.scored)
         result = AccuracyResult(
             name=self.name,
             step=step,
             outcomes=outcomes,
             failed_calls=sum(tally.failed_calls for tally in scores.tallies.values()),
             counts=next((tally.counts for tally in scores.tallies.values() if tally.counts), {}),
-            reads_answers=bool(self.function),
-            mark=next((one.mark for one in self.function.values() if isinstance(one, BuiltIn)), ""),
+            reads_answers=bool(self.functions),
+            mark=next((function.mark for function in self.functions.values() if isinstance(function, BuiltIn)), ""),
             seconds=time.perf_counter() - started,
         )
         try:
@@ -111,16 +137,37 @@ class AccuracyEvaluator:
             raise
         return result
 
+    def _outcome(self, group: ScoredGroup, right: float) -> "TaskResult":
+        episodes = [completion.episode for completion in group.completions]
+        rewards = [None if episode is None else episode.reward for episode in episodes]
+        notes = [None if episode is None else episode.failure for episode in episodes]
+        for name in self.functions:  # a reward function counts in place of what environments say
+            rewards = [columns[name] for columns in group.rewards]
+            notes = [columns.get(name) for columns in group.notes]
+        asking = self.format_functions or self.functions
+        return TaskResult(
+            task=group.task,
+            completions=group.completions,
+            rewards=tuple(rewards),
+            notes=tuple(notes),
+            right=right,
+            parsed=tuple(self._stated(group.task, completion) for completion in group.completions),
+            formed=tuple(has_format(asking, group.task, completion.text) for completion in group.completions),
+        )
+
+    def _stated(self, task: Task, completion: Completion) -> str | None:
+        return stated_answer(self.functions, task, completion.text, completion.finish_reason)
+
     def _check_graded(self, result: "AccuracyResult") -> None:
         if any(outcome.graded for outcome in result.outcomes):
             return
         ends = ends_without_reward(
-            [one for outcome in result.outcomes for one in outcome.completions],
+            [completion for outcome in result.outcomes for completion in outcome.completions],
             max_completion_length=self.sampling.max_completion_length,
             max_turns=None if self.conversations is None else self.conversations.limits.turns,
         )
-        if ends is None or self.function:
-            name = next(iter(self.function), "its environment")
+        if ends is None or self.functions:
+            name = next(iter(self.functions), "its environment")
             raise DataError(f"{self.name}: {name} could grade no task; are there gold answers? see --answer-column")
         how, remedies = ends
         raise TrainingError(f"{self.name}: no conversation got a reward: {how}", remedies=remedies)
@@ -310,3 +357,47 @@ class AccuracyResult:
                 outcome.completions, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
             )
         ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardResult:
+    """What the completions of one held-out set earned."""
+
+    name: str
+    step: int
+    batch: RolloutBatch
+    parsed: tuple[str | None, ...]
+    """The answer that each completion states; None: it states none."""
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """The object that goes to `evals.jsonl`."""
+        metrics = rollout_metrics(self.batch)
+        return {
+            "set": self.name,
+            "step": self.step,
+            "n": len(self.batch.groups),
+            "generations": len(self.batch.groups[0].rollouts),
+            **{name: metrics[name] for name in COUNTED if name in metrics},
+            "clock": {"seconds": self.seconds},
+        }
+
+    def completion_records(self) -> list[dict[str, Any]]:
+        """One object per completion, in the order of the tasks."""
+        records = rollout_records(self.batch.groups)
+        return [
+            {**record, "parsed": parsed, "format": formed}
+            for record, parsed, formed in zip(records, self.parsed, self.batch.scores.formed, strict=True)
+        ]
+
+    def describe(self) -> str:
+        """The mean reward, the set, and of how many tasks."""
+        record = self.record()
+        reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.4f}"
+        return (
+            f"held-out reward after step {self.step}: {reward} "
+            f"({self.name}, n = {record['n']} times {record['generations']}, {self.seconds:.1f} s)"
+        )
+
+
+EvalResult = AccuracyResult | RewardResult

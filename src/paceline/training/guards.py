@@ -4,14 +4,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.errors import TrainingError
+from paceline.errors import CheckpointError, TrainingError
 from paceline.metrics.alarms import AlarmChange, AlarmState
-from paceline.metrics.definitions import Record
+from paceline.metrics.definitions import METRICS, OPTIONAL, Record
 from paceline.training.learner.stats import UpdateStats
 
 MOST_SKIPPED = 3
 """Skipped updates in a row at which a run stops: one may be chance, three are not."""
 NOT_FINITE = "loss or gradient was not finite"
+
+
+def refuse_other_records(path: Path, records: Sequence[Record]) -> None:
+    """Refuse to resume a run whose steps were recorded by another version, without a metric that is computed with now.
+
+    Raises:
+        CheckpointError: naming the step and the metric.
+    """
+    for record in records:
+        missing = sorted(METRICS.keys() - OPTIONAL - record.keys())
+        if missing:
+            raise CheckpointError(
+                f"--resume {path}: step {record['step']} of metrics.jsonl has no {missing[0]}, as another version "
+                "wrote it; go on with that version, or start a new run from a checkpoint's model/"
+            )
 
 
 class Guards:

@@ -25,10 +25,9 @@ from paceline.metrics.definitions import Record
 from paceline.models.places import model_place
 from paceline.rewards.model_files import reward_model_files, sampled_digest
 from paceline.rewards.resolving import source_files
-from paceline.training.evaluation import AccuracyEvaluator
 from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.file_names import recorded_base
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.inputs import RunInputs
 from paceline.types import Task
 
 IdentityPart = Literal[
@@ -308,7 +307,7 @@ def _more(count: int) -> str:
 
 
 def _held_out(inputs: RunInputs) -> dict[str, tuple[Task, ...]]:
-    return {one.name: one.tasks for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)}
+    return {measured.name: measured.tasks for measured in inputs.evaluators if measured.training is None}
 
 
 def _flag(option: str) -> str:

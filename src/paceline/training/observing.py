@@ -21,9 +21,9 @@ from paceline.reports.console import RunDisplay
 from paceline.reports.page.html import write_report
 from paceline.reports.trackers.opening import Trackers, flat_numbers
 from paceline.runtime.devices import choose_device, used_memory
+from paceline.training.evaluation import EvalResult
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.run import Requests, Run
-from paceline.training.setup.evaluators import EvalResult
 
 LEAST_SECONDS = 30.0
 """Between two pages: a person who loads it again sees something new."""

@@ -14,14 +14,13 @@ from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
 from paceline.models.rope import rope_by_length
 from paceline.reports.format import percent_interval
-from paceline.training.evaluation import AccuracyEvaluator, AccuracyResult
+from paceline.training.evaluation import AccuracyResult, EvalResult
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import service_calls
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.training.setup.evaluators import EvalResult, RewardEvaluator
 from paceline.training.setup.held_out import of_graders, of_rows
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.trainer import Trainer
 from paceline.types import Task
 
@@ -100,11 +99,14 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str]) -> li
     ]
     if inputs.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(inputs.unverified)}; they cannot be learned")
-    sets = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)]
-    notes = [(one, note) for one in sets for note in one.notes if note not in lines]
-    measured = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator | RewardEvaluator)]
-    overlaps = [(one, note) for one in measured for note in also_trained_on(one.tasks, seen)]
-    lines += [*(f"{one.name}: {note}" for one, note in [*notes, *overlaps]), *(one.reach for one in sets)]
+    notes = [
+        f"{measured.name}: {note}" for measured in inputs.evaluators for note in measured.notes if note not in lines
+    ]
+    overlaps = [
+        f"{measured.name}: {note}" for measured in inputs.evaluators for note in also_trained_on(measured.tasks, seen)
+    ]
+    detectable = [measured.detectable for measured in inputs.evaluators if measured.training is None]
+    lines += [*notes, *overlaps, *detectable]
     lines += paths
     lines += [] if inputs.conversations is None else inputs.conversations.describe()
     place = model_place(config.model.model)

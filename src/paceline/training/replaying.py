@@ -40,7 +40,7 @@ from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.restoring import packed_floats, restored_batch, restored_groups
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.setup.checks import own_advantage
-from paceline.training.setup.run_inputs import RunSize
+from paceline.training.setup.inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
 from paceline.types import RolloutGroup
 

@@ -16,7 +16,7 @@ from paceline.metrics.definitions import OPTIONAL, Record, check_record
 from paceline.reports.trackers.opening import Trackers
 from paceline.runtime.activity import ACTIVITY, RUN, trace
 from paceline.training.backend import Backend
-from paceline.training.evaluation import AccuracyResult
+from paceline.training.evaluation import AccuracyResult, EvalResult, Evaluator
 from paceline.training.guards import NOT_FINITE, Guards
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import first_look, step_clock, step_warnings
@@ -24,8 +24,7 @@ from paceline.training.rollout_journal import Journal, SampledStep
 from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.restoring import restorable_lines
 from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.training.setup.evaluators import EvalResult, Evaluator
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.inputs import RunInputs
 
 START = TrainingState(step=0, position=0, policy_version=0)
 

@@ -39,7 +39,7 @@ from paceline.runtime.interrupts import GraceOver, StopRequest
 from paceline.runtime.watchdog import Watchdog, end_process
 from paceline.training.backend import BackendFactory, in_this_process, make_task_sampler
 from paceline.training.card import card_facts, write_card
-from paceline.training.guards import Guards
+from paceline.training.guards import Guards, refuse_other_records
 from paceline.training.identity import RunChange, find_change, write_identity
 from paceline.training.loop import run_steps
 from paceline.training.observing import CommandLine, draw_page
@@ -48,8 +48,8 @@ from paceline.training.records import run_sentences
 from paceline.training.rollout_journal import Journal, of_these_tasks
 from paceline.training.run import START, Observer, Run, notify, save_last
 from paceline.training.setup.file_names import run_base, same_names
-from paceline.training.setup.run_inputs import RunInputs
-from paceline.training.setup.run_request import COMMAND_LINE_VOICE, RunRequest, Voice
+from paceline.training.setup.inputs import RunInputs
+from paceline.training.setup.run_request import COMMAND_LINE_WORDING, RunRequest, Wording
 
 
 class RunSession:
@@ -63,9 +63,9 @@ class RunSession:
 
     run: Run
 
-    def __init__(self, request: RunRequest, inputs: RunInputs, voice: Voice = COMMAND_LINE_VOICE) -> None:
-        """`voice`: how the door speaks, on the console and of the end in the run directory."""
-        self._voice = voice
+    def __init__(self, request: RunRequest, inputs: RunInputs, wording: Wording = COMMAND_LINE_WORDING) -> None:
+        """`wording`: how the door speaks, on the console and of the end in the run directory."""
+        self._wording = wording
         self.config, self.inputs, self.output_dir = request.config, inputs, request.output_dir
         self._shown = request.shown
         self.checkpoint: Checkpoint | None = None
@@ -97,6 +97,7 @@ class RunSession:
             return self
         with ExitStack() as closing:
             run_dir, root = closing.enter_context(RunDir.open(self.output_dir)), self.output_dir / "checkpoints"
+            refuse_other_records(self.output_dir, run_dir.metrics())
             named = self._resume if isinstance(self._resume, Path) else None
             found, damaged = (read_checkpoint(named), ()) if named else newest_checkpoint(root)
             before = run_dir.identity()
@@ -136,11 +137,11 @@ class RunSession:
         return refused and bool(self._resume) and not hasattr(self, "run")
 
     def _record_end(self, error: BaseException | None) -> None:
-        said = error.reworded(self._voice.reword) if isinstance(error, PacelineError) else error
+        said = error.reworded(self._wording.reword) if isinstance(error, PacelineError) else error
         ending = ending_of(
             said,
             step=self.run.state.step if hasattr(self, "run") else self.done,
-            resume=self._voice.resume(self._shown) if holds_work(self.output_dir) else "start it again",
+            resume=self._wording.resume(self._shown) if holds_work(self.output_dir) else "start it again",
             interrupt=self.interrupt,
             signal=self.signal,
         )
@@ -154,7 +155,7 @@ class RunSession:
 
     def command_line(self, console: Console) -> CommandLine:
         """Return the observer that shows this run on a console."""
-        total, done, reword = self.inputs.total_steps, self.done, self._voice.reword
+        total, done, reword = self.inputs.total_steps, self.done, self._wording.reword
         return CommandLine(
             console,
             self.config,
@@ -286,8 +287,8 @@ class RunSession:
         ACTIVITY.begin("export of the trained model")
         run.backend.export(final)
         steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
-        foreseen = run.backend.foresee(steps) if steps else None
-        paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
+        predicted = run.backend.predict(steps) if steps else None
+        paces = None if predicted is None else step_paces(steps, foreseen_seconds=predicted)
         summarise(run.run_dir, final_step=step, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
         card = write_card(card_facts(run.run_dir, run.config, final, step=step), final)
         page = draw_page(self.output_dir)
@@ -358,7 +359,7 @@ def train(
     *,
     console: Console,
     make_backend: BackendFactory = in_this_process,
-    voice: Voice = COMMAND_LINE_VOICE,
+    wording: Wording = COMMAND_LINE_WORDING,
 ) -> bool:
     """A whole session, to the last step or to an interrupt, on the backend that `make_backend` builds.
 
@@ -371,11 +372,11 @@ def train(
     Raises:
         ProcessLost: one attempt too many ended so, or the first one before there was a run directory.
     """
-    cluster, output_dir, remedy = request.config.cluster, request.output_dir, voice.resume(request.shown)
+    cluster, output_dir, remedy = request.config.cluster, request.output_dir, wording.resume(request.shown)
     restarts, most = 0, cluster.max_restarts if cluster.cluster else 0
     while True:
         try:
-            with RunSession(request, inputs, voice) as session:
+            with RunSession(request, inputs, wording) as session:
                 observer = session.command_line(console)
                 run = session.start(make_backend, observer, opening=opening_sentences(inputs))
                 with observer:

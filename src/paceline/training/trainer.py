@@ -35,8 +35,8 @@ from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint, Recomputing, choose_recomputing, least_memory, to_come
-from paceline.training.setup.checks import own_policy_loss
-from paceline.training.setup.run_inputs import Overrides, RunSize
+from paceline.training.setup.checks import NO_OBJECTS, own_policy_loss
+from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.types import RolloutGroup
 
 
@@ -149,7 +149,11 @@ class Trainer:
         self.writer.begin(taken, group)
         return taken.sentences
 
-    def saved(self, *, wait: bool) -> Checkpoint | None:
+    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """Report what an update would find in these groups, without an update."""
+        return self.learner.measure(groups)
+
+    def saved(self, wait: bool) -> Checkpoint | None:
         """Return the checkpoint that was begun once it is on disk; None while it is not and nobody waits."""
         return self.writer.take(wait=wait)
 
@@ -204,7 +208,7 @@ def make_trainer(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
     run_size: RunSize,
-    overrides: Overrides | None = None,
+    objects: RunObjects = NO_OBJECTS,
     *,
     checkpoint: Checkpoint | None = None,
     ranks: Ranks = ONE_RANK,
@@ -213,8 +217,7 @@ def make_trainer(
 
     A program's own model is taken as it is: `restore` puts a checkpoint into it.
     """
-    overrides = overrides or Overrides()
-    policy, forward, reference, measure = _models(config, overrides, checkpoint, ranks)
+    policy, forward, reference, measure = _models(config, objects, checkpoint, ranks)
     # bytes left where activations go, once the first update has made what stays
     if "activations" in config.optim.offload:
         free = free_memory(torch.device("cpu"))
@@ -235,13 +238,13 @@ def make_trainer(
         optim=optim,
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
-        optimizer=overrides.optimizer,
-        policy_loss=overrides.policy_loss or own_policy_loss(config.loss),
+        optimizer=objects.optimizer,
+        policy_loss=objects.policy_loss or own_policy_loss(config.loss),
         ranks=ranks,
     )
     rate, updates = None, run_size.total_steps * updates_per_step(config)
-    if overrides.make_scheduler is not None:
-        rate = SteppedRate(learner.optimizer, overrides.make_scheduler(learner.optimizer, updates))
+    if objects.make_scheduler is not None:
+        rate = SteppedRate(learner.optimizer, objects.make_scheduler(learner.optimizer, updates))
     elif optim.lr_scheduler is not None:
         rate = SteppedRate(learner.optimizer, make_scheduler(optim.lr_scheduler, learner.optimizer, total=updates))
     if checkpoint is not None:
@@ -301,7 +304,7 @@ def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
 
 
 def _models(
-    config: Config, overrides: Overrides, checkpoint: Checkpoint | None, ranks: Ranks
+    config: Config, objects: RunObjects, checkpoint: Checkpoint | None, ranks: Ranks
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
     """Policy, how it is computed, reference, and what measures its activations.
 
@@ -309,20 +312,20 @@ def _models(
     """
     place, seed = None if checkpoint is None else checkpoint.model, config.loop.seed
     # a PeftModel has the adapter that the options describe
-    adapter = overrides.adapter or (None if hasattr(overrides.model, "peft_config") else config.lora)
+    adapter = objects.adapter or (None if hasattr(objects.model, "peft_config") else config.lora)
     mesh = ranks.parallel_layout if isinstance(ranks.parallel_layout, MeshLayout) else None
     measure: Callable[[], Activations]
     reference: Loaded | None = None
     if mesh is not None:
-        if overrides.model is None:
+        if objects.model is None:
             policy, forward = load_policy(config.model, adapter, parallel_layout=mesh, checkpoint=place, seed=seed)
         else:
-            if overrides.optimizer is not None:
+            if objects.optimizer is not None:
                 raise ConfigError(
                     "optimizers must be (None, None) where ranks share the weights out, whose parameters are others "
                     "then; leave it out, or train copies (--zero-stage 0)"
                 )
-            policy = adopt_model(overrides.model, config.model, adapter, seed=seed)
+            policy = adopt_model(objects.model, config.model, adapter, seed=seed)
             if config.loss.beta and policy.adapter is None:
                 reference = frozen_copy(policy)
                 mesh.apply(reference.model, reference.compute_dtype)
@@ -331,10 +334,10 @@ def _models(
         fix_lengths(config, policy)
         measure = partial(measure_by_twin, policy, forward)
     else:
-        if overrides.model is None:
+        if objects.model is None:
             policy = load_model(config.model, adapter, checkpoint=place, seed=seed)
         else:
-            policy = adopt_model(overrides.model, config.model, adapter, seed=seed)
+            policy = adopt_model(objects.model, config.model, adapter, seed=seed)
         fix_lengths(config, policy)
         forward = choose_forward(policy.model, policy.compute_dtype)
         # an offload has hooks of its own, and torch applies the innermost only
@@ -347,7 +350,7 @@ def _models(
             f"--ref-sync must be none with an adapter, got {config.loss.ref_sync}; "
             "the reference is the model without it"
         )
-    if overrides.model is None:
+    if objects.model is None:
         reference = load_reference(policy, config.model, parallel_layout=mesh)
     elif reference is None:
         reference = frozen_copy(policy)

@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from typing_extensions import override
 if "ray" not in sys.modules:
     # it looks once, when it is imported: with a token, other users of the machine cannot reach a run's cluster
     os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+from operator import attrgetter
 
 import numpy as np
 import ray
@@ -31,11 +32,12 @@ from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.rewards.function import BuiltIn
+from paceline.rewards.resolving import has_home
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import choose_device
 from paceline.runtime.watchdog import write_stacks
 from paceline.training.backend import Backend, make_task_sampler
-from paceline.training.setup.run_inputs import Overrides, RunInputs, RunSize
+from paceline.training.setup.inputs import RunInputs, RunObjects, RunSize
 from paceline.workers.backend import StoredWeights, WorkerBackend, schedule_sentence
 from paceline.workers.group import Lost, WorkerGroup, Workers
 from paceline.workers.placement import Location, Share, check_room, counted, gpus_of, location_sentences
@@ -92,12 +94,12 @@ class _Watch:
 class SamplerActor(_Watch, SamplerWorker):
     """A sampler. It samples nothing before its first weights."""
 
-    def __init__(self, config: Config, directory: Path, number: int, overrides: Overrides) -> None:
+    def __init__(self, config: Config, directory: Path, number: int, objects: RunObjects) -> None:
         """`directory` is what the configuration's paths are relative to."""
         os.chdir(directory)
         hold_base(directory)
-        adapter = overrides.adapter or config.lora
-        super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), overrides)
+        adapter = objects.adapter or config.lora
+        super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), objects)
 
     @ray.method(concurrency_group="tell")
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
@@ -114,7 +116,7 @@ class TrainerActor(_Watch, TrainerWorker):
         config: Config,
         directory: Path,
         number: int,
-        overrides: Overrides,
+        objects: RunObjects,
         meeting: Meeting | None,
         run_size: RunSize,
         checkpoint: Path | None,
@@ -131,7 +133,11 @@ class TrainerActor(_Watch, TrainerWorker):
             )
             ranks = make_ranks(config.parallel, device, offload="parameters" in config.optim.offload)
         found = None if checkpoint is None else read_checkpoint(checkpoint)
-        super().__init__(config, run_size, found, overrides=overrides, ranks=ranks)
+        super().__init__(config, run_size, found, objects=objects, ranks=ranks)
+
+    def call_part(self, path: str, *arguments: object) -> Any:
+        """Call a method of a part of this actor, such as `trainer.save`."""
+        return attrgetter(path)(self)(*arguments)
 
 
 @contextmanager
@@ -294,7 +300,10 @@ class RayWorkers(Workers):
     @override
     def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:
         """The driver owns the referenced object, so it outlives the actor."""
-        return getattr(self._actors[worker].actor, method).remote(*arguments)
+        actor = self._actors[worker].actor
+        if "." in method:
+            return actor.call_part.remote(method, *arguments)
+        return getattr(actor, method).remote(*arguments)
 
     @override
     def replace(self, worker: int) -> None:
@@ -317,34 +326,38 @@ class RayWorkers(Workers):
 
 
 @contextmanager
-def on_a_cluster(
-    config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, overrides: Overrides | None = None
-) -> Iterator[Backend]:
+def on_a_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
     """Build the backend of a run with `--cluster`, a `BackendFactory`; a program's functions travel to the actors.
 
     Raises:
         ConfigError: a program's own model, which other processes cannot share.
     """
-    options, size, given = config.cluster, inputs.run_size, overrides or Overrides()
-    if given.model is not None:
+    options, size, objects = config.cluster, inputs.run_size, inputs.objects
+    if objects.model is not None:
         raise ConfigError(
-            f"--model must be a name with --cluster, got a {type(given.model).__name__}; save it by save_pretrained "
+            f"--model must be a name with --cluster, got a {type(objects.model).__name__}; save it by save_pretrained "
             "and give the directory"
         )
     # what has a name that the actors can load is loaded there
-    own = {
-        name: one for name, one in (given.functions or {}).items() if ":" not in name and not isinstance(one, BuiltIn)
+    functions = {
+        name: function
+        for name, function in objects.functions.items()
+        if not has_home(name) and not isinstance(function, BuiltIn)
     }
-    given = replace(given, functions=own, tasks=None, held_out=None)
+    objects = RunObjects(
+        tokenizer=objects.tokenizer, adapter=objects.adapter, functions=functions, policy_loss=objects.policy_loss
+    )
     # on a cluster of this machine processes share all cores
     here = (os.cpu_count() or 1) // (options.num_producers + options.num_consumers)
     cpus = config.model.threads or (max(1, here) if options.ray_address is None else 1)
     done, path = (0, None) if checkpoint is None else (checkpoint.state.step, checkpoint.path.absolute())
     with ray_cluster(options, cpus), _meeting(options) as meeting:
         share, sampler_share = _shares(config, cpus)
-        actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, given, meeting, size, path)
+        actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, objects, meeting, size, path)
         trainers = WorkerGroup(actors, "trainer")
-        sampling = RayWorkers(SamplerActor, "sampler", options.num_producers, sampler_share, config, given, spread=True)
+        sampling = RayWorkers(
+            SamplerActor, "sampler", options.num_producers, sampler_share, config, objects, spread=True
+        )
         samplers = WorkerGroup(sampling, "sampler")
         weights = StoredWeights(trainers, samplers, done=done)
         task_sampler = make_task_sampler(config, inputs, checkpoint)

@@ -21,8 +21,8 @@ from paceline.training.backend import Backend, BackendFactory, in_this_process
 from paceline.training.guards import Guards
 from paceline.training.session import train
 from paceline.training.setup.configuration import read_run_configuration
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
 from tests.support.cluster_runs import options_in, weights
 from tests.unit.training.test_train_records import NOTHING

@@ -19,7 +19,7 @@ from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.models.parallel.process_group import Meeting, process_group
-from paceline.training.setup.run_inputs import RunSize
+from paceline.training.setup.inputs import RunSize
 from paceline.workers.torchrun.rank import RankWorker, Roles
 from paceline.workers.weight_sync import Manifest, WeightsGroup
 from tests.laws.layouts import CPU, groups_of

@@ -161,7 +161,7 @@ def sampling_by_program(job: TrainingJob) -> Iterator[None]:
     """
     policy = job.trainer.policy
     is_replaced = any(NAME in vars(one) for one in (policy.model, policy.adapter) if one is not None)
-    is_asked = is_replaced and job.inputs.completer is None and not job.args.use_vllm
+    is_asked = is_replaced and job.inputs.objects.completer is None and not job.args.use_vllm
     if is_asked and job.launch is not None:
         raise ConfigError(
             "the model's generate must be its own on several processes, got a replacement; give rollout_func, or run "

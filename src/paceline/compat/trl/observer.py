@@ -27,16 +27,16 @@ from paceline.compat.trl.checkpoints import (
     write_state,
 )
 from paceline.compat.trl.environments import GivenEnvironments
+from paceline.compat.trl.fields import in_field_names
 from paceline.compat.trl.history import LogNumbers, MetricsRecord
 from paceline.compat.trl.rewards import RewardLog
-from paceline.compat.trl.translation import in_field_names
 from paceline.errors import ConfigError
 from paceline.reports.console import open_console
 from paceline.reports.trackers.opening import Trackers
+from paceline.training.evaluation import EvalResult, RewardResult
 from paceline.training.rollouts.sampler import RolloutBatch
 from paceline.training.run import Requests, Run, notify, save, save_last
 from paceline.training.session import RunSession
-from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.training.trainer import updates_per_step
 
 LOGGER = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from paceline.rewards.model import RewardModel
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.resolving import BUILT_IN, has_home, resolve
 from paceline.runtime.own_code import recorded_name
-from paceline.training.setup.run_inputs import Overrides
+from paceline.training.setup.inputs import RunObjects
 
 RewardSource = Any
 """A function, a model object, or the name of a model or of a built-in function."""
@@ -116,7 +116,7 @@ def make_graders(
     context: Mapping[str, Any],
     built_in: RewardContext,
     has_environments: bool = False,
-) -> Overrides:
+) -> RunObjects:
     """Every source as a function or a model of ours, by name; RewardError for a model without reward or tokenizer.
 
     `context` holds TRL's further arguments of every function; `built_in` is the context of our own functions.
@@ -151,8 +151,14 @@ def make_graders(
             functions[name] = (
                 source if isinstance(source, BuiltIn) else adapted(source, context, has_environments=has_environments)
             )
-    of_models = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
-    return Overrides(functions=functions, reward_models=models, reward_tokenizers=of_models, needs_reward=False)
+    pairs = zip(names, tokenizers, strict=True)
+    return RunObjects(
+        is_resolved=True,
+        functions=functions,
+        reward_models=models,
+        reward_tokenizers={name: tokenizer for name, tokenizer in pairs if name in models and tokenizer is not None},
+        needs_reward=False,
+    )
 
 
 def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], context: Sequence[str]) -> None:

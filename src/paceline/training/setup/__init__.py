@@ -9,11 +9,9 @@ configuration.py  recipe, configuration file and given options to one `Config`
 file_names.py   names of files in options, and the directory that a run's names stand in
 run_request.py  a new run, or one to resume, as a door asks for it
 named_code.py   code that a run directory names: what may run, and what this user has run
-own_objects.py  a program's objects in the place of options
 checks.py       the cheap stage: files, names and rows
-run_inputs.py   what setup gives: tokenizer, functions, tasks, evaluators, plan
+inputs.py       objects beside the options, and what setup makes of both: tokenizer, functions, tasks, evaluators, plan
 preparation.py  tokenizer, tasks, self-test, held-out tasks, steps, one after the other
-held_out.py     held-out tasks and accuracy from the options
+held_out.py     held-out tasks and their evaluators
 samplers.py     the sampler around an engine
-evaluators.py   evaluators of held-out tasks, run between two steps
 """

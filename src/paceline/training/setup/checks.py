@@ -1,7 +1,7 @@
 """The cheap stage of setup: what files and names alone can tell, before the libraries that take seconds are loaded."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
@@ -34,32 +34,17 @@ from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.resolving import BUILT_IN, default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
 from paceline.runtime.own_code import own_function
-from paceline.training.setup.own_objects import OwnObjects
+from paceline.training.setup.inputs import RunObjects
 from paceline.types import RowCheck
 
 if TYPE_CHECKING:
     from paceline.objective.own_loss import PolicyLoss
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
-    """What the cheap stage has found; the second stage, `prepare`, goes on from it and reads no file again."""
-
-    functions: Mapping[str, RewardFunction]
-    """Reward functions that the options name, without reward models."""
-    measure: Mapping[str, RewardFunction] = field(default_factory=dict)
-    """The one reward function that says what is right on held-out tasks, under its name."""
-    system: str | None = None
-    """System message of every prompt."""
-    environments: Mapping[str, EnvironmentSpec] = field(default_factory=dict)
-    """Environments of conversations, by name."""
-    files: ReadFiles = field(default_factory=dict)
+NO_OBJECTS = RunObjects()
 
 
-NO_OBJECTS = OwnObjects()
-
-
-def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool = True) -> Checked:
+def resolved(config: Config, objects: RunObjects = NO_OBJECTS, *, for_training: bool = True) -> RunObjects:
     """Resolve the reward functions and the system message that the options name, without a look at anything else.
 
     Not `for_training`, only built-in functions are: what they ask for is measured too.
@@ -82,17 +67,19 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
             "no reward of its own, got none; give one, for example --reward-funcs accuracy"
         )
     # an environment's own reward says what is right where there is no function, or where it is named
-    is_own = measure in environments or (not config.rewards.names and measure == EvalConfig().eval_reward_func)
-    found = resolve_functions(config, wanted, own.functions)
+    by_environment = measure in environments or (not config.rewards.names and measure == EvalConfig().eval_reward_func)
+    functions_by_name = resolve_functions(config, wanted, objects.functions)
     # one object under one name: a judge has one budget
-    known, flag = {**own.functions, **found}, "--eval-reward-func"
-    measured = {} if is_own else resolve_functions(config, [measure], known, flag=flag)
-    return Checked(
-        functions=found,
+    known, flag = {**objects.functions, **functions_by_name}, "--eval-reward-func"
+    measured = {} if by_environment else resolve_functions(config, [measure], known, flag=flag)
+    return replace(
+        objects,
+        is_resolved=True,
+        functions=functions_by_name,
         measure=measured,
         system=system_prompt(config.data, default_system_prompt(functions)),
         environments=environments,
-        files=dict(own.rows),
+        files=dict(objects.files),
     )
 
 
@@ -107,7 +94,7 @@ def own_policy_loss(options: LossConfig) -> "PolicyLoss | None":
     return cast("PolicyLoss", own_function(options.bound, flag="--bound")) if is_code(options.bound) else None
 
 
-def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = True) -> Checked:
+def check(config: Config, objects: RunObjects = NO_OBJECTS, *, runs_here: bool = True) -> RunObjects:
     """Check that everything named by training's options exists, and the rows: all of a file, else the first.
 
     Not `runs_here`, a model may be a config.json alone, and vLLM, trackers, sandbox and judge may be elsewhere.
@@ -115,10 +102,10 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    checked, data = resolved(config, own), config.data
-    if "advantage" not in own.objective:
+    checked, data = resolved(config, objects), config.data
+    if objects.advantage is None:
         own_advantage(config.advantage)
-    if "bound" not in own.objective:
+    if objects.policy_loss is None:
         own_policy_loss(config.loss)
     for name in config.rewards.reward_models:
         check_reward_model(name)
@@ -137,20 +124,20 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
     if data.eval_dataset is not None:
         _look_at_held_out_rows(config, checked)
     # behind the rows: a GGUF file is unpacked for it, which takes minutes
-    positions = None if own.model is not None else _look_at_model(config, needs_weights=runs_here)
+    positions = None if objects.model is not None else _look_at_model(config, needs_weights=runs_here)
     if runs_here:
         _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()), checked.environments)
     check_completion_fits(config.sampling.max_completion_length, limit=positions)
     return checked
 
 
-def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
+def check_held_out(config: Config, objects: RunObjects = NO_OBJECTS) -> RunObjects:
     """Check what evaluation's options name, and the first row of each held-out set; raises as `check` does."""
-    checked = resolved(config, own, for_training=False)
+    checked = resolved(config, objects, for_training=False)
     if config.engine.engine == "vllm":
         check_vllm(None)
     _look_at_held_out_rows(config, checked)
-    if own.model is None:
+    if objects.model is None:
         _look_at_model(config, needs_weights=True)
     _look_at_what_they_need(checked.measure.values(), checked.environments)
     return checked
@@ -241,7 +228,7 @@ def _look_at_what_they_need(functions: Iterable[RewardFunction], environments: M
             one.describe()
 
 
-def _look_at_held_out_rows(config: Config, checked: Checked) -> None:
+def _look_at_held_out_rows(config: Config, checked: RunObjects) -> None:
     data, by_measure = config.data, row_check(checked.measure)
     for _, dataset in data.held_out:
         split = data.eval_split if has_split(dataset, data.eval_split, checked.files) else data.dataset_split
@@ -249,13 +236,13 @@ def _look_at_held_out_rows(config: Config, checked: Checked) -> None:
         _screen(config, checked, rows, dataset, by_measure)
 
 
-def _rows(config: Config, checked: Checked, dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
+def _rows(config: Config, checked: RunObjects, dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
     """All rows of a file, and the first row of generated or remote data."""
     size = size if is_file(dataset, checked.files) else 1
     return load_rows(dataset, split=split, size=size, seed=config.loop.seed, files=checked.files)
 
 
-def _screen(config: Config, checked: Checked, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
+def _screen(config: Config, checked: RunObjects, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
     # one row says nothing of the others, which may be all that is needed where bad ones are skipped
     if is_file(dataset, checked.files) or config.data.on_bad_row == "stop":
         screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, check)

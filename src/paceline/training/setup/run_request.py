@@ -13,6 +13,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import following_values
 from paceline.config.changing import override_names, plain_options, refuse_changes
 from paceline.config.presets import preset_values
+from paceline.config.reading import find_option
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.reports.trackers.opening import check_trackers
@@ -24,6 +25,9 @@ from paceline.training.setup.configuration import (
 )
 from paceline.training.setup.file_names import run_base, seen_from
 from paceline.training.setup.named_code import allow_named_code, run_around
+
+HELD_OUT_OPTIONS = frozenset({"dataset", "dataset_split", "eval_dataset", "eval_split", "eval_share"})
+"""Options that decide what is held out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +47,8 @@ class RunRequest:
     """True continues from the newest whole checkpoint; a path names the checkpoint to continue from."""
     override: frozenset[str] = frozenset()
     """Options, and the files that they name, that may differ from those that the run had."""
+    evaluates: bool = True
+    """False for a resumed run that began without held-out tasks and is given none now."""
 
     @property
     def shown(self) -> Path:
@@ -51,7 +57,7 @@ class RunRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Voice:
+class Wording:
     """How a door speaks to its user."""
 
     resume: Callable[[Path], str]
@@ -60,7 +66,7 @@ class Voice:
     """A sentence that names options as flags, in the words of the door."""
 
 
-COMMAND_LINE_VOICE = Voice(resume=lambda run: f"`paceline train --resume {run}`")
+COMMAND_LINE_WORDING = Wording(resume=lambda run: f"`paceline train --resume {run}`")
 
 
 def new_run(flags: Mapping[str, object], *, file: str | Path | None) -> RunRequest:
@@ -114,6 +120,7 @@ def resumed_run(
     with held_base(base):
         allow_named_code(config, here / path / "config.yaml", said, override=overridden, output_dir=here / path)
     identity = RunDir(path).identity()
+    names_tasks = not HELD_OUT_OPTIONS.isdisjoint(find_option(spelling).name for spelling in written)
     before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
     options, followed = plain_options(config), set(replaced_by(written))
     if written:  # what was given brings other options with it
@@ -133,4 +140,5 @@ def resumed_run(
         base=base,
         resume=here / checkpoint if checkpoint else True,
         override=overridden,
+        evaluates=identity is None or bool(identity["eval_dataset"]) or names_tasks,
     )

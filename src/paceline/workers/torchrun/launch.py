@@ -23,7 +23,8 @@ from paceline.runtime.devices import choose_device
 from paceline.runtime.interrupts import StopRequest, give_signal_back, may_take, take_signal
 from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.run import START
-from paceline.training.setup.run_inputs import Overrides, RunInputs
+from paceline.training.setup.checks import NO_OBJECTS
+from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.workers.backend import BroadcastWeights, RankWeights, WorkerBackend, schedule_sentence
 from paceline.workers.group import WorkerGroup
 from paceline.workers.torchrun.environment import Launched, device_index
@@ -106,7 +107,7 @@ _joined = list[Joined]()
 class Launch:
     """What a program does on ranks: its own objects on each of them, and the first rank's calls for all.
 
-        launch = Launch(place, config, overrides)
+        launch = Launch(place, config, objects)
         if not place.leads:
             return launch.follow("train")
         with launch.lead("train"):
@@ -116,9 +117,9 @@ class Launch:
     by the same name and in the same order. Signals are those of the first rank.
     """
 
-    def __init__(self, place: Launched, config: Config, overrides: Overrides | None = None) -> None:
-        """`overrides` are this rank's own objects; nothing is met yet."""
-        self.place, self._config, self._overrides = place, config, overrides or Overrides()
+    def __init__(self, place: Launched, config: Config, objects: RunObjects = NO_OBJECTS) -> None:
+        """`objects` are this rank's own objects; nothing is met yet."""
+        self.place, self._config, self._objects = place, config, objects
         self.result: Any = None
         """What every rank gets in the end."""
         self.program: Any = None
@@ -246,7 +247,7 @@ class Launch:
         Returns what a person should know of them.
         """
         own, path = self.worker, None if checkpoint is None else checkpoint.path.absolute()
-        own.overrides = replace(own.overrides, functions=inputs.functions)
+        own.objects = replace(own.objects, functions=inputs.functions)
         self._group(range(self.place.size), "worker").call("build", config, inputs.run_size, path)
         copies = ("every rank samples from a whole copy of the weights, renewed after each step",)
         has_copies = own.is_split and not own.roles.are_apart
@@ -311,7 +312,7 @@ class Launch:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing listens where others could reach it
         group = joined.groups(roles, device)
         self._worker = RankWorker(
-            rank=place.rank, roles=roles, device=device, cores=cores, broadcast_group=group, overrides=self._overrides
+            rank=place.rank, roles=roles, device=device, cores=cores, broadcast_group=group, objects=self._objects
         )
 
 

@@ -25,7 +25,7 @@ from paceline.models.parallel.process_group import RankLost
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.runtime.activity import ACTIVITY
 from paceline.training.rollout_journal import NO_TRANSFER, WeightTransfer
-from paceline.training.setup.run_inputs import Overrides, RunSize
+from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.workers.group import Workers
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.torchrun.rendezvous import SocketChannels
@@ -89,7 +89,7 @@ class RankWorker:
     cores: int
     broadcast_group: WeightsGroup | None = None
     """Group of the first rank and those that only sample; None on other ranks, or if no rank only samples."""
-    overrides: Overrides = field(default_factory=Overrides)
+    objects: RunObjects = field(default_factory=RunObjects)
     """This rank's own objects in the place of what the configuration names."""
     trainer: TrainerWorker | None = None
     sampler: SamplerWorker | None = None
@@ -107,11 +107,11 @@ class RankWorker:
         trains, samples = self.rank in self.roles.training, self.rank in self.roles.sampling
         if trains:
             self.ranks = make_ranks(config.parallel, self.device, offload="parameters" in config.optim.offload)
-            if self.overrides.model is not None:
-                same_weights(self.overrides.model, self.ranks, self.device)
+            if self.objects.model is not None:
+                same_weights(self.objects.model, self.ranks, self.device)
         # a copy to sample from is made before the trainer leaves its part of a program's own model
         own = (
-            load_copy(config, self.overrides, found, is_apart=not trains)
+            load_copy(config, self.objects, found, is_apart=not trains)
             if samples and (not trains or self.is_split)
             else None
         )
@@ -120,13 +120,13 @@ class RankWorker:
                 config,
                 run_size,
                 found,
-                overrides=self.overrides,
+                objects=self.objects,
                 ranks=self.ranks,
                 before_update=lambda: None if self.sampler is None else self.sampler.engine.rest(),
             )
         if samples:
             policy = own or cast(TrainerWorker, self.trainer).trainer.policy
-            self.sampler = SamplerWorker(config, policy, self.overrides)
+            self.sampler = SamplerWorker(config, policy, self.objects)
             self.sampler.engine.take_weights(0 if found is None else found.state.policy_version)
 
     def restore(self, checkpoint: Path, policy_version: int) -> None:
@@ -268,17 +268,17 @@ def same_weights(model: Any, ranks: Ranks, device: torch.device) -> None:
             tensor.data.copy_(ranks.broadcast(tensor.detach().to(device).contiguous(), source=0))
 
 
-def load_copy(config: Config, overrides: Overrides, checkpoint: Checkpoint | None, *, is_apart: bool) -> Loaded:
+def load_copy(config: Config, objects: RunObjects, checkpoint: Checkpoint | None, *, is_apart: bool) -> Loaded:
     """Load a copy of the whole model to sample from. `is_apart`: a program's own model is no one else's here.
 
     Parameters that are trained elsewhere say so here too: an engine with weights of its own takes those alone.
     """
-    adapter, seed = overrides.adapter or config.lora, config.loop.seed
+    adapter, seed = objects.adapter or config.lora, config.loop.seed
     place = None if checkpoint is None else checkpoint.model
-    if overrides.model is None:
+    if objects.model is None:
         policy = load_model(config.model, adapter, checkpoint=place, seed=seed)
     else:
-        model = overrides.model if is_apart else copy.deepcopy(overrides.model)
+        model = objects.model if is_apart else copy.deepcopy(objects.model)
         policy = adopt_model(model, config.model, adapter, seed=seed)
         if place is not None:
             restore_weights(policy, place)

@@ -1,27 +1,47 @@
 """Refusals of what a trainer is given, of what a program overrides, and of arguments that change too late."""
 
-import copy
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import torch
+from huggingface_hub import snapshot_download
 from torch import nn
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+)
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from paceline.base_directory import local_path
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import check_columns, eval_name, held_out_sets, placeholders, settle_loaders
-from paceline.compat.trl.environments import GivenEnvironments
-from paceline.compat.trl.fields import MEANINGS, Fields
-from paceline.compat.trl.former import refuse_argument
+from paceline.compat.trl.datasets import (
+    AddressedRows,
+    addressed,
+    check_columns,
+    eval_name,
+    held_out_sets,
+    placeholders,
+    settle_loaders,
+)
+from paceline.compat.trl.environments import GivenEnvironments, given_environments
+from paceline.compat.trl.fields import MEANINGS, Fields, refuse_argument
+from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
 from paceline.compat.trl.history import clip_numbers
-from paceline.compat.trl.models import check_quantization
 from paceline.compat.trl.rewards import RewardSource, as_list, reward_names
 from paceline.config.reading import suggest
-from paceline.errors import ConfigError, ModelError
+from paceline.config.sections import ModelConfig
+from paceline.errors import ConfigError, ModelError, first_line
+from paceline.models.loading import check_loaded
 from paceline.models.lora import check_adapter_kind
+from paceline.models.weight_headers import check_quantised
+from paceline.runtime.devices import choose_device
 
 LOGGER = logging.getLogger(__name__)
 
@@ -65,8 +85,42 @@ class TrainerArguments:
     peft_config: Any
     quantization_config: Any = None
     environments: GivenEnvironments
-    rollout_func: Callable[[list[Any]], Any] | None = None
-    """The program's own, with the trainer given to it."""
+    rollout_func: Callable[..., Any] | None = None
+    """A function of the program that samples completions of a list of prompts with the trainer."""
+
+
+def read_arguments(
+    args: GRPOConfig,
+    *,
+    train_dataset: Any,
+    eval_dataset: Any,
+    tools: Any,
+    environment_factory: Any,
+    rollout_func: Any,
+    **others: Any,
+) -> TrainerArguments:
+    """Read datasets that are given by their addresses, and make the environments; `others` are taken as they are.
+
+    Raises:
+        ConfigError: environments or a `rollout_func` that cannot be used, or nothing to train on.
+        DataError: nothing lies at an address.
+    """
+    if isinstance(train_dataset, str):
+        train_dataset = AddressedRows(train_dataset, split="train", seed=args.seed)
+    eval_dataset = addressed(eval_dataset, seed=args.seed)
+    turn_seconds, _ = args.environment_timeout or ENVIRONMENT_TIMEOUT
+    environments = given_environments(tools, environment_factory, seconds=turn_seconds, sandbox=args.sandbox)
+    _check_rollouts(rollout_func, environments)
+    if train_dataset is None and environments.own_data:
+        train_dataset = _rows_of_environment(args, environments)
+    return TrainerArguments(
+        args=args,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        environments=environments,
+        rollout_func=rollout_func,
+        **others,
+    )
 
 
 def refuse_what_is_not_offered(**given: object) -> None:
@@ -80,7 +134,7 @@ def refuse_what_is_not_offered(**given: object) -> None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
 
 
-def check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
+def _check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
     """Refuse what is no function, or one beside tools and environments, which would not be asked (ConfigError)."""
     if rollout_func is None:
         return
@@ -93,7 +147,7 @@ def check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
         )
 
 
-def own_rows(args: Fields, environments: GivenEnvironments) -> list[Mapping[str, Any]]:
+def _rows_of_environment(args: Fields, environments: GivenEnvironments) -> list[Mapping[str, Any]]:
     """Rows of a trainer whose environment owns the data; ConfigError without a length, or for several environments."""
     if environments.are_chosen:
         raise ConfigError(
@@ -103,7 +157,7 @@ def own_rows(args: Fields, environments: GivenEnvironments) -> list[Mapping[str,
     return placeholders(args)
 
 
-def one_of(**given: Any) -> Any:
+def either(**given: Any) -> Any:
     """Value of an argument that has two names; ConfigError under both."""
     there = [value for value in given.values() if value is not None]
     if len(there) > 1:
@@ -255,28 +309,68 @@ def _check_adapter(peft_config: Any, model: Any) -> None:
                 )
 
 
-def values_of(args: Fields) -> Mapping[str, Any]:
-    """Copy of every field of GRPOConfig; those of a program's own class below it are the program's."""
-    return {name: copy.deepcopy(getattr(args, name)) for name in MEANINGS}
+FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py")
+"""What a model and its tokenizer are read from."""
 
 
-def refuse_changes(args: Fields, built: Mapping[str, Any], *, evaluates: bool) -> None:
-    """Refuse fields that changed since the trainer was `built`, or evaluation without a dataset (ConfigError)."""
-    now = values_of(args)
-    late = [name for name in now if not MEANINGS[name].late and now[name] != built[name]]
-    if late:
-        changes = ", ".join(f"{name} (from {built[name]!r} to {now[name]!r})" for name in late)
+def fetched(model: str, keywords: Mapping[str, Any]) -> str:
+    """Directory of the model in the revision, cache or subfolder that keywords name; without any, `model` itself.
+
+    None, False and the revision `main` say what is so anyway, and count as no keyword.
+
+    ModelError: the Hub has no such revision, or cannot be reached.
+    """
+    given = {name: value for name, value in keywords.items() if value is not None and value is not False}
+    given = {name: value for name, value in given.items() if (name, value) != ("revision", "main")}
+    if not given:
+        return model
+    subfolder, place = str(given.pop("subfolder", "")), local_path(model)
+    if given and not place.is_dir():
+        try:
+            place = Path(snapshot_download(model, allow_patterns=list(FILES), **given))
+        except (OSError, ValueError) as error:
+            said = ", ".join(f"{name} {value!r}" for name, value in given.items() if name != "token")
+            raise ModelError(
+                f"model {model!r} cannot be fetched with {said} ({type(error).__name__}: {first_line(error)}); look at "
+                "the name and at the connection"
+            ) from error
+    return str(place / subfolder) if subfolder else str(place)
+
+
+def check_quantization(quantization_config: Any, model: Any, *, adapted: bool, use_vllm: bool) -> None:
+    """Refuse weights in fewer bits that cannot be trained on, before they are read (ConfigError, ModelError)."""
+    if quantization_config is None:
+        return
+    if not isinstance(model, str):
+        raise ConfigError("quantization_config must be None with a model object; load the object with it")
+    if not hasattr(quantization_config, "to_dict"):
         raise ConfigError(
-            f"args must stay as they were when the trainer was made, got {changes} changed since; make a new "
-            "GRPOTrainer from the changed arguments"
+            f"quantization_config must be a BitsAndBytesConfig, got a {type(quantization_config).__name__}"
         )
-    given = (
-        ("eval_strategy", IntervalStrategy(args.eval_strategy).value, "no"),
-        ("eval_on_start", args.eval_on_start, False),
-    )
-    for name, value, without in given:
-        if not evaluates and value != without:
-            raise ConfigError(
-                f"{name} must be {without!r} without eval_dataset, got {value!r}; make a new GRPOTrainer with "
-                "eval_dataset"
-            )
+    if use_vllm:
+        raise ConfigError("use_vllm must be False with quantization_config, got True: vLLM takes weights in full")
+    check_quantised({"quantization_config": quantization_config.to_dict()}, "the model", has_adapter=adapted)
+
+
+def load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedModel:
+    """The model with its linear layers in fewer bits, the rest in float32, on the run's device.
+
+    ModelError: a library for it is missing, or a weight cannot be read.
+    """
+    try:
+        reader: Any = AutoModelForCausalLM  # its signature leaves out the report
+        loaded, report = reader.from_pretrained(
+            model.model,
+            quantization_config=quantization_config,
+            dtype=torch.float32,
+            device_map={"": choose_device(model)},
+            trust_remote_code=model.trust_remote_code,
+            output_loading_info=True,
+        )
+    except (ImportError, OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"model {model.model!r} cannot be loaded with quantization_config ({type(error).__name__}: "
+            f"{first_line(error)})"
+        ) from error
+    check_loaded(loaded, report, f"model {model.model!r}")
+    return cast(PreTrainedModel, loaded)
