@@ -1,4 +1,4 @@
-"""The library's face: `train`, `evaluate`, and a `Session` for a loop of one's own; no torch before they are called.
+"""The Python API: `train`, `evaluate`, and a `Session` for a program's own loop; no torch before they are called.
 
 Every option of the command line is a keyword, under its name with underscores. A model, a tokenizer, rows and functions
 may be given as objects.
@@ -57,7 +57,7 @@ def in_keywords(text: str) -> str:
     >>> in_keywords("--max-steps must be at least 1; `paceline plan --max-steps 1` shows it")
     'max_steps must be at least 1; `paceline plan --max-steps 1` shows it'
     """
-    return FLAG.sub(lambda found: found[1] or found[2].replace("-", "_"), text)
+    return FLAG.sub(lambda flag: flag[1] or flag[2].replace("-", "_"), text)
 
 
 WORDING = Wording(resume=lambda run: f"resume={str(run)!r}", reword=in_keywords)
@@ -73,13 +73,13 @@ def _said_in_keywords() -> Iterator[None]:
 
 def _advice(text: str) -> str:
     """Name options as a program does, and write the run to continue as an argument."""
-    before, found, run = text.partition("continue it with --resume ")
-    return f"{before}continue it with {WORDING.resume(Path(run))}" if found and run else in_keywords(text)
+    before, separator, run = text.partition("continue it with --resume ")
+    return f"{before}continue it with {WORDING.resume(Path(run))}" if separator and run else in_keywords(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Order:
-    """A run that keywords ask for, checked as far as files can tell."""
+    """A run requested by keywords, checked as far as files can tell."""
 
     request: RunRequest
     objects: RunObjects
@@ -96,10 +96,10 @@ def _order(
     else:
         request = new_run(flags, file=config)
     hold_base(request.base)
-    place = launched(os.environ)
-    if place is not None and resume is None:  # a default with the time would be another one on each rank
+    process = launched(os.environ)
+    if process is not None and resume is None:  # a default with the time would be another one on each rank
         require(request.config.loop.output_dir is not None, "output_dir", None, "be given on ranks", "name a directory")
-    check_processes(request.config, place)
+    check_processes(request.config, process)
     objects = check(request.config, objects) if resume is None else resolved(request.config, objects)
     return _Order(request=request, objects=objects)
 
@@ -249,7 +249,7 @@ class Session:
         return self._step
 
     def _after_step(self, *, must_update: bool = False) -> "RunSession":
-        """The open session, with the step in hand finished if it has its update; with `must_update` it must have.
+        """Return the open session, after the current step if it has its update; `must_update` requires that.
 
         A step that the block leaves without one is not recorded; a resumed run goes on with its completions.
         """
@@ -264,16 +264,16 @@ class Session:
 
     @contextmanager
     def _open(self) -> Generator[None]:
-        order, place = self._order, self._place
+        order, process = self._order, self._place
         with ExitStack() as around, saying_how_to_resume(order.request, WORDING), _said_in_keywords():
             around.enter_context(held_base(order.request.base))
             around.callback(end_services)
             launch = None
-            if place is not None:
+            if process is not None:
                 from paceline.workers.torchrun.launch import Launch
 
-                launch = Launch(place, self.config, order.objects)
-                if not place.leads:
+                launch = Launch(process, self.config, order.objects)
+                if not process.leads:
                     launch.follow()
                     yield
                     return

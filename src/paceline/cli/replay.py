@@ -119,7 +119,7 @@ def _show(found: "Replay", changed: Mapping[str, list[Any]]) -> None:
     console.print(f"step {found.step}, weights: {found.weights}", soft_wrap=True)
     for name, (own, other) in changed.items():
         console.print(f"--{name.replace('_', '-')}: {own} -> {other}", soft_wrap=True, markup=False)
-    columns = {"as it was": found.recorded, "own objective": found.own, "other": found.other}
+    columns = {"as it was": found.recorded, "own objective": found.unchanged, "other": found.other}
     there = {name: numbers for name, numbers in columns.items() if numbers is not None}
     table = Table(box=None, pad_edge=False)
     table.add_column("")

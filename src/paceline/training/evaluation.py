@@ -3,12 +3,11 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paceline.chat.thinking import prefills_think, visible_text
 from paceline.config.objective import AdvantageConfig
-from paceline.config.reading import is_code
 from paceline.config.sections import Config
 from paceline.data.extraction.answers import final_answer
 from paceline.engines import Engine, Sampling
@@ -37,8 +36,6 @@ COUNTED = (
     *("rollouts_without_reward", "tokens_generated"),
 )
 """Metrics of a training step's rollouts that mean the same on held-out tasks."""
-UNFILTERED = AdvantageConfig()
-"""Options of the comparison that keep every group."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +43,7 @@ class Evaluator:
     """Measures one held-out set, always the same way: how many answers are right, or which rewards they earn."""
 
     name: str
-    """What the tasks are, for example `arithmetic:test`."""
+    """Name of the set, for example `arithmetic:test`."""
     tasks: tuple[Task, ...]
     notes: tuple[str, ...] = ()
     """Sentences for the user before any number: rows left out, how programs are isolated."""
@@ -54,7 +51,7 @@ class Evaluator:
     """The one reward function that says what is right, under its name, or none where environments say it by their
     rewards; with `training`, every reward function of training."""
     training: Config | None = None
-    """Options of the run whose training rewards are measured, with their weights; None: right answers are counted."""
+    """Options that weigh the training rewards, without a filter of groups; None: right answers are counted."""
     sampling: Sampling
     generations: int
     max_failure_rate: float
@@ -64,7 +61,7 @@ class Evaluator:
     format_functions: Mapping[str, RewardFunction] = field(default_factory=dict)
     """Reward functions of training that ask for a format; without any, `functions` are asked."""
     conversations: Conversations | None = None
-    """How conversations are held; None: every completion has one turn."""
+    """Conversations with environments; None: every completion has one turn."""
     completer: Completer | None = None
     """What completes tasks in place of the engine; None: the engine does."""
 
@@ -90,7 +87,7 @@ class Evaluator:
             functions=self.functions,
             sampling=self.sampling,
             num_generations=self.generations,
-            advantage=UNFILTERED,
+            advantage=AdvantageConfig() if self.training is None else self.training.advantage,
             reward_timeout=self.reward_timeout,
             seed=self.seed,
             purpose="eval",
@@ -99,16 +96,7 @@ class Evaluator:
         )
         if self.training is None:
             return self._accuracy(rounds.sample([(task, 0) for task in self.tasks]), step, started)
-        kind = "group" if is_code(self.training.advantage.advantage) else self.training.advantage.advantage
-        advantage = replace(
-            self.training.advantage,
-            advantage=kind,
-            filter_range=None,
-            filter_func=None,
-            max_refills=0,
-            oversampling=1.0,
-        )
-        sampler = replace(training_sampler(self.training, rounds, None), advantage=advantage)
+        sampler = training_sampler(self.training, rounds, None)
         batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
         seconds = time.perf_counter() - started
         parsed = tuple(
@@ -117,7 +105,7 @@ class Evaluator:
         return RewardResult(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
 
     def _accuracy(self, sampled: Round, step: int, started: float) -> "AccuracyResult":
-        scores, right = sampled.scores, max([right_of(one) for one in self.functions.values()], default=RIGHT)
+        scores, right = sampled.scores, max([right_of(function) for function in self.functions.values()], default=RIGHT)
         outcomes = tuple(self._outcome(group, right) for group in sampled.scored)
         result = AccuracyResult(
             name=self.name,
@@ -175,14 +163,14 @@ class Evaluator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskResult:
-    """What the model did on one task."""
+    """Completions of one task with their verdicts."""
 
     task: Task
     completions: tuple[Completion, ...]
     rewards: tuple[float | None, ...]
     """None: not graded; such a completion counts neither as right nor as wrong."""
     notes: tuple[str | None, ...]
-    """What the grader said of each score, or why it failed."""
+    """Note of the grader on each score, or why it failed."""
     right: float
     """A reward of at least this is a right answer."""
     parsed: tuple[str | None, ...]
@@ -204,7 +192,7 @@ class TaskResult:
     def votes(self) -> tuple[Vote, ...]:
         """The final answer of each graded completion, outside its thinking, and whether it was right."""
         prefilled, pairs = prefills_think(self.task.prompt), zip(self.completions, self.rewards, strict=True)
-        graded = [(one.text, reward >= self.right) for one, reward in pairs if reward is not None]
+        graded = [(completion.text, reward >= self.right) for completion, reward in pairs if reward is not None]
         return tuple((final_answer(visible_text(text, prefilled=prefilled)), is_right) for text, is_right in graded)
 
 
@@ -219,11 +207,11 @@ class AccuracyResult:
     """Calls of the grader that raised or took too long, those among them that another call made good."""
     seconds: float
     counts: Mapping[str, float] = field(default_factory=dict)
-    """What a judge spent; empty for any other grader."""
+    """Costs of a judge; empty for any other grader."""
     reads_answers: bool
     """False where environments say what is right: a conversation need not state an answer."""
     mark: str = ""
-    """How the grader wants answers marked, in words; empty: it asks for no mark."""
+    """How the grader wants answers marked, in words; empty for no mark."""
 
     @property
     def accuracy(self) -> Interval:
@@ -235,7 +223,7 @@ class AccuracyResult:
 
     def record(self) -> dict[str, object]:
         """The object that goes to `evals.jsonl`."""
-        accuracy, completions = self.accuracy, [one for o in self.outcomes for one in o.completions]
+        accuracy, completions = self.accuracy, [completion for o in self.outcomes for completion in o.completions]
         graded = [outcome for outcome in self.outcomes if outcome.graded]
         generations = len(self.outcomes[0].rewards)
         record: dict[str, object] = {
@@ -250,13 +238,14 @@ class AccuracyResult:
             "generations": generations,
             "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
             "failed_calls": self.failed_calls,
-            "completion_length_mean": sum(one.num_sampled for one in completions) / len(completions),
-            "truncated_fraction": sum(one.finish_reason == "length" for one in completions) / len(completions),
+            "completion_length_mean": sum(completion.num_sampled for completion in completions) / len(completions),
+            "truncated_fraction": sum(completion.finish_reason == "length" for completion in completions)
+            / len(completions),
         }
-        turns = [len(one.episode.turns) for one in completions if one.episode is not None]
+        turns = [len(completion.episode.turns) for completion in completions if completion.episode is not None]
         if turns:
             record["turns_mean"] = sum(turns) / len(turns)
-        formed = [one for outcome in self.outcomes for one in outcome.formed if one is not None]
+        formed = [has_form for outcome in self.outcomes for has_form in outcome.formed if has_form is not None]
         if formed:
             record["format_accuracy"] = sum(formed) / len(formed)
         if self.counts:
@@ -269,20 +258,20 @@ class AccuracyResult:
         graded = [outcome for outcome in self.outcomes if outcome.graded]
         if len(self.outcomes[0].rewards) == 1:
             return {}
-        found = {"pass": math.fsum(pass_at_k(o.correct, o.graded, o.graded) for o in graded) / len(graded)}
+        shares = {"pass": math.fsum(pass_at_k(o.correct, o.graded, o.graded) for o in graded) / len(graded)}
         votes = [outcome.votes for outcome in graded]
         if any(answer is not None for task in votes for answer, _ in task):
-            found["maj"] = math.fsum(map(maj_at_k, votes)) / len(graded)
-        return found
+            shares["maj"] = math.fsum(map(maj_at_k, votes)) / len(graded)
+        return shares
 
     def shown(self) -> str:
-        """The accuracy with its interval, and of several completions per task what else they say."""
+        """Format the accuracy with its interval, and pass@k and maj@k of several completions."""
         k = len(self.outcomes[0].rewards)
         others = [f"{name}@{k} {100 * value:.1f} %" for name, value in self.at_k().items()]
         return ", ".join([f"{percent_interval(self.accuracy)}{f' (avg@{k})' if k > 1 else ''}", *others])
 
     def describe(self) -> str:
-        """The accuracy with its interval, the set, and of how many tasks."""
+        """Describe the accuracy with its interval, the set and the number of tasks."""
         return (
             f"held-out accuracy after step {self.step}: {self.shown()} "
             f"({self.name}, {self.sample_size()}, {self.seconds:.1f} s)"
@@ -308,30 +297,34 @@ class AccuracyResult:
             "right": len(graded) - len(missed),
             "wrong_answer": len(missed) - silent,
             "no_answer": silent,
-            "right_leniently": sum(isinstance(one["answer"], str) and is_right_leniently(one) for one in stated),
+            "right_leniently": sum(
+                isinstance(record["answer"], str) and is_right_leniently(record) for record in stated
+            ),
             "cut": sum(record["finish_reason"] == "length" for record in records),
             "ungraded": len(records) - len(graded),
         }
 
     def reasons(self) -> str:
         """One sentence on why the accuracy is what it is."""
-        found = self.verdicts()
-        parts = [f"{found['right']:,} right"]
+        verdicts = self.verdicts()
+        parts = [f"{verdicts['right']:,} right"]
         if self.reads_answers:
-            parts.append(f"{found['wrong_answer']:,} with a wrong answer")
-            parts.append(f"{found['no_answer']:,} without a marked answer")
+            parts.append(f"{verdicts['wrong_answer']:,} with a wrong answer")
+            parts.append(f"{verdicts['no_answer']:,} without a marked answer")
         else:
-            parts.append(f"{found['wrong_answer']:,} not right")
-        if found["ungraded"]:
-            parts.append(f"{found['ungraded']:,} not graded")
-        lenient = f"; {found['right_leniently']:,} more would be right if read leniently" if self.reads_answers else ""
-        cut = f"{found['cut']:,} cut at --max-completion-length"
-        said = f"of {count(found['completions'], 'completion')}: {', '.join(parts)}{lenient}; {cut}"
-        if not self.mark or found["no_answer"] < found["completions"] - found["ungraded"]:
-            return said
+            parts.append(f"{verdicts['wrong_answer']:,} not right")
+        if verdicts["ungraded"]:
+            parts.append(f"{verdicts['ungraded']:,} not graded")
+        lenient = (
+            f"; {verdicts['right_leniently']:,} more would be right if read leniently" if self.reads_answers else ""
+        )
+        cut = f"{verdicts['cut']:,} cut at --max-completion-length"
+        sentence = f"of {count(verdicts['completions'], 'completion')}: {', '.join(parts)}{lenient}; {cut}"
+        if not self.mark or verdicts["no_answer"] < verdicts["completions"] - verdicts["ungraded"]:
+            return sentence
         return (
-            f"{said}; the model does not write {self.mark}: say so in the system message, show it an example, or grade "
-            "by accuracy(plain=true)"
+            f"{sentence}; the model does not write {self.mark}: say so in the system message, show it an example, or "
+            "grade by accuracy(plain=true)"
         )
 
     def completion_records(self) -> list[dict[str, object]]:
@@ -361,7 +354,7 @@ class AccuracyResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardResult:
-    """What the completions of one held-out set earned."""
+    """Rewards of the completions of one held-out set."""
 
     name: str
     step: int
@@ -391,7 +384,7 @@ class RewardResult:
         ]
 
     def describe(self) -> str:
-        """The mean reward, the set, and of how many tasks."""
+        """Describe the mean reward, the set and the number of tasks."""
         record = self.record()
         reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.4f}"
         return (

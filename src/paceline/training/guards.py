@@ -1,4 +1,4 @@
-"""What watches the numbers of a run and says, or stops, what goes wrong: skipped updates, alarms, short memory."""
+"""Guards of a run's numbers: skipped updates, alarms, short memory. They warn, or stop the run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,26 +30,26 @@ def refuse_other_records(path: Path, records: Sequence[Record]) -> None:
 
 
 class Guards:
-    """Over the steps of a run, those that it made before it was resumed included."""
+    """Guards over all steps of a run, those before it was resumed included."""
 
     def __init__(self, past: Sequence[Record] = ()) -> None:
-        """`past`: the records of the steps that are behind."""
+        """`past`: records of the earlier steps."""
         self._alarms = AlarmState(past)
         self._in_a_row: int = past[-1]["skipped_in_a_row"] if past else 0
         self._changes = list[AlarmChange]()
 
     def counted(self, stats: UpdateStats) -> UpdateStats:
-        """What a step's updates did, with the skipped ones counted on from the steps before."""
+        """Return a step's statistics, with skipped updates counted over earlier steps too."""
         self._in_a_row = stats.skipped_in_a_row + (0 if stats.updates else self._in_a_row)
         return replace(stats, skipped_in_a_row=self._in_a_row)
 
     def see(self, record: Record) -> tuple[str, ...]:
-        """A step's numbers; the names of the alarms that hold behind it."""
+        """Take a step's numbers; returns the names of the alarms that are active after it."""
         self._changes = self._alarms.see(record)
         return self._alarms.active
 
     def sentences(self, number: int, stats: UpdateStats) -> list[str]:
-        """What a person should know of this step: what changed, once."""
+        """Return sentences for the user on this step's changes."""
         lines = [change.describe() for change in self._changes]
         if stats.micro_batches_halved:
             lines.append(
@@ -64,7 +64,7 @@ class Guards:
         return lines
 
     def check(self, number: int, kept: Path) -> None:
-        """Before anything more is made of a step, such as a checkpoint. `kept`: where its rollouts lie.
+        """Stop the run after too many skipped updates, before it is saved. `kept`: file of the step's rollouts.
 
         Raises:
             TrainingError: too many updates in a row were skipped.

@@ -49,11 +49,11 @@ class SteppedRate:
         self._start = copy.deepcopy(scheduler.state_dict())
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self.last = self.current
-        """The rate of the last update that was counted; before the first, of that one."""
+        """Rate of the last counted update; before the first, its rate."""
 
     @property
     def current(self) -> float:
-        """The rate of the next update; of several groups the first one's."""
+        """Rate of the next update in the first parameter group."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def advance(self, updates: int = 1) -> None:
@@ -66,7 +66,7 @@ class SteppedRate:
                 self.scheduler.step()
 
     def go_to(self, updates: int) -> None:
-        """The rate after this many updates from the start."""
+        """Set the rate to that after this many updates from the start."""
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate
         self.scheduler.load_state_dict(copy.deepcopy(self._start))
@@ -95,7 +95,7 @@ class Trainer:
         return self.learner.policy_version
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
-        """All updates of a step, and the learning rate of the last of them.
+        """Run all updates of a step; returns their statistics and the last learning rate.
 
         A scheduler of torch counts every update, also those that a step without signal does not make.
         """
@@ -121,7 +121,7 @@ class Trainer:
         return stats, rate
 
     def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
-        """Begin a checkpoint of all that the next step depends on: weights, optimiser, counts.
+        """Begin a checkpoint of weights, optimiser and counts, on which the next step depends.
 
         Raises:
             TrainingError: a weight is not finite, so that no checkpoint is made of it.
@@ -165,7 +165,9 @@ class Trainer:
         """
         config, policy, ranks = self.config, self.policy, self.learner.ranks
         pieces = {name: piece_of(tensor) for name, tensor in saved_tensors(policy.model).items()}
-        trained = {name for name, one in policy.model.named_parameters(remove_duplicate=False) if one.requires_grad}
+        trained = {
+            name for name, parameter in policy.model.named_parameters(remove_duplicate=False) if parameter.requires_grad
+        }
         mine, _ = written_here(pieces, ranks)
         here = {"whole": 0, "trained": 0, "numbers": 0}
         for name in mine:
@@ -173,8 +175,8 @@ class Trainer:
             here["whole"] += size.nbytes
             here["trained"] += size.nbytes if name in trained else 0
             here["numbers"] += size.numel() if name in trained else 0
-        found = ranks.collect(here)
-        whole, moved, numbers = (int(sum(one[key] for one in found)) for key in here)
+        sums = ranks.collect(here)
+        whole, moved, numbers = (int(sum(numbers_of_rank[key] for numbers_of_rank in sums)) for key in here)
         saved = whole if policy.adapter is None else moved
         merged = policy.adapter is None or config.lora.merge_lora
         reference = whole if config.loss.ref_sync_steps else 0
@@ -183,7 +185,7 @@ class Trainer:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Put weights, optimiser, rate and counts of a checkpoint into a trainer that was built without it."""
+        """Restore weights, optimiser, rate and counts of a checkpoint in a trainer that was built without it."""
         restore_weights(self.policy, checkpoint.model)
         _go_on(self.learner, checkpoint)
         if self.rate is not None:
@@ -306,11 +308,11 @@ def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
 def _models(
     config: Config, objects: RunObjects, checkpoint: Checkpoint | None, ranks: Ranks
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
-    """Policy, how it is computed, reference, and what measures its activations.
+    """Load the policy, its forward pass, the reference, and a function that measures its activations.
 
     Ranks read their parts alone; of a program's own model each has all of it, and leaves its part.
     """
-    place, seed = None if checkpoint is None else checkpoint.model, config.loop.seed
+    weights, seed = None if checkpoint is None else checkpoint.model, config.loop.seed
     # a PeftModel has the adapter that the options describe
     adapter = objects.adapter or (None if hasattr(objects.model, "peft_config") else config.lora)
     mesh = ranks.parallel_layout if isinstance(ranks.parallel_layout, MeshLayout) else None
@@ -318,7 +320,7 @@ def _models(
     reference: Loaded | None = None
     if mesh is not None:
         if objects.model is None:
-            policy, forward = load_policy(config.model, adapter, parallel_layout=mesh, checkpoint=place, seed=seed)
+            policy, forward = load_policy(config.model, adapter, parallel_layout=mesh, checkpoint=weights, seed=seed)
         else:
             if objects.optimizer is not None:
                 raise ConfigError(
@@ -335,7 +337,7 @@ def _models(
         measure = partial(measure_by_twin, policy, forward)
     else:
         if objects.model is None:
-            policy = load_model(config.model, adapter, checkpoint=place, seed=seed)
+            policy = load_model(config.model, adapter, checkpoint=weights, seed=seed)
         else:
             policy = adopt_model(objects.model, config.model, adapter, seed=seed)
         fix_lengths(config, policy)

@@ -28,7 +28,7 @@ from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerUpdate, TrainerW
 from paceline.workers.weight_sync import Manifest, Renewed, bytes_of, check_copies
 
 
-class TrainedWeights(SamplerWeights):
+class TrainedWeights:
     """The trainers' weights in versions, one after each step, and how samplers come to them."""
 
     trains_elsewhere = False
@@ -67,7 +67,7 @@ class TrainedWeights(SamplerWeights):
         raise TypeError("these trainers read their weights when they are built")
 
 
-class StoredWeights(TrainedWeights):
+class StoredWeights(TrainedWeights, SamplerWeights):
     """Versions that samplers load as references to Ray's store."""
 
     trains_elsewhere = True
@@ -211,7 +211,7 @@ class WorkerBackend(Backend):
             again=journal.again,
             takes_newest=self._config.cluster.on_new_weights == "continue",
         )
-        self._order = SamplerThread(schedule, self._weights, self._produce)
+        self._order = SamplerThread(schedule, cast(SamplerWeights, self._weights), self._produce)
 
     @property
     @override
@@ -279,7 +279,7 @@ class WorkerBackend(Backend):
 
     @property
     def engine(self) -> Engine:
-        """All samplers with the newest weights, outside a run too."""
+        """Engine over all samplers with the newest weights, also outside a run."""
         self._weights.renew()
         return SharedEngine(workers=self._samplers)
 
@@ -293,7 +293,7 @@ class WorkerBackend(Backend):
         self._done = checkpoint.state.step
 
     def load_weights(self, model: Path) -> None:
-        """Put the weights of a checkpoint's `model` directory in the place of the trained ones."""
+        """Put the weights of a checkpoint's `model` directory in place of the trained ones."""
         self._weights.go_to("load_weights", model.absolute(), self.policy_version)
 
     def stop(self) -> None:

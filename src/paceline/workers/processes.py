@@ -29,11 +29,11 @@ Loading = Callable[[], AbstractContextManager[None]]
 """Around imports that take seconds."""
 
 
-def check_processes(config: Config, place: Launched | None) -> None:
+def check_processes(config: Config, process: Launched | None) -> None:
     """Refuse a layout that the number of processes does not fit, or a cluster that cannot be had (ConfigError)."""
     _check_reachable(config.cluster)
-    if place is not None:
-        check_launched(config, place)
+    if process is not None:
+        check_launched(config, process)
         return
     if config.cluster.cluster:
         if importlib.util.find_spec("ray") is None:
@@ -115,7 +115,7 @@ def carry_out(
     with saying_how_to_resume(request, wording):
         if place is None:
             return to_the_end()
-        # all ranks meet before the first of them prepares: what it refuses, the others hear of
+        # all ranks meet before the first of them prepares: a refusal then reaches the others
         with loading():
             from paceline.workers.torchrun.launch import Launch
 
@@ -129,7 +129,7 @@ def carry_out(
 
 @contextmanager
 def saying_how_to_resume(request: RunRequest, wording: Wording) -> Iterator[None]:
-    """Say with an interrupt how the run goes on."""
+    """Add to an interrupt how to resume the run."""
     try:
         yield
     except KeyboardInterrupt as interrupt:

@@ -66,7 +66,7 @@ class SamplerWorker:
         self.engine.take_weights(manifest.policy_version)
 
     def write(self, manifest: Manifest, arrived: Iterable[tuple[str, Tensor]]) -> None:
-        """Put what arrives in the place of this process's weights; raises as `load` does."""
+        """Put what arrives in place of this process's weights; raises as `load` does."""
         write_weights(self.policy.model, manifest, arrived)
         self._version = manifest.version
 

@@ -74,9 +74,9 @@ class TrainerWorker:
         stats, rate = self.trainer.update(number, groups)
         held = None
         if isinstance(self._ranks, MeshRanks) and self._ranks.mesh.has_copies:
-            trained = (one for one in self.trainer.policy.model.parameters() if one.requires_grad)
-            found = fingerprint(piece_of(one).tensor.contiguous() for one in trained)
-            held = WeightsChecksum(part=self._ranks.mesh.part, fingerprint=found)
+            trained = (parameter for parameter in self.trainer.policy.model.parameters() if parameter.requires_grad)
+            checksum = fingerprint(piece_of(piece).tensor.contiguous() for piece in trained)
+            held = WeightsChecksum(part=self._ranks.mesh.part, fingerprint=checksum)
         version = self.trainer.policy_version
         return TrainerUpdate(stats=stats, learning_rate=rate, policy_version=version, held=held)
 

@@ -21,7 +21,7 @@ import paceline
 from paceline.compat.trl.batches import describe_plan, scheduler_words, total_updates
 from paceline.compat.trl.building import check_schedule, describe_rate
 from paceline.compat.trl.config import GRPOConfig, layout_options
-from paceline.compat.trl.fields import FIELDS, MEANINGS, accepted_without_effect, in_field_names, of_fields
+from paceline.compat.trl.fields import FIELD_OF, MEANINGS, accepted_without_effect, in_field_names, of_fields
 from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.training_fields import TrainingFields
 from paceline.compat.trl.translation import RunContext, translate
@@ -123,8 +123,8 @@ def test_every_field_has_a_help_text_of_its_own():
 def test_the_table_of_names_speaks_of_options_and_fields_that_exist():
     fields = {field.name for field in dataclasses.fields(GRPOConfig)} | {"model", "peft_config"}
     fields |= {"reward_funcs", "train_dataset", "environment_factory", "rollout_func"}
-    assert set(FIELDS) - {"resume"} <= {option.name for option in options()}
-    assert {re.match(r"\w+", field)[0] for field in FIELDS.values()} <= fields
+    assert set(FIELD_OF) - {"resume"} <= {option.name for option in options()}
+    assert {re.match(r"\w+", field)[0] for field in FIELD_OF.values()} <= fields
 
 
 OTHER = {bool: lambda value: not value, int: lambda value: value + 7, float: lambda value: value + 0.5}

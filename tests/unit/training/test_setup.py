@@ -244,6 +244,7 @@ def test_held_out_rewards_are_measured_however_training_filters():
     options = {"model": "embedded", "dataset": "rows.jsonl", "filter_range": ["0", "1"], "max_refills": "2"}
     config = build_config(
         {**options, "oversampling": "1.5", "num_generations": "2", "filter_func": "accuracy", "eval_generations": "2"}
+        | {"eval_temperature": "1"}
     )
     functions = {"accuracy": lambda completions, **columns: [float(text == "2") for text in completions]}
     evaluator = reward_evaluator(config, "held-out", (task("a"), task("b")), functions, None, None)

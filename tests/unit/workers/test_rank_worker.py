@@ -100,8 +100,8 @@ def steps_apart(config: Config, own: RankWorker, root: Path, said: dist.Store) -
         return {**found, "resumed": sampled(resumed)}
     rank = built(own, config)
     found = {"held": update(rank), "way": handed_on(rank, said, keys[0])}
-    rank.trainer.save(root, TrainingState(step=1, position=4, policy_version=1), ())
-    assert rank.trainer.saved(True) is not None  # on every rank: what follows reads it
+    rank.trainer.trainer.save(root, TrainingState(step=1, position=4, policy_version=1), ())
+    assert rank.trainer.trainer.saved(True) is not None  # on every rank: what follows reads it
     handed_on(rank, said, keys[1])
     return found
 

@@ -105,9 +105,7 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
     refused = [name for name in kept if name in given and MEANINGS[name].kind == "refused"]
     try:
         args = Fields(output_dir="run", use_cpu=True, bf16=False, **kept)
-        context = RunContext(
-            model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None
-        )
+        context = RunContext(model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None)
         config = translate(args, context)
         args = replace(args, **{name: shares[name] for name in WARMUPS if name in shares})
         check_warmup(args)

@@ -123,11 +123,11 @@ def read_arguments(
     )
 
 
-def refuse_what_is_not_offered(**given: object) -> None:
+def refuse_what_is_not_offered(**unknown: object) -> None:
     """Refuse TRL's arguments that have no meaning here, and names of none (ConfigError)."""
-    known = [one.name for one in fields(TrainerArguments)]
+    known = [argument.name for argument in fields(TrainerArguments)]
     known += ["callbacks", "reward_model", "reward_processing_class", "tools", "environment_factory", "rollout_func"]
-    for name, value in given.items():
+    for name, value in unknown.items():
         if name not in NOT_OFFERED:
             raise refuse_argument(name, known, MEANINGS)
         if value is not None:
@@ -157,11 +157,11 @@ def _rows_of_environment(args: Fields, environments: GivenEnvironments) -> list[
     return placeholders(args)
 
 
-def either(**given: Any) -> Any:
+def either(**values: Any) -> Any:
     """Value of an argument that has two names; ConfigError under both."""
-    there = [value for value in given.values() if value is not None]
+    there = [value for value in values.values() if value is not None]
     if len(there) > 1:
-        raise ConfigError(f"GRPOTrainer takes one of {' and '.join(given)}, which mean the same; leave one out")
+        raise ConfigError(f"GRPOTrainer takes one of {' and '.join(values)}, which mean the same; leave one out")
     return there[0] if there else None
 
 
@@ -196,8 +196,8 @@ def check_callbacks(callbacks: Iterable[Callback], args: Fields) -> None:
 
 def _own_event(callback: Callback, name: str) -> Any:
     """Return what a callback has for an event, on itself or in its class."""
-    own: Mapping[str, Any] = {} if isinstance(callback, type) else getattr(callback, "__dict__", {})
-    return own.get(name) or getattr(callback if isinstance(callback, type) else type(callback), name)
+    on_object: Mapping[str, Any] = {} if isinstance(callback, type) else getattr(callback, "__dict__", {})
+    return on_object.get(name) or getattr(callback if isinstance(callback, type) else type(callback), name)
 
 
 def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
@@ -224,7 +224,9 @@ def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
     return sources
 
 
-def _check_best_metric(args: Fields, eval_dataset: Any, sources: Sequence[RewardSource], own: Sequence[str]) -> None:
+def _check_best_metric(
+    args: Fields, eval_dataset: Any, sources: Sequence[RewardSource], environment_rewards: Sequence[str]
+) -> None:
     """Refuse a `metric_for_best_model` that no evaluation reports (ConfigError, with the nearest right names).
 
     `own`: names of rewards that environments give. Names that reward functions log by `log_metric` are unknown before
@@ -238,15 +240,22 @@ def _check_best_metric(args: Fields, eval_dataset: Any, sources: Sequence[Reward
     # several sets have a prefix each, and a mean of their rewards
     names = [
         *EVALUATION_NAMES,
-        *(f"rewards/{reward}/{key}" for reward in (*reward_names(sources), *own) for key in ("mean", "std")),
+        *(
+            f"rewards/{reward}/{key}"
+            for reward in (*reward_names(sources), *environment_rewards)
+            for key in ("mean", "std")
+        ),
     ]
-    offered = [f"eval_{one}" for one in names]
+    offered = [f"eval_{number}" for number in names]
     if isinstance(eval_dataset, Mapping):
-        offered = ["eval_reward", *(f"eval_{one}_{number}" for one in eval_dataset for number in names)]
+        offered = [
+            "eval_reward",
+            *(f"eval_{dataset_name}_{number}" for dataset_name in eval_dataset for number in names),
+        ]
     wanted = name if name.startswith("eval_") else f"eval_{name}"
     near = suggest(wanted, offered, otherwise="")
     if wanted not in offered and (near or not any(_may_log(source) for source in sources)):
-        rewards = [one for one in offered if one.endswith("reward")]
+        rewards = [metric for metric in offered if metric.endswith("reward")]
         raise ConfigError(
             f"metric_for_best_model must be a number that evaluation gives, got {name!r}; "
             f"{near or 'take ' + ' or '.join(rewards)}"
@@ -258,7 +267,7 @@ def _may_log(source: Any) -> bool:
     if isinstance(source, str | nn.Module) or not callable(source):
         return False
     parameters = inspect.signature(source).parameters.values()
-    return any(one.name == "log_metric" or one.kind is one.VAR_KEYWORD for one in parameters)
+    return any(parameter.name == "log_metric" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
@@ -275,7 +284,9 @@ def _check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
             "give the model object whose parameters the optimizer has"
         )
     known = {id(parameter) for parameter in model.parameters()}
-    strange = [one for group in optimizer.param_groups for one in group["params"] if id(one) not in known]
+    strange = [
+        parameter for group in optimizer.param_groups for parameter in group["params"] if id(parameter) not in known
+    ]
     if strange:
         raise ConfigError(
             f"optimizers: {len(strange)} parameters of the optimizer are not the model's; make it from "
@@ -297,8 +308,8 @@ def _check_adapter(peft_config: Any, model: Any) -> None:
     outputs = OUTPUT_NAMES
     if hasattr(model, "get_output_embeddings"):
         head = model.get_output_embeddings()
-        found = tuple(name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is head)
-        outputs = found or OUTPUT_NAMES
+        of_model = tuple(name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is head)
+        outputs = of_model or OUTPUT_NAMES
     for name in ("modules_to_save", "target_modules"):
         modules = getattr(peft_config, name, None)
         for module in [modules] if isinstance(modules, str) else list(modules or ()):
@@ -320,21 +331,21 @@ def fetched(model: str, keywords: Mapping[str, Any]) -> str:
 
     ModelError: the Hub has no such revision, or cannot be reached.
     """
-    given = {name: value for name, value in keywords.items() if value is not None and value is not False}
-    given = {name: value for name, value in given.items() if (name, value) != ("revision", "main")}
-    if not given:
+    settings = {name: value for name, value in keywords.items() if value is not None and value is not False}
+    settings = {name: value for name, value in settings.items() if (name, value) != ("revision", "main")}
+    if not settings:
         return model
-    subfolder, place = str(given.pop("subfolder", "")), local_path(model)
-    if given and not place.is_dir():
+    subfolder, folder = str(settings.pop("subfolder", "")), local_path(model)
+    if settings and not folder.is_dir():
         try:
-            place = Path(snapshot_download(model, allow_patterns=list(FILES), **given))
+            folder = Path(snapshot_download(model, allow_patterns=list(FILES), **settings))
         except (OSError, ValueError) as error:
-            said = ", ".join(f"{name} {value!r}" for name, value in given.items() if name != "token")
+            shown = ", ".join(f"{name} {value!r}" for name, value in settings.items() if name != "token")
             raise ModelError(
-                f"model {model!r} cannot be fetched with {said} ({type(error).__name__}: {first_line(error)}); look at "
-                "the name and at the connection"
+                f"model {model!r} cannot be fetched with {shown} ({type(error).__name__}: {first_line(error)}); look "
+                "at the name and at the connection"
             ) from error
-    return str(place / subfolder) if subfolder else str(place)
+    return str(folder / subfolder) if subfolder else str(folder)
 
 
 def check_quantization(quantization_config: Any, model: Any, *, adapted: bool, use_vllm: bool) -> None:

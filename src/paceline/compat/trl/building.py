@@ -125,10 +125,10 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
     has_turns = args.max_tool_calling_iterations is None or bool(arguments.environments)
     turns = () if has_turns else ("max_tool_calling_iterations changes nothing without tools or environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))
-    place = local_path(str(args.output_dir))
-    refuse_unusable_directory(place)
-    refuse_foreign_files(place)
-    if not args.resume_from_checkpoint and holds_work(place):
+    output_dir = local_path(str(args.output_dir))
+    refuse_unusable_directory(output_dir)
+    refuse_foreign_files(output_dir)
+    if not args.resume_from_checkpoint and holds_work(output_dir):
         LOGGER.warning(existing_run(args.output_dir))  # train() may still be asked to resume
     if args.launched is not None:
         check_launched(config, args.launched)
@@ -181,7 +181,7 @@ def _objects(
 ) -> RunObjects:
     """Tokenizer, tasks, graders, model and optimiser of a program, in the places of what options name."""
     args, tokenizer = arguments.args, _tokenizer(arguments, config)
-    if isinstance(rows, datasets.AddressedRows) and not all(isinstance(one, str) for one in sources):
+    if isinstance(rows, datasets.AddressedRows) and not all(isinstance(source, str) for source in sources):
         raise ConfigError(
             f"reward_funcs must be names with train_dataset {rows.address!r}, got a function; give the rows themselves "
             "as train_dataset, or the function as 'file.py:function'"
@@ -218,18 +218,18 @@ def _objects(
     )
 
 
-def quantizations(args: Fields, given: Any) -> dict[str, Any]:
+def quantizations(args: Fields, argument: Any) -> dict[str, Any]:
     """Quantisations by the two names that a program may give them under."""
     keywords = keywords_of(args, "model_init_kwargs")
     return {
-        "quantization_config": given,
+        "quantization_config": argument,
         "model_init_kwargs' quantization_config": keywords.get("quantization_config"),
     }
 
 
 def _on_ranks(launch: Launch, config: Config, inputs: RunInputs) -> WorkerBackend:
     """Meet the other ranks and build all of them; only the first one's backend is ever asked for something."""
-    if not launch.place.leads:
+    if not launch.process.leads:
         launch.follow("GRPOTrainer")
         return launch.backend(config, inputs, None)
     with launch.lead("GRPOTrainer"):
@@ -266,17 +266,17 @@ def model_name(model: Any) -> str:
 
 
 def _tokenizer(arguments: TrainerArguments, config: Config) -> PreTrainedTokenizerBase:
-    given, model = arguments.processing_class, arguments.model
-    if given is None and not isinstance(model, str) and not getattr(model.config, "name_or_path", ""):
+    tokenizer, model = arguments.processing_class, arguments.model
+    if tokenizer is None and not isinstance(model, str) and not getattr(model.config, "name_or_path", ""):
         raise ConfigError("processing_class must be given with a model object that was not loaded by name, got None")
-    if given is None:
+    if tokenizer is None:
         return load_tokenizer(config.model)
-    given = getattr(given, "tokenizer", given)  # a processor has one
-    if not isinstance(given, PreTrainedTokenizerBase):
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor has one
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ConfigError(
-            f"processing_class must be a tokenizer or a processor of transformers, got a {type(given).__name__}"
+            f"processing_class must be a tokenizer or a processor of transformers, got a {type(tokenizer).__name__}"
         )
-    return given
+    return tokenizer
 
 
 def _rows_needed(dataset: Any, config: Config) -> int | None:
@@ -376,9 +376,9 @@ def check_schedule(args: Fields, *, total: int) -> None:
         make_scheduler(scheduler_words(args), trial, total=total)
     except ConfigError as error:
         kind, cause = SchedulerType(args.lr_scheduler_type).value, error.__cause__
-        given = keywords_of(args, "lr_scheduler_kwargs")
+        keywords = keywords_of(args, "lr_scheduler_kwargs")
         raise ConfigError(
-            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {given!r}: {cause}"
+            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {keywords!r}: {cause}"
         ) from error
 
 

@@ -59,10 +59,10 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
     TABLE: "ClassVar[type[GRPOConfig]]"
     """The class itself, whose defaults are TRL's; a program's own class below it may have others."""
 
-    def __new__(cls, *given: Any, **named: Any) -> "GRPOConfig":
+    def __new__(cls, *values: Any, **named: Any) -> "GRPOConfig":
         """Refuse names that are no field, with what is written instead (ConfigError)."""
         known = inspect.signature(cls.__init__).parameters
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         for name in named:
             if name not in known and not takes_any:
                 raise refuse_field(name, [*known])
@@ -103,13 +103,13 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
     @cached_property
     def _setup_devices(self) -> torch.device:
         """Use one device for each process, without `accelerate`."""
-        place, device = self.launched, torch.device("cpu")
+        process, device = self.launched, torch.device("cpu")
         self._n_gpu = 0 if self.use_cpu else 1
         if not self.use_cpu:
-            index = 0 if place is None else device_index(place, visible=torch.cuda.device_count())
+            index = 0 if process is None else device_index(process, visible=torch.cuda.device_count())
             torch.cuda.set_device(index)  # what a program loads itself lies there too
             device = torch.device("cuda", index)
-        self.distributed_state = ProcessState(device, place, mixed_precision="bf16" if self.bf16 else "no")
+        self.distributed_state = ProcessState(device, process, mixed_precision="bf16" if self.bf16 else "no")
         return device
 
     @contextmanager
@@ -183,9 +183,11 @@ def layout_options(args: Fields, environment: Mapping[str, str]) -> dict[str, ob
         raise ConfigError("deepspeed and fsdp both say how the weights are sliced; leave one out")
     options = of_launcher(environment, lambda path: _json(path, "a file of DeepSpeed's"), agreement)
     if args.deepspeed:
-        given: object = args.deepspeed
-        label = given if isinstance(given, str) else "deepspeed"
-        options |= of_deepspeed(label, _json(given, "deepspeed") if isinstance(given, str) else given, agreement)
+        deepspeed: object = args.deepspeed
+        label, content = "deepspeed", deepspeed
+        if isinstance(deepspeed, str):
+            label, content = deepspeed, _json(deepspeed, "deepspeed")
+        options |= of_deepspeed(label, content, agreement)
     if args.fsdp:
         settings: Any = args.fsdp_config or {}
         settings = _json(settings, "fsdp_config") if isinstance(settings, str) else settings

@@ -139,22 +139,22 @@ Fields.TABLE = Fields
 
 def check_fields(args: Fields) -> None:
     """Check every field by itself (ConfigError); text of a number becomes the number."""
-    for name, one in MEANINGS.items():
-        if one.kind == "refused" and changed(args, name) and (one.switch is None or one.switch.is_on(args)):
+    for name, meaning in MEANINGS.items():
+        if meaning.kind == "refused" and changed(args, name) and (meaning.switch is None or meaning.switch.is_on(args)):
             value = getattr(args, name)
-            if not any(same(value, other) for other in one.also):
-                raise ConfigError(f"{name} must be left out, got {value!r}: {one.text}")
+            if not any(same(value, other) for other in meaning.also):
+                raise ConfigError(f"{name} must be left out, got {value!r}: {meaning.text}")
     _settle_numbers(args)
     scaled: object = args.scale_rewards
     if isinstance(scaled, bool):
         args.scale_rewards = "group" if scaled else "none"
-    for name, one in MEANINGS.items():
+    for name, meaning in MEANINGS.items():
         value = getattr(args, name)
-        if one.choices and value not in one.choices and (value is not None or changed(args, name)):
-            value, choices = value.value if isinstance(value, Enum) else value, ", ".join(one.choices)
-            if value in one.absent:
-                raise ConfigError(f"{name} {value!r} is not offered: {one.absent[value]}; take one of {choices}")
-            remedy = suggest(str(value), one.choices, otherwise=one.remedy)
+        if meaning.choices and value not in meaning.choices and (value is not None or changed(args, name)):
+            value, choices = value.value if isinstance(value, Enum) else value, ", ".join(meaning.choices)
+            if value in meaning.absent:
+                raise ConfigError(f"{name} {value!r} is not offered: {meaning.absent[value]}; take one of {choices}")
+            remedy = suggest(str(value), meaning.choices, otherwise=meaning.remedy)
             raise ConfigError(f"{name} must be one of {choices}, got {value!r}", remedies=[remedy] if remedy else [])
 
 
@@ -191,27 +191,31 @@ def _number(name: str, value: Any, *, whole: bool) -> Any:
 
 def options_of(args: Fields) -> Options:
     """Options of fields that become one by themselves."""
-    return {one.options[0]: one.convert(getattr(args, name)) for name, one in MEANINGS.items() if one.convert}
+    return {
+        meaning.options[0]: meaning.convert(getattr(args, name))
+        for name, meaning in MEANINGS.items()
+        if meaning.convert
+    }
 
 
 def without_effect(args: Fields) -> dict[str, str]:
     """Changed fields without effect, each with the reason: some never have any, some while a feature is off."""
     untouched = args.TABLE(output_dir=args.output_dir, use_cpu=args.use_cpu)
     if args.accelerator_config is not None:  # transformers leaves it None where accelerate is not installed
-        # a dataset without a length sets it, and nobody need be told
+        # a dataset without a length sets it, which is no change of the user's
         # (transformers has made an AcceleratorConfig of it, whatever the field's own type says)
         ours: Any = args.accelerator_config
         theirs: Any = untouched.accelerator_config
         theirs.dispatch_batches = ours.dispatch_batches
     never = {
-        name: one.text
-        for name, one in MEANINGS.items()
-        if one.kind == "idle" and changed(args, name) and not same(getattr(args, name), getattr(untouched, name))
+        name: meaning.text
+        for name, meaning in MEANINGS.items()
+        if meaning.kind == "idle" and changed(args, name) and not same(getattr(args, name), getattr(untouched, name))
     }
     switched_off = {
-        name: one.switch.off
-        for name, one in MEANINGS.items()
-        if one.switch is not None and changed(args, name) and not one.switch.is_on(args)
+        name: meaning.switch.off
+        for name, meaning in MEANINGS.items()
+        if meaning.switch is not None and changed(args, name) and not meaning.switch.is_on(args)
     }
     return {**never, **switched_off}
 
@@ -256,7 +260,7 @@ def of_fields(error: ErrorT) -> ErrorT:
 
 
 def _remedy(clause: str) -> str:
-    lacking = next((name for found in OPTION.finditer(clause) if (name := _name(found)) in INSTEAD), None)
+    lacking = next((name for flag in OPTION.finditer(clause) if (name := _name(flag)) in INSTEAD), None)
     return in_field_names(clause) if lacking is None else INSTEAD[lacking]
 
 
@@ -266,13 +270,13 @@ def in_field_names(text: str) -> str:
     >>> in_field_names("--clip-eps-low 1.5 is left (--stop-grace 3)")
     'epsilon 1.5 is left'
     """
-    text = ASIDE.sub(lambda found: found[0] if _name(found) in {*FIELD_OF, *MEANINGS} else "", text)
+    text = ASIDE.sub(lambda flag: flag[0] if _name(flag) in {*FIELD_OF, *MEANINGS} else "", text)
     # the option's value is its field where a program gives an object, and a program names a model without its prefix
     text = text.replace("--engine vllm", "--engine").replace(
         "--engine local", "--engine False"
     )  # a field of two values
     text = text.replace("--dataset train_dataset ", "--dataset ").replace("--reward-funcs model:", "--reward-funcs ")
-    return OPTION.sub(lambda found: FIELD_OF.get(_name(found), _name(found)), text)
+    return OPTION.sub(lambda flag: FIELD_OF.get(_name(flag), _name(flag)), text)
 
 
 def _name(flag: re.Match[str]) -> str:

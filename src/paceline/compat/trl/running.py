@@ -112,7 +112,7 @@ def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapp
     chosen = args.load_best_model_at_end and state.best_model_checkpoint is not None
     updates = state.best_global_step if chosen else state.global_step
     step = (updates or 0) // updates_per_step(job.config)
-    found = card_facts(RunDir(job.output_dir), job.config, folder, step=step)
+    recorded = card_facts(RunDir(job.output_dir), job.config, folder, step=step)
     # fields that decide the objective; with a preset, the preset and the fields changed beside it
     names = objective_fields()
     if args.preset is None:
@@ -121,12 +121,12 @@ def publish_card(job: TrainingJob, state: TrainerState, folder: Path, card: Mapp
         objective = {"preset": args.preset, **{name: getattr(args, name) for name in names if changed(args, name)}}
     newest = {name: value for line in state.log_history for name, value in line.items()}
     facts = replace(
-        found,
-        name=card.get("model_name") or found.name,
+        recorded,
+        name=card.get("model_name") or recorded.name,
         # the program's own object has no public name
         dataset=None if dataset is None else named(dataset, is_local=lambda path: local_path(path).exists()),
         is_adapter=job.trainer.policy.adapter is not None,
-        prompting=replace(found.prompting, has_chat_template=job.inputs.tokenizer.chat_template is not None),
+        prompting=replace(recorded.prompting, has_chat_template=job.inputs.tokenizer.chat_template is not None),
         tags=tuple([tags] if isinstance(tags, str) else tags or []),
         numbers={name: float(newest[name]) for name in SHOWN if isinstance(newest.get(name), int | float)},
         fields=objective,
@@ -147,9 +147,11 @@ def upload(job: TrainingJob, state: TrainerState, message: str, card: Mapping[st
     publish_card(job, state, folder, card)
     api = HfApi(token=args.hub_token)
     try:
-        place = api.create_repo(args.hub_model_id or job.output_dir.name, private=args.hub_private_repo, exist_ok=True)
+        repository = api.create_repo(
+            args.hub_model_id or job.output_dir.name, private=args.hub_private_repo, exist_ok=True
+        )
         commit = api.upload_folder(
-            repo_id=place.repo_id, folder_path=str(folder), commit_message=message, revision=args.hub_revision
+            repo_id=repository.repo_id, folder_path=str(folder), commit_message=message, revision=args.hub_revision
         )
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ModelError(f"push_to_hub: {first_line(error)}; the model is in {folder}") from error

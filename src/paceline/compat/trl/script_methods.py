@@ -148,7 +148,7 @@ def on_all_ranks(method: MethodT) -> MethodT:
         with held_base(trainer._job.base):
             if launch is None or launch.is_leading:
                 return method(trainer, *values, **named)
-            if not launch.place.leads:
+            if not launch.process.leads:
                 return launch.follow(method.__name__)
             with launch.lead(method.__name__):
                 launch.result = method(trainer, *values, **named)

@@ -132,8 +132,8 @@ def _of_theirs() -> frozenset[str]:
 
 def complete(cls: ClassT) -> ClassT:
     """Give a trainer all methods of TRL's that it does not define, each of which refuses to be called."""
-    own = {name for one in cls.__mro__ if not issubclass(Trainer, one) for name in vars(one)}
-    for name in sorted(_of_theirs() - own):
+    defined = {name for base in cls.__mro__ if not issubclass(Trainer, base) for name in vars(base)}
+    for name in sorted(_of_theirs() - defined):
         if not callable(getattr(Trainer, name, None)) and name not in OF_TRL:
             continue
         setattr(cls, name, _refusing(name))
@@ -143,7 +143,7 @@ def complete(cls: ClassT) -> ClassT:
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    def method(self: Any, *given: Any, **named: Any) -> Any:
+    def method(self: Any, *values: Any, **named: Any) -> Any:
         raise ConfigError(f"GRPOTrainer.{name} is part of TRL's loop, which does not run here; {remedy_of(name)}")
 
     method.__name__ = name
@@ -166,8 +166,8 @@ def refuse_hooks(trainer: Any) -> None:
     for name, original in kind._originals.items():
         if name in COSMETIC or is_overridable(original):
             continue
-        own = vars(trainer).get(name, original) if callable(original) else original
-        if own is not original or inspect.getattr_static(kind, name, None) is not original:
+        present = vars(trainer).get(name, original) if callable(original) else original
+        if present is not original or inspect.getattr_static(kind, name, None) is not original:
             raise never_called(kind, name)
     patched = [name for name, plain in PLAIN.items() if inspect.getattr_static(Trainer, name, None) is not plain]
     if patched:

@@ -363,7 +363,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
     ) -> None:
         """Write `README.md` into the run directory: model, data, objective, results.
 
-        Scripts give a dict of these arguments in the place of the first one.
+        Scripts give a dict of these arguments in place of the first one.
         """
         card: dict[str, Any] = {"model_name": model_name, "dataset_name": dataset_name, "tags": tags}
         if isinstance(model_name, Mapping):

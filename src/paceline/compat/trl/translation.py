@@ -96,7 +96,7 @@ def translate(args: Fields, context: RunContext) -> Config:
         raise ConfigError(
             f"temperature must be above 0, got {args.temperature!r}; greedy completions of one prompt are all the same"
         )
-    given: Options = {
+    options: Options = {
         **{name: value for name, value in options_of(args).items() if name not in OPTIONS},
         **objective_options(args),
         # keywords win over the fields of the same name
@@ -130,16 +130,16 @@ def translate(args: Fields, context: RunContext) -> Config:
         "eval_reward_func": (*context.reward_names, *context.environment_rewards)[0],
     }
     if args.max_steps > 0:
-        given["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
+        options["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
     else:
-        given["num_epochs"] = args.num_train_epochs
+        options["num_epochs"] = args.num_train_epochs
     if args.use_vllm:
-        given["vllm_memory"] = float(args.vllm_gpu_memory_utilization)
-        given["vllm_tensor_parallel"] = args.vllm_tensor_parallel_size
+        options["vllm_memory"] = float(args.vllm_gpu_memory_utilization)
+        options["vllm_tensor_parallel"] = args.vllm_tensor_parallel_size
     if args.sync_ref_model:
-        given["ref_sync"] = (_reference_steps(args, context), args.ref_model_mixup_alpha)
+        options["ref_sync"] = (_reference_steps(args, context), args.ref_model_mixup_alpha)
     try:
-        return build_config(given)
+        return build_config(options)
     except ConfigError as error:
         raise of_fields(error) from None
 
@@ -187,51 +187,51 @@ def _reference_steps(args: Fields, context: RunContext) -> int:
 
 
 def _sampling_keywords(args: Fields) -> Options:
-    given = keywords_of(args, "generation_kwargs")
-    temperature = given.pop("temperature", args.temperature)
+    keywords = keywords_of(args, "generation_kwargs")
+    temperature = keywords.pop("temperature", args.temperature)
     if temperature != args.temperature:
         raise ConfigError(
             f"generation_kwargs must not have another temperature than the field ({args.temperature}), got "
             f"{temperature}: the loss is of the distribution that was sampled from; set temperature alone"
         )
     for name in LENGTHS:
-        if name in given:
-            raise ConfigError(f"generation_kwargs {name} is refused, got {given[name]!r}; set max_completion_length")
-    options: Options = {name: given.pop(name) or 0 for name in SAMPLING_KEYS if name in given}
-    stop = given.pop("stop_strings", None)
+        if name in keywords:
+            raise ConfigError(f"generation_kwargs {name} is refused, got {keywords[name]!r}; set max_completion_length")
+    options: Options = {name: keywords.pop(name) or 0 for name in SAMPLING_KEYS if name in keywords}
+    stop = keywords.pop("stop_strings", None)
     if stop is not None:
         options["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Iterable[str]", stop))
-    _refuse_rest("generation_kwargs", given, SAMPLING_ACCEPTED, (*SAMPLING_KEYS, "stop_strings"))
+    _refuse_rest("generation_kwargs", keywords, SAMPLING_ACCEPTED, (*SAMPLING_KEYS, "stop_strings"))
     return options
 
 
 def _template_keywords(args: Fields) -> Options:
-    given = keywords_of(args, "chat_template_kwargs")
+    keywords = keywords_of(args, "chat_template_kwargs")
     # a switch that the templates of several models know
-    options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
-    if taken := sorted(RESERVED_SWITCHES.intersection(given)):
+    options: Options = {"enable_thinking": keywords.pop("enable_thinking")} if "enable_thinking" in keywords else {}
+    if taken := sorted(RESERVED_SWITCHES.intersection(keywords)):
         raise ConfigError(
-            f"chat_template_kwargs must not have {taken[0]!r}, got {given[taken[0]]!r}; the trainer itself gives it"
+            f"chat_template_kwargs must not have {taken[0]!r}, got {keywords[taken[0]]!r}; the trainer itself gives it"
         )
     try:
-        options["chat_template_kwargs"] = tuple(f"{name}={json.dumps(value)}" for name, value in given.items())
+        options["chat_template_kwargs"] = tuple(f"{name}={json.dumps(value)}" for name, value in keywords.items())
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"chat_template_kwargs must hold text, numbers and what JSON has, got {given!r} ({error})"
+            f"chat_template_kwargs must hold text, numbers and what JSON has, got {keywords!r} ({error})"
         ) from error
     return options
 
 
 def _model_keywords(args: Fields) -> Options:
-    given = keywords_of(args, "model_init_kwargs")
+    keywords = keywords_of(args, "model_init_kwargs")
     for name in (*HUB_KEYS, "quantization_config"):
-        given.pop(name, None)  # see models.py
+        keywords.pop(name, None)  # see models.py
     options: Options = {}
-    places: object = given.pop("device_map", None)
+    places: object = keywords.pop("device_map", None)
     if isinstance(places, Mapping) and len(set(places.values())) > 1:
         raise ConfigError(f"model_init_kwargs device_map must name one device, got {places!r}; leave it out")
     for name in ("dtype", "torch_dtype"):
-        value = given.pop(name, None)
+        value = keywords.pop(name, None)
         word = str(value).removeprefix("torch.")
         if value is not None and word not in DTYPES:
             raise ConfigError(
@@ -239,10 +239,10 @@ def _model_keywords(args: Fields) -> Options:
             )
         # weights stay float32; float32 leaves the computation to `bf16`, as mixed precision does
         options |= {"dtype": word} if word == "bfloat16" else {}
-    if "trust_remote_code" in given:
-        options["trust_remote_code"] = given.pop("trust_remote_code")
-    own = ("dtype", "trust_remote_code", *HUB_KEYS, "quantization_config", "device_map")
-    _refuse_rest("model_init_kwargs", given, MODEL_ACCEPTED, own)
+    if "trust_remote_code" in keywords:
+        options["trust_remote_code"] = keywords.pop("trust_remote_code")
+    translated = ("dtype", "trust_remote_code", *HUB_KEYS, "quantization_config", "device_map")
+    _refuse_rest("model_init_kwargs", keywords, MODEL_ACCEPTED, translated)
     return options
 
 
@@ -258,26 +258,26 @@ def _check_checkpointing(args: Fields) -> None:
 
 
 def _schedule_keywords(args: Fields) -> Options:
-    given = keywords_of(args, "lr_scheduler_kwargs")
-    _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULERS[args.lr_scheduler_type]), ())
+    keywords = keywords_of(args, "lr_scheduler_kwargs")
+    _refuse_rest("lr_scheduler_kwargs", keywords, dict.fromkeys(SCHEDULERS[args.lr_scheduler_type]), ())
     if args.lr_scheduler_type != "cosine_with_min_lr":
         return {}
-    if ("min_lr" in given) == ("min_lr_rate" in given):
+    if ("min_lr" in keywords) == ("min_lr_rate" in keywords):
         raise ConfigError(
-            f"lr_scheduler_kwargs must have one of min_lr and min_lr_rate with cosine_with_min_lr, got {given!r}; "
+            f"lr_scheduler_kwargs must have one of min_lr and min_lr_rate with cosine_with_min_lr, got {keywords!r}; "
             "give for example {'min_lr_rate': 0.1}"
         )
-    if "min_lr_rate" in given:
-        return {"min_lr_ratio": given["min_lr_rate"]}
-    least, peak = given["min_lr"], args.learning_rate
+    if "min_lr_rate" in keywords:
+        return {"min_lr_ratio": keywords["min_lr_rate"]}
+    least, peak = keywords["min_lr"], args.learning_rate
     if not isinstance(least, int | float) or not 0 <= least <= peak:
         raise ConfigError(f"lr_scheduler_kwargs min_lr must lie between 0 and learning_rate ({peak}), got {least!r}")
     return {"min_lr_ratio": least / peak if peak else 0.0}
 
 
-def _refuse_rest(name: str, given: Mapping[str, object], accepted: Accepted, translated: Sequence[str]) -> None:
+def _refuse_rest(name: str, keywords: Mapping[str, object], accepted: Accepted, translated: Sequence[str]) -> None:
     known = (*translated, *accepted)
-    for key, value in given.items():
+    for key, value in keywords.items():
         if key not in accepted:
             word = OTHER_WORDS[key] if OTHER_WORDS.get(key) in known else key
             remedy = suggest(word, known, otherwise=f"what it may hold: {', '.join(known) or 'nothing'}")
@@ -286,8 +286,6 @@ def _refuse_rest(name: str, given: Mapping[str, object], accepted: Accepted, tra
         if values is not None and value not in values:
             raise ConfigError(f"{name} {key} must be {values[0]!r}, got {value!r}; leave it out")
 
-
-# --- objective
 
 LOSSES: Mapping[str, tuple[str, str]] = {
     "grpo": ("clip", "sequence"),
@@ -305,7 +303,9 @@ CISPO_MAX_RATIO = 5.0
 """ScaleRL's value; TRL's default for cispo is `epsilon`, which bounds every weight at 0.2."""
 NO_BOUND = 3.4e38
 """Above every weight that float32 can hold."""
-OPTIONS = tuple(one.name for one in options() if one.section in ("advantage", "loss") and one.name in DECIDED_BY)
+OPTIONS = tuple(
+    option.name for option in options() if option.section in ("advantage", "loss") and option.name in DECIDED_BY
+)
 """Options of the objective that fields decide."""
 UNSET = ("preset", "ref_sync", "rollout_correction", "correction_bounds")
 """Those of them that no preset sets."""
@@ -335,18 +335,20 @@ def objective_options(args: Fields) -> Options:
             f"{args.scale_rewards!r}: each reward is divided by its group's std, their sum by the batch's"
         )
     alone = {name: value for name, value in options_of(args).items() if name in OPTIONS}
-    found = {**alone, "average": LOSSES[args.loss_type][1], "average_over": "all", **_bound(args, bound)}
-    found["reward_aggregation"] = args.multi_objective_aggregation
-    found["advantage"] = "batch" if both else ADVANTAGES[args.scale_rewards]
+    decided = {**alone, "average": LOSSES[args.loss_type][1], "average_over": "all", **_bound(args, bound)}
+    decided["reward_aggregation"] = args.multi_objective_aggregation
+    decided["advantage"] = "batch" if both else ADVANTAGES[args.scale_rewards]
     if args.preset is not None:
-        found = {name: value for name, value in found.items() if any(changed(args, one) for one in DECIDED_BY[name])}
-        found["preset"] = args.preset
+        decided = {
+            name: value for name, value in decided.items() if any(changed(args, key) for key in DECIDED_BY[name])
+        }
+        decided["preset"] = args.preset
     if args.use_adaptive_entropy:
-        found["entropy_target"] = (
+        decided["entropy_target"] = (
             *(args.entropy_target, args.entropy_coef_min, args.entropy_coef_max),
             args.entropy_coef_delta,
         )
-    return {**found, **_correction(args)}
+    return {**decided, **_correction(args)}
 
 
 def _bound(args: Fields, bound: str) -> Options:

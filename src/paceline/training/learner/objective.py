@@ -28,7 +28,7 @@ from paceline.objective.rollout_correction import off_policy_sequences, rollout_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Logprobs:
-    """What the objective reads about each of the N target tokens, in nats."""
+    """Log-probabilities that the objective reads for each of the N target tokens, in nats."""
 
     policy: Float[Tensor, " N"]
     """With its gradient."""
@@ -43,7 +43,7 @@ class Logprobs:
 
 
 def token_losses(
-    batch: MicroBatch, logprobs: Logprobs, loss: LossConfig, own: PolicyLoss | None = None
+    batch: MicroBatch, logprobs: Logprobs, loss: LossConfig, named_loss: PolicyLoss | None = None
 ) -> tuple[Float[Tensor, " N"], dict[str, Tensor]]:
     """The loss of each token, and sums over the tokens of what the terms did (names as in `UpdateStats`).
 
@@ -54,7 +54,7 @@ def token_losses(
     explode in the KL too. `own`: the policy loss where `bound` names a function.
     """
     ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
-    losses, sums = _policy_term(batch, logprobs, ratio, loss, own)
+    losses, sums = _policy_term(batch, logprobs, ratio, loss, named_loss)
     entropy = logprobs.entropy
     if logprobs.chosen is not None:
         losses, entropy = torch.where(logprobs.chosen, losses, 0.0), torch.where(logprobs.chosen, entropy, 0.0)
@@ -79,7 +79,7 @@ def token_losses(
 
 
 def _policy_term(
-    batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig, own: PolicyLoss | None
+    batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig, named_loss: PolicyLoss | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     tokens = PolicyTokens(
         ratio=ratio,
@@ -99,7 +99,7 @@ def _policy_term(
             mode=loss.rollout_correction,
             bounds=loss.correction_bounds,
         )
-    losses = policy_loss(tokens, loss, weight) if own is None else own(tokens)
+    losses = policy_loss(tokens, loss, weight) if named_loss is None else named_loss(tokens)
     # tokens whose ratio stands beyond a bound on the side where the bound acts
     moved = ratio.detach()
     if loss.bound == "clip":

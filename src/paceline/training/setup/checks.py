@@ -114,7 +114,7 @@ def check(config: Config, objects: RunObjects = NO_OBJECTS, *, runs_here: bool =
         if config.engine.engine == "vllm":
             check_vllm(None)
     by_functions = row_check(checked.functions)
-    are_shared = len(data.datasets) > 1 and all(is_file(one, checked.files) for one in data.datasets)
+    are_shared = len(data.datasets) > 1 and all(is_file(dataset, checked.files) for dataset in data.datasets)
     if are_shared:  # how many are taken of each follows from all
         rows, _ = training_rows(replace(data, eval_share=None), seed=config.loop.seed, files=checked.files)
         _screen(config, checked, rows, data.datasets[0], by_functions)
@@ -143,7 +143,7 @@ def check_held_out(config: Config, objects: RunObjects = NO_OBJECTS) -> RunObjec
     return checked
 
 
-def refuse_training_rows(config: Config, file: Path | None, given: Collection[str]) -> None:
+def refuse_training_rows(config: Config, file: Path | None, named: Collection[str]) -> None:
     """Refuse to measure what a run has trained on its training rows, where it kept no tasks apart.
 
     `file` is where the configuration came from, `given` the options that the command names itself.
@@ -151,22 +151,24 @@ def refuse_training_rows(config: Config, file: Path | None, given: Collection[st
     Raises:
         ConfigError: the run keeps no tasks apart, and the command names none.
     """
-    names_tasks = not {"dataset", "dataset_split", "eval_dataset", "eval_share"}.isdisjoint(given)
+    names_tasks = not {"dataset", "dataset_split", "eval_dataset", "eval_share"}.isdisjoint(named)
     if names_tasks or file is None or file.name != "config.yaml" or not is_run(file.parent):
         return
     data, model = config.data, local_path(config.model.model).resolve()
     keeps_apart = data.eval_dataset is not None or data.eval_share is not None
     if keeps_apart or not model.is_relative_to(file.parent.resolve()):
         return
-    if data.eval_split == data.dataset_split or not any(has_split(one, data.eval_split) for one in data.datasets):
+    if data.eval_split == data.dataset_split or not any(
+        has_split(dataset, data.eval_split) for dataset in data.datasets
+    ):
         raise ConfigError(
             f"the run of {file} kept no tasks apart from --dataset {' '.join(data.datasets)}; give tasks that it has "
             "not seen by --eval-dataset, or a split of them by --eval-split"
         )
 
 
-def refuse_unread_tasks(config: Config, given: Collection[str], files: ReadFiles | None = None) -> None:
-    """Refuse options of a command that measures which would change nothing of what is measured.
+def refuse_unread_tasks(config: Config, named: Collection[str], files: ReadFiles | None = None) -> None:
+    """Refuse options of an evaluation command that would not change its result.
 
     `given` are the options that the command names itself, `files` a program's own rows.
 
@@ -175,12 +177,12 @@ def refuse_unread_tasks(config: Config, given: Collection[str], files: ReadFiles
         DataError: nothing lies at the address of a set.
     """
     data = config.data
-    if "dataset_size" in given and data.eval_share is None:
+    if "dataset_size" in named and data.eval_share is None:
         raise ConfigError(
             f"--dataset-size is of the rows that are trained on, got {data.dataset_size}; give --eval-size, the number "
             "of tasks of each held-out set"
         )
-    if "eval_split" not in given:
+    if "eval_split" not in named:
         return
     for _, address in data.held_out:
         if not has_split(address, data.eval_split, files):
@@ -193,27 +195,27 @@ def refuse_unread_tasks(config: Config, given: Collection[str], files: ReadFiles
 def resolve_functions(
     config: Config,
     names: Iterable[str],
-    given: Mapping[str, RewardFunction] = MappingProxyType({}),
+    objects: Mapping[str, RewardFunction] = MappingProxyType({}),
     *,
     flag: str = "--reward-funcs",
 ) -> dict[str, RewardFunction]:
     """Resolve the reward functions of these names, which `flag` has, under the options; `given` are a program's own."""
     context = reward_context(config.rewards, config.sampling, seed=config.loop.seed)
-    return {name: given[name] if name in given else resolve(name, context, flag=flag) for name in names}
+    return {name: objects[name] if name in objects else resolve(name, context, flag=flag) for name in names}
 
 
 def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
     """Check the files of a local model and the positions in its config.json; the Hub is not asked."""
     label = f"--model {config.model.model}"
-    place = model_place(config.model.model, needs_weights=needs_weights)
-    if needs_weights and place.adapter is not None:
-        read_whole(place.adapter / ADAPTER_WEIGHTS, label)
-    base = Path(place.base)
+    files = model_place(config.model.model, needs_weights=needs_weights)
+    if needs_weights and files.adapter is not None:
+        read_whole(files.adapter / ADAPTER_WEIGHTS, label)
+    base = Path(files.base)
     if not base.is_dir():
         return None
     described = read_model_config(base, label)
-    is_adapter_new = config.lora.lora_rank > 0 and place.adapter is None
-    check_quantised(described, label, has_adapter=is_adapter_new or place.adapter is not None)
+    is_adapter_new = config.lora.lora_rank > 0 and files.adapter is None
+    check_quantised(described, label, has_adapter=is_adapter_new or files.adapter is not None)
     if needs_weights:
         check_weights(base, described, label, targets=config.lora.lora_targets if is_adapter_new else ())
     return positions_of(described)
@@ -223,9 +225,9 @@ def _look_at_what_they_need(functions: Iterable[RewardFunction], environments: M
     """Refuse a host that cannot isolate programs if a function or tool needs it; the sandbox stays open for the run."""
     for spec in environments.values():
         spec.check()
-    for one in functions:
-        if isinstance(one, BuiltIn) and one.describe is not None:
-            one.describe()
+    for function in functions:
+        if isinstance(function, BuiltIn) and function.describe is not None:
+            function.describe()
 
 
 def _look_at_held_out_rows(config: Config, checked: RunObjects) -> None:
@@ -237,7 +239,7 @@ def _look_at_held_out_rows(config: Config, checked: RunObjects) -> None:
 
 
 def _rows(config: Config, checked: RunObjects, dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
-    """All rows of a file, and the first row of generated or remote data."""
+    """Read all rows of a file, or the first row of generated or remote data."""
     size = size if is_file(dataset, checked.files) else 1
     return load_rows(dataset, split=split, size=size, seed=config.loop.seed, files=checked.files)
 

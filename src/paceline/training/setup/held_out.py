@@ -1,12 +1,14 @@
 """Held-out tasks from the options, and the evaluators of a run: of accuracy for options, of rewards for given tasks."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.messages import row_tools
+from paceline.config.reading import is_code
 from paceline.config.sections import Config
 from paceline.data.duplicates import held_out_rows, refuse_overlap, training_rows
 from paceline.data.rows import SAMPLE, spread
@@ -26,7 +28,7 @@ from paceline.types import Task
 
 
 def of_rows(tasks: TaskSet) -> list[str]:
-    """What was looked at of a large dataset, and what was left out or cut of what was."""
+    """Report which rows of a large dataset were read, and which were left out or cut."""
     lines = []
     if tasks.is_large:
         lines.append(
@@ -42,8 +44,10 @@ def of_rows(tasks: TaskSet) -> list[str]:
 
 
 def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
-    """What is in force for built-in functions that run something: how programs are isolated."""
-    return [one.describe() for one in functions if isinstance(one, BuiltIn) and one.describe is not None]
+    """Report how programs are isolated that built-in functions run."""
+    return [
+        function.describe() for function in functions if isinstance(function, BuiltIn) and function.describe is not None
+    ]
 
 
 def make_evaluators(
@@ -67,11 +71,16 @@ def make_evaluators(
         name = " ".join(config.data.datasets)
         sets = ((f"{name}:held-out", name),)
     elif config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
-        sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split, objects.files)) or sets
-    made = tuple(_evaluator(config, tokenizer, objects, conversations, one, limit, is_length_free) for one in sets)
+        sets = (
+            tuple(held_out for held_out in sets if has_split(held_out[1], config.data.eval_split, objects.files))
+            or sets
+        )
+    made = tuple(
+        _evaluator(config, tokenizer, objects, conversations, held_out, limit, is_length_free) for held_out in sets
+    )
     if conversations is None and not config.data.allow_overlap:  # else tasks of one prompt differ by their environments
-        for one in made:
-            refuse_overlap(one.name, one.tasks, training)
+        for evaluator in made:
+            refuse_overlap(evaluator.name, evaluator.tasks, training)
     return made
 
 
@@ -137,9 +146,9 @@ def _evaluator(
         seed=seed,
         conversations=conversations,
         format_functions={
-            name: one
-            for name, one in objects.functions.items()
-            if isinstance(one, BuiltIn) and one.is_formed is not None
+            name: function
+            for name, function in objects.functions.items()
+            if isinstance(function, BuiltIn) and function.is_formed is not None
         },
     )
 
@@ -178,11 +187,15 @@ def reward_evaluator(
     completer: Completer | None,
 ) -> Evaluator:
     """Measure the training rewards on held-out tasks that a program gives, drawn as in training and not filtered."""
+    kind = "group" if is_code(config.advantage.advantage) else config.advantage.advantage  # advantages have no use here
+    advantage = replace(
+        config.advantage, advantage=kind, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0
+    )
     return Evaluator(
         name=name,
         tasks=tasks,
         functions=functions,
-        training=config,
+        training=replace(config, advantage=advantage),
         sampling=sampling_of(config.sampling),
         generations=config.evaluation.eval_generations,
         max_failure_rate=config.rewards.max_reward_failure_rate,

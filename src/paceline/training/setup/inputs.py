@@ -1,4 +1,4 @@
-"""What a run is given beside its options, and what setup makes of both: a run before any weight of the policy is read.
+"""Objects of a run beside its options, and what setup makes of both before any weight of the policy is read.
 
 No torch: the cheap stage reads keywords of a program, in which objects stand in place of what options name.
 """
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.data.sources import GivenRows, ReadFiles
 from paceline.errors import ConfigError
-from paceline.rewards.function import RewardFunction
-from paceline.rewards.resolving import BUILT_IN
+from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.resolving import BUILT_IN, has_home
 from paceline.runtime.own_code import own_name, recorded_name, recorded_names
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RunObjects:
     files: ReadFiles = field(default_factory=dict)
     """Rows by the name that stands for them in options."""
     is_resolved: bool = False
-    """What options name is found: nothing is looked up again."""
+    """True once the names in options are resolved; `prepare` then looks up none."""
     functions: Mapping[str, RewardFunction] = field(default_factory=dict)
     """Reward functions by name, without reward models: a program's own, and all of them once they are resolved."""
     measure: Mapping[str, RewardFunction] = field(default_factory=dict)
@@ -75,6 +75,17 @@ class RunObjects:
     make_scheduler: "Callable[[torch.optim.Optimizer, int], Any] | None" = None
     """From the optimizer and the updates of the run to the torch scheduler that sets its rate, `step()` per update."""
 
+    def for_actors(self) -> "RunObjects":
+        """Return what actors of a cluster need; functions that have a name are loaded there by it."""
+        functions = {
+            name: function
+            for name, function in self.functions.items()
+            if not has_home(name) and not isinstance(function, BuiltIn)
+        }
+        return RunObjects(
+            tokenizer=self.tokenizer, adapter=self.adapter, functions=functions, policy_loss=self.policy_loss
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSize:
@@ -87,10 +98,10 @@ class RunSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunInputs:
-    """What a run works on, checked, before any weight of the policy is read."""
+    """Checked inputs of a run, before any weight of the policy is read."""
 
     objects: RunObjects
-    """What it was made from, with the objects of a program's own."""
+    """Objects that they were made from."""
     tokenizer: "PreTrainedTokenizerBase"
     functions: Mapping[str, RewardFunction]
     """Every reward function and reward model, by name."""
@@ -98,7 +109,7 @@ class RunInputs:
     unverified: tuple[str, ...]
     """Sampled tasks whose gold answer a reward function does not give full marks: too few to refuse the dataset."""
     unmet: tuple[str, ...]
-    """What tasks lack that a reward function needs, a sentence each: it gives them no number."""
+    """A sentence on each kind of task that lacks what a reward function needs: it gives them no number."""
     evaluators: "tuple[Evaluator, ...]"
     """One per held-out set; none when there are no held-out tasks."""
     model_digests: Mapping[str, str]
@@ -106,7 +117,7 @@ class RunInputs:
     plan: "BatchPlan"
     total_steps: int
     conversations: "Conversations | None" = None
-    """How conversations are held; None: every completion has one turn."""
+    """Conversations with environments; None: every completion has one turn."""
     advantage: "GroupAdvantage | None" = None
     """The function that `--advantage` names, if it is one of the user's own."""
     policy_loss: "PolicyLoss | None" = None
@@ -127,7 +138,8 @@ def objects_apart(keywords: Mapping[str, Any]) -> tuple[dict[str, object], RunOb
     flags: dict[str, object] = {
         name: str(value) if isinstance(value, Path) else value for name, value in keywords.items()
     }
-    model, tokenizer, adapter = (flags.pop(name, None) for name in ("model", "tokenizer", "peft_config"))
+    objects: list[Any] = [flags.pop(name, None) for name in ("model", "tokenizer", "peft_config")]
+    model, tokenizer, adapter = objects
     described = adapter if adapter is not None else getattr(model, "peft_config", {}).get("default")
     if described is not None:
         _describe_adapter(flags, described)
@@ -166,7 +178,7 @@ def objects_apart(keywords: Mapping[str, Any]) -> tuple[dict[str, object], RunOb
 
 
 def _describe_adapter(flags: dict[str, object], described: Any) -> None:
-    """Put the options of an adapter that is given as an object in the place of what names it.
+    """Put the options of an adapter that is given as an object in place of what names it.
 
     Raises:
         ConfigError: it is no configuration of peft, or options describe an adapter too.

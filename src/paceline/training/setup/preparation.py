@@ -1,6 +1,6 @@
 """From a configuration, and objects that a program hands over, to all of a run that needs no weights.
 
-So mistakes cost seconds, whichever door a run comes through.
+So mistakes cost seconds, whichever entry point a run comes from.
 """
 
 import importlib.util
@@ -182,7 +182,7 @@ def _has_held_out_options(config: Config, objects: RunObjects) -> bool:
     data = config.data
     if data.eval_dataset is not None or data.eval_share is not None:
         return True
-    return any(has_split(one, data.eval_split, objects.files) for one in data.datasets)
+    return any(has_split(dataset, data.eval_split, objects.files) for dataset in data.datasets)
 
 
 def conversations_of(
@@ -192,7 +192,7 @@ def conversations_of(
     described: PretrainedConfig,
     model: Any,
 ) -> Conversations | None:
-    """How conversations are held with the model of a configuration, or with a program's own; before any weight."""
+    """Make the conversations of a run for the configured model, or for a program's own, before any weight is read."""
     if not environments:
         return None
     generation = read_generation_config(config.model) if model is None else model.generation_config
@@ -210,9 +210,9 @@ def own_objective(config: Config, objects: RunObjects) -> tuple[GroupAdvantage |
         ("advantage", objects.advantage, config.advantage.advantage),
         ("bound", objects.policy_loss, config.loss.bound),
     )
-    for option, given, name in pairs:
+    for option, function, name in pairs:
         rule = "name the function that is given as an object"
-        require(given is None or is_code(name), option, name, rule, "write module:function there")
+        require(function is None or is_code(name), option, name, rule, "write module:function there")
     advantage = objects.advantage or own_advantage(config.advantage)
     loss = objects.policy_loss or own_policy_loss(config.loss)
     if advantage is not None:

@@ -1,4 +1,4 @@
-"""What a door asks for: a new run, or one to resume, refused where files alone can tell; no torch."""
+"""Requests of an entry point: a new run, or one to resume, refused where files alone can tell; no torch."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -58,12 +58,12 @@ class RunRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wording:
-    """How a door speaks to its user."""
+    """How an entry point words sentences for its user."""
 
     resume: Callable[[Path], str]
-    """How the run in a directory goes on."""
+    """How to resume the run in a directory."""
     reword: Callable[[str], str] = str
-    """A sentence that names options as flags, in the words of the door."""
+    """Puts a sentence that names options as flags into the words of the entry point."""
 
 
 COMMAND_LINE_WORDING = Wording(resume=lambda run: f"`paceline train --resume {run}`")
@@ -77,8 +77,8 @@ def new_run(flags: Mapping[str, object], *, file: str | Path | None) -> RunReque
     """
     configuration = read_configuration(flags, file=file)
     config = configuration.config
-    given, base = config.loop.output_dir, configuration.base
-    output_dir = default_output_dir(config) if given is None else named_path(given)
+    directory, base = config.loop.output_dir, configuration.base
+    output_dir = default_output_dir(config) if directory is None else named_path(directory)
     with held_base(base):
         allow_named_code(config, configuration.ground, configuration.given, output_dir=base / output_dir)
     # no rank makes it before all have looked
@@ -116,9 +116,9 @@ def resumed_run(
     written = seen_from(base, written, plain_options(read_run_configuration(path)))
     config = read_run_configuration(path, given=written)
     is_own_file = file is not None and run_around(expanded(file)) is None
-    said = written if is_own_file else seen_from(base, flags, plain_options(read_run_configuration(path)))
+    trusted = written if is_own_file else seen_from(base, flags, plain_options(read_run_configuration(path)))
     with held_base(base):
-        allow_named_code(config, here / path / "config.yaml", said, override=overridden, output_dir=here / path)
+        allow_named_code(config, here / path / "config.yaml", trusted, override=overridden, output_dir=here / path)
     identity = RunDir(path).identity()
     names_tasks = not HELD_OUT_OPTIONS.isdisjoint(find_option(spelling).name for spelling in written)
     before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
