@@ -48,8 +48,9 @@ from paceline.training.plan.fitting import (
 from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, gpu_of
 from paceline.training.plan.memory import BFLOAT16_BYTES, computed_bytes, judge_memory, sampler_memory, samplers
 from paceline.training.plan.shape import ModelShape, read_shape
-from paceline.training.setup.checks import Checked, check
+from paceline.training.setup.checks import check
 from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.named_code import allow_named_code
 from paceline.types import RowCheck, Task
 
@@ -111,7 +112,7 @@ def run(argv: list[str]) -> int:
 class RowReader:
     """Makes the tasks of rows, and refuses what a run refuses; with the model's tokenizer where it is on this disk."""
 
-    def __init__(self, config: Config, checked: Checked) -> None:
+    def __init__(self, config: Config, checked: RunObjects) -> None:
         self._config, self._checked = config, checked
         self.longest_prompt = config.data.max_prompt_length
         """Tokens of the longest prompt, where a tokenizer could count them; else the limit."""
@@ -192,7 +193,7 @@ def refuse_eight_bits(engine: EngineConfig, shape: ModelShape, device: Device, n
     require(right, "engine_quantization", engine.engine_quantization, rule, problem or "")
 
 
-def _of_rows(config: Config, checked: Checked, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
+def _of_rows(config: Config, checked: RunObjects, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
     """Sentences of a run on its rows before the first step."""
     yield from unmet_needs(checked.functions, tasks)
     for name, spec in checked.environments.items():

@@ -43,10 +43,10 @@ from paceline.types import RolloutGroup
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Minibatch:
-    """What one update is made of."""
+    """Rollouts of one update."""
 
     samples: tuple[Sample, ...]
-    """All that count in its averages."""
+    """Samples that count in its averages."""
     trained: tuple[int, ...]
     """Positions of those that one rank or another computes."""
     parts: tuple[MicroBatch, ...]
@@ -124,7 +124,7 @@ class Learner:
         prepared = [self._minibatch(samples, run, trained, is_later=number > 0) for number, run in enumerate(runs)]
         # update: one gradient over all micro-batches of a minibatch, one optimiser step
         self._passed = 0
-        self._passes_of_step = self.optim.num_iterations * sum(len(one.parts) for one in prepared)
+        self._passes_of_step = self.optim.num_iterations * sum(len(minibatch.parts) for minibatch in prepared)
         updates: list[UpdateSums] = []
         for iteration in range(self.optim.num_iterations):
             for number, minibatch in enumerate(prepared):
@@ -154,19 +154,19 @@ class Learner:
     def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatch]:
         """Pack this rank's micro-batches; token weights are over `counted`, of which some rank computes `inside`."""
         cuts = self._cuts(counted, inside)
-        own = cuts[self.ranks.share]
-        idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(one) for one in cuts]) - len(own))]
+        share = cuts[self.ranks.share]
+        idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(cut) for cut in cuts]) - len(share))]
         model = self.policy.model
         weights = token_weights(counted, average=self.loss.average, max_completion_length=self.max_completion_length)
         batches = [
-            on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in [*own, *idle]
+            on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in [*share, *idle]
         ]
         references: list[Tensor | None] = [None] * len(batches)
         if self.reference is not None:
             with self.reference.without_adapter():
                 references = self._logprobs(self.reference, batches)
         return [
-            replace(batch, ref_logprobs=reference, is_idle=number >= len(own))
+            replace(batch, ref_logprobs=reference, is_idle=number >= len(share))
             for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
         ]
 
@@ -208,9 +208,9 @@ class Learner:
         self.ranks.add_up_gradients(self.policy.model)
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
-        found = self._sums(computed.parts, sums, norm, first=first)
+        totals = self._sums(computed.parts, sums, norm, first=first)
         # one optimiser step, by numbers of all ranks, so that all decide alike
-        if all(map(math.isfinite, found.values.values())):
+        if all(map(math.isfinite, totals.values.values())):
             if learning_rate is not None:
                 for group in self.optimizer.param_groups:
                     group["lr"] = learning_rate
@@ -226,14 +226,14 @@ class Learner:
                     then=f"start again ({str(error).partition(chr(10))[0]})",
                 ) from None
             self.policy_version += 1
-            if self.loss.entropy_target is not None and found.values.get("bonus_tokens"):
-                mean = found.values["bonus_entropy"] / found.values["bonus_tokens"]
+            if self.loss.entropy_target is not None and totals.values.get("bonus_tokens"):
+                mean = totals.values["bonus_entropy"] / totals.values["bonus_tokens"]
                 coef = next_entropy_coef(self.entropy_control[0], mean, control=self.loss.entropy_target)
                 self.entropy_control = coef, mean
         else:
-            found = replace(found, skipped=True)
+            totals = replace(totals, skipped=True)
         self.optimizer.zero_grad(set_to_none=True)
-        return computed, found
+        return computed, totals
 
     def _top_entropies(self, minibatch: Minibatch) -> tuple[Minibatch, float | None]:
         """Compute the entropies of an update by a pass more, with the weights as they are, and their threshold.
@@ -251,8 +251,10 @@ class Learner:
     def entropy_threshold(self, parts: Sequence[MicroBatch], values: Sequence[TokenValues | None]) -> float | None:
         """Gather the entropies of all ranks; return that from which on tokens count. None without a token."""
         pairs = zip(parts, values, strict=True)
-        own = [found.entropy.detach() for part, found in pairs if found and not part.is_idle and self.ranks.speaks]
-        numbers = torch.cat(own).cpu() if own else torch.empty(0, dtype=self.policy.model.dtype)
+        of_parts = [
+            of_part.entropy.detach() for part, of_part in pairs if of_part and not part.is_idle and self.ranks.speaks
+        ]
+        numbers = torch.cat(of_parts).cpu() if of_parts else torch.empty(0, dtype=self.policy.model.dtype)
         texts = self.ranks.all_gather_text(b64encode(numbers.double().numpy().tobytes()).decode())
         entropies = torch.cat([torch.tensor(array("d", b64decode(text)), dtype=numbers.dtype) for text in texts])
         return top_entropy_threshold(entropies, share=self.loss.top_entropy_quantile) if len(entropies) else None
@@ -283,12 +285,12 @@ class Learner:
         sums, parts = list[dict[str, Tensor]](), list(parts)
 
         def loss(number: int, values: TokenValues) -> Tensor:
-            self._passed += 1  # more than were foreseen where memory ran out and they were cut again
+            self._passed += 1  # more than planned where memory ran out and they were cut again
             ACTIVITY.advance("update", min(self._passed, self._passes_of_step), self._passes_of_step)
             if parts[number].is_idle:
                 return 0.0 * values.logprobs.sum()
-            value, parts[number], found = self._loss(parts[number], values, first=first, threshold=threshold)
-            sums.append(found)
+            value, parts[number], totals = self._loss(parts[number], values, first=first, threshold=threshold)
+            sums.append(totals)
             return value
 
         self.runner.backward(self.policy, tuple(parts), loss)
@@ -321,12 +323,12 @@ class Learner:
     def _sums(
         self, parts: Sequence[MicroBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
     ) -> UpdateSums:
-        own = read_sums(sums if self.ranks.speaks else [], norm)
+        mine = read_sums(sums if self.ranks.speaks else [], norm)
         if self.ranks.speaks:
-            own["tokens"] = float(sum(part.num_targets for part in parts if not part.is_idle))
+            mine["tokens"] = float(sum(part.num_targets for part in parts if not part.is_idle))
             layout = self.runner.forward.kind
-            own["forwarded"] = float(sum(part.num_forwarded(layout) for part in parts))
-        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
+            mine["forwarded"] = float(sum(part.num_forwarded(layout) for part in parts))
+        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(mine)))
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Report what one update would find in these groups, without an update; every completion is computed."""
@@ -337,9 +339,9 @@ class Learner:
             values = self.runner.values(self.policy, parts)
             threshold = self.entropy_threshold(parts, values) if self.loss.top_entropy_quantile < 1 else None
             sums = [
-                self._loss(part, found, first=True, threshold=threshold)[2]
-                for part, found in zip(parts, values, strict=True)
-                if found is not None and not part.is_idle
+                self._loss(part, computed, first=True, threshold=threshold)[2]
+                for part, computed in zip(parts, values, strict=True)
+                if computed is not None and not part.is_idle
             ]
         read = [self._sums(parts, sums, None, first=True)] if inside else []
         return replace(summarise_updates(read, micro_batch_tokens=self.budget.tokens), updates=0)
@@ -350,15 +352,17 @@ class Learner:
         Raises:
             TrainingError: one is not finite, on this rank or another.
         """
-        trained = [(name, one) for name, one in self.policy.model.named_parameters() if one.requires_grad]
-        pieces = {name: piece_of(one).tensor.detach() for name, one in trained}
+        trained = [
+            (name, parameter) for name, parameter in self.policy.model.named_parameters() if parameter.requires_grad
+        ]
+        pieces = {name: piece_of(parameter).tensor.detach() for name, parameter in trained}
         # the least and the largest are not finite where any number is not
         ends = {name: torch.aminmax(piece) for name, piece in pieces.items() if piece.numel()}
-        found = ""
+        not_finite = ""
         if ends:
             is_finite = torch.isfinite(torch.stack([end for pair in ends.values() for end in pair])).view(-1, 2).all(1)
-            found = next((name for name, sound in zip(ends, is_finite.tolist(), strict=True) if not sound), "")
-        broken = [name for name in self.ranks.all_gather_text(found) if name]
+            not_finite = next((name for name, sound in zip(ends, is_finite.tolist(), strict=True) if not sound), "")
+        broken = [name for name in self.ranks.all_gather_text(not_finite) if name]
         if broken:
             raise TrainingError(
                 f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved",

@@ -31,7 +31,7 @@ def token_losses(
     batch: MicroBatch,
     values: TokenValues,
     loss: LossConfig,
-    own: PolicyLoss | None = None,
+    named_loss: PolicyLoss | None = None,
     *,
     chosen: Bool[Tensor, " N"] | None = None,
 ) -> tuple[Float[Tensor, " N"], dict[str, Tensor]]:
@@ -53,7 +53,7 @@ def token_losses(
     policy, old, entropy = values.logprobs, batch.old_logprobs, values.entropy
     assert old is not None, "the learner gives the old logprobs"
     ratio = policy_ratio(policy, old, batch.lengths, level=loss.ratio_level)
-    losses, sums = _policy_term(batch, values, old, ratio, loss, own)
+    losses, sums = _policy_term(batch, values, old, ratio, loss, named_loss)
     if chosen is not None:
         losses, entropy = torch.where(chosen, losses, 0.0), torch.where(chosen, entropy, 0.0)
     sums["policy_loss"] = (batch.weights * losses).detach().sum()
@@ -77,7 +77,7 @@ def token_losses(
 
 
 def _policy_term(
-    batch: MicroBatch, values: TokenValues, old: Tensor, ratio: Tensor, loss: LossConfig, own: PolicyLoss | None
+    batch: MicroBatch, values: TokenValues, old: Tensor, ratio: Tensor, loss: LossConfig, named_loss: PolicyLoss | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     tokens = PolicyTokens(
         ratio=ratio,
@@ -97,7 +97,7 @@ def _policy_term(
             mode=loss.rollout_correction,
             bounds=loss.correction_bounds,
         )
-    losses = policy_loss(tokens, loss, weight) if own is None else own(tokens)
+    losses = policy_loss(tokens, loss, weight) if named_loss is None else named_loss(tokens)
     # tokens whose ratio stands beyond a bound on the side where the bound acts
     moved = ratio.detach()
     if loss.bound == "clip":
