@@ -12,7 +12,7 @@ FLOORS = (
     {"base_directory", "config", "metrics"},
     {"kernels"},
     {"runtime", "objective", "sandbox", "chat"},
-    {"data"},
+    {"data", "openai_api"},
     {"rewards", "models", "environments"},
     {"engines", "checkpoints"},
     {"reports"},

@@ -13,10 +13,10 @@ from paceline.cli.serve import OPTIONS
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.environments import AgentTurn, EnvironmentSpec, ModelRequest, Observation
-from paceline.environments.endpoint.answers import message_of
-from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.hosting import Hosts, Outcome
 from paceline.errors import DONE, ConfigError, EnvironmentFailure
+from paceline.openai_api.requests import ApiRequest, Refusal
+from paceline.openai_api.responses import message_of
 from paceline.serving.loading import load, read_options
 from paceline.types import Message
 
@@ -177,7 +177,7 @@ class Chat:
         settings = {} if self._seed is None else {"seed": self._seed + self._asked}
         self._asked += 1
         asked = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
-        request = ProgramRequest(kind="chat", asked=asked, model="", stream=True, digest=b"")
+        request = ApiRequest(kind="chat", wanted=asked, model="", stream=True, digest=b"")
         arrived: queue.SimpleQueue[Sequence[AnswerPart] | Refusal] = queue.SimpleQueue()
         answer = self._model.begin(request, lambda _, told: arrived.put(told))
         turn: AgentTurn | None = None

@@ -6,5 +6,5 @@ generations.py    requests under way: they share the engine's batch, and hear of
 answering.py      from a request to tokens, and from tokens to pieces of text and a turn
 server.py         the HTTP server: routes, numbers, an orderly end
 
-What a request may hold and what an answer looks like is that of an episode's endpoint, in `environments/endpoint`.
+What a request may hold and what a response looks like is in `openai_api`, for an episode's endpoint too.
 """

@@ -30,8 +30,8 @@ from paceline.chat.turns import TurnTokens
 from paceline.engines import Request, Sampled, Sampling, TrainedEngine, sample_key
 from paceline.engines.requests import texts_of
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
-from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.endpoint.serving import LOOK_SECONDS
+from paceline.openai_api.requests import ApiRequest, Refusal
 from paceline.serving.generations import Generation, Generations
 from paceline.serving.prompts import PromptReader
 from paceline.training.rollouts.contexts import parsed_answer
@@ -93,12 +93,12 @@ class ServedModel:
         thread.start()
         return thread
 
-    def begin(self, request: ProgramRequest, hear: Hear | None = None) -> "RunningAnswer":
+    def begin(self, request: ApiRequest, hear: Hear | None = None) -> "RunningAnswer":
         """Ask the engine for the answer to a request; raises Refusal.
 
         `hear` is told of each token where the request is for a stream.
         """
-        asked, settings = request.asked, request.asked.settings
+        asked, settings = request.wanted, request.wanted.settings
         ids, tokens = self.prompts.read(asked)
         if max(ids, default=0) >= self.vocabulary:
             said = f"the tokenizer has token {max(ids)}, and the model weights for {self.vocabulary}"

@@ -15,8 +15,8 @@ from http import HTTPStatus
 from typing_extensions import override
 
 from paceline.engines import Request, RequestStream, Sampled, Sampling, TrainedEngine
-from paceline.environments.endpoint.requests import Refusal
 from paceline.errors import DataError, EngineError, PacelineError, first_line
+from paceline.openai_api.requests import Refusal
 
 MOST_WAITING = 1024
 """Requests that wait for a place in the batch, at most."""

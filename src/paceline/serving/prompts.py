@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerBase
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.turns import TurnTokens, plain_prompt
 from paceline.environments import ModelRequest
-from paceline.environments.endpoint.requests import Refusal
 from paceline.errors import ConfigError, ModelError
+from paceline.openai_api.requests import Refusal
 from paceline.training.rollouts.contexts import requested_context
 
 TOOLS_SHARE = 2

@@ -9,7 +9,10 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
-from paceline.environments.endpoint.answers import (
+from paceline.environments.endpoint.serving import Endpoint, LiveEvents, Pending
+from paceline.errors import ConfigError, PacelineError
+from paceline.openai_api.requests import ApiRequest, Refusal, read_request
+from paceline.openai_api.responses import (
     ChoiceEvents,
     ResponseEvents,
     body_of,
@@ -17,9 +20,6 @@ from paceline.environments.endpoint.answers import (
     models,
     stream_events,
 )
-from paceline.environments.endpoint.requests import ProgramRequest, Refusal, read_request
-from paceline.environments.endpoint.serving import Endpoint, LiveEvents, Pending
-from paceline.errors import ConfigError, PacelineError
 from paceline.serving.answering import CLIENT_GONE, AnswerPart, RunningAnswer, ServedModel
 
 STOPPING = Refusal("the server is stopping; ask another one", code="stopping", status=HTTPStatus.SERVICE_UNAVAILABLE)
@@ -201,7 +201,7 @@ class ModelServer:
 class StreamedAnswer:
     """Writes an answer as the events of a stream while it is sampled, in the thread of all answers."""
 
-    def __init__(self, server: ModelServer, request: ProgramRequest, events: LiveEvents, started: float) -> None:
+    def __init__(self, server: ModelServer, request: ApiRequest, events: LiveEvents, started: float) -> None:
         self._server, self._request, self._events, self._started = server, request, events, started
         self._writer: ChoiceEvents | ResponseEvents | None = None
         """Writes the events; None: there was no token yet."""
@@ -222,7 +222,7 @@ class StreamedAnswer:
             self._refuse(told)
             return
         if self._writer is None:
-            self._writer = stream_events(self._request, answer.number, is_told=True)
+            self._writer = stream_events(self._request, answer.number, is_streamed=True)
             self._server.add_seconds("paceline_first_token_seconds", self._started)
         written = [event for index, one in told for event in self._writer.of(index, one)]
         if answer.is_whole:

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from paceline.engines import Request, Sampled, Sampling, sample_key
-from paceline.environments.endpoint.requests import Refusal
 from paceline.environments.endpoint.serving import LiveEvents
 from paceline.errors import ConfigError, TrainingError
+from paceline.openai_api.requests import Refusal
 from paceline.serving.generations import FAULTY, Generation, Generations
 from paceline.serving.server import STOPPING, ModelServer
 from tests.support.endpoint_client import Client, tool, user

@@ -29,12 +29,12 @@ from typing import IO, Any
 
 from paceline.base_directory import base_directory
 from paceline.environments import AgentTurn, ModelRequest, Observation
-from paceline.environments.endpoint.answers import body_of, events_of, message_of
 from paceline.environments.endpoint.program import endpoint_variables, keep_variables, refuse_all
-from paceline.environments.endpoint.requests import Refusal
 from paceline.environments.endpoint.serving import Endpoint, Pending
 from paceline.environments.hosting.results import awaited
 from paceline.errors import ConfigError, EnvironmentFailure
+from paceline.openai_api.requests import Refusal
+from paceline.openai_api.responses import body_of, events_of, message_of
 from paceline.types import Message
 
 GIVEN = ("task", "base_url", "api_key", "model", "seed")
@@ -288,7 +288,7 @@ class Harness:
         """Wait for a request that asks for something new; None: the program has ended. Raises what it raised."""
         while (one := self._arrived.get()) is not None:
             if not self._is_again(one):
-                self._pending, self._choices, self._asked = one, [], self._placed(one.request.asked)
+                self._pending, self._choices, self._asked = one, [], self._placed(one.request.wanted)
                 return self._asked
         assert self._endpoint is not None
         self._has_ended, self._endpoint.ended = True, ENDED
@@ -318,7 +318,7 @@ class Harness:
 
     def _note(self, turn: AgentTurn) -> None:
         assert self._pending is not None
-        asked = self._pending.request.asked
+        asked = self._pending.request.wanted
         if asked.text is None:
             self._branches.add(turn.number, (*asked.messages, message_of(turn)), asked.tools)
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from paceline.environments.endpoint.requests import Refusal
 from paceline.environments.endpoint.serving import Endpoint, Pending
 from paceline.errors import ConfigError
+from paceline.openai_api.requests import Refusal
 from paceline.runtime.own_code import own_function
 
 ADDRESSES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")

@@ -22,8 +22,8 @@ from typing import Any
 
 from typing_extensions import override
 
-from paceline.environments.endpoint.answers import error_of, models
-from paceline.environments.endpoint.requests import Interface, ProgramRequest, Refusal, read_request
+from paceline.openai_api.requests import ApiRequest, Interface, Refusal, read_request
+from paceline.openai_api.responses import error_of, models
 from paceline.runtime.connections import (
     BODY_SECONDS,
     IDLE_SECONDS,
@@ -118,7 +118,7 @@ EndpointReply = dict[str, Any] | Iterable[bytes] | LiveEvents | Refusal
 class Pending:
     """A request that waits for its answer, in the thread of its connection."""
 
-    def __init__(self, request: ProgramRequest, *, is_retry: bool, is_gone: Callable[[], bool]) -> None:
+    def __init__(self, request: ApiRequest, *, is_retry: bool, is_gone: Callable[[], bool]) -> None:
         self.request = request
         self.is_retry = is_retry
         """True if the client says that it asks again."""
@@ -153,7 +153,7 @@ class Endpoint(BoundedServer):
         """
         self.take = take
         self.key = secrets.token_urlsafe(24)
-        self.read: Callable[[Interface, bytes], ProgramRequest] = read_request
+        self.read: Callable[[Interface, bytes], ApiRequest] = read_request
         self.models: Callable[[], dict[str, Any]] = partial(models, "policy", 0)
         self.pages: Mapping[str, Page] = {}
         """What there is to look at without a key, by path."""
