@@ -9,7 +9,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "paceline"
 
 FLOORS = (
     {"types", "errors"},
-    {"base_directory", "config", "metrics"},
+    {"base_directory", "config", "metrics", "http"},
     {"kernels"},
     {"runtime", "objective", "sandbox", "chat"},
     {"data", "openai_api"},

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.chat.calls import ParsedTurn, parse_calls
+from paceline.chat.thinking import opening_thought, visible_text
+from paceline.chat.turns import TurnTokens
 from paceline.types import FinishReason, Message
 
 
@@ -70,3 +73,32 @@ class ModelRequest:
     """Settings of sampling that it asks for. Those of the run hold; another value is noted."""
     wants_ids: bool = False
     """True: the turn's answer is told with token ids."""
+
+
+def context_of(
+    request: ModelRequest, tokens: TurnTokens
+) -> tuple[tuple[int, ...], tuple[Message, ...], tuple[str, ...]]:
+    """Return what a request that goes on from no turn shows the model: tokens, messages, and notes of what was changed.
+
+    Raises:
+        ModelError: the chat template refuses its messages.
+    """
+    if request.text is not None:
+        return tokens.plain_prompt(request.text), ({"role": "user", "content": request.text},), ()
+    read = [tokens.plain.read_message(message) for message in request.messages]
+    messages = tuple(message for message, _ in read)
+    notes = tuple(dict.fromkeys(note for _, notes in read for note in notes))
+    return tokens.whole(messages), messages, notes
+
+
+def parsed_turn(request: ModelRequest, tokens: TurnTokens, *, raw: str, text: str) -> tuple[ParsedTurn, str | None]:
+    """Return the turn that a request got as content and calls, and the thinking that it begins with.
+
+    `raw` has the special tokens but an end token, `text` has none.
+    """
+    if request.text is not None:
+        return ParsedTurn(content=text), None
+    reasoning, prefilled = opening_thought(raw), tokens.opens_thought
+    if request.tools and request.reads_calls:
+        return parse_calls(raw, tokens.call_format, prefilled=prefilled, tools=request.tools), reasoning
+    return ParsedTurn(content=visible_text(text, prefilled=prefilled).strip()), reasoning

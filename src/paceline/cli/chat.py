@@ -21,7 +21,8 @@ from paceline.serving.loading import load, read_options
 from paceline.types import Message
 
 if TYPE_CHECKING:
-    from paceline.serving.answering import AnswerPart, ServedModel
+    from paceline.serving.choices import ResponsePart
+    from paceline.serving.model import ServedModel
 
 MOST_SHOWN = 500  # Characters of a tool's answer on the screen
 ENDED = Refusal("the conversation has ended")
@@ -178,7 +179,7 @@ class Chat:
         self._asked += 1
         asked = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
         request = ApiRequest(kind="chat", wanted=asked, model="", stream=True, digest=b"")
-        arrived: queue.SimpleQueue[Sequence[AnswerPart] | Refusal] = queue.SimpleQueue()
+        arrived: queue.SimpleQueue[Sequence[ResponsePart] | Refusal] = queue.SimpleQueue()
         answer = self._model.begin(request, lambda _, told: arrived.put(told))
         turn: AgentTurn | None = None
         try:

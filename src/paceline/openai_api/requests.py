@@ -31,6 +31,7 @@ from typing import Any, Literal
 from paceline.chat.messages import ROLES, MessageError, calls_in, content_text, parsed_json, shown
 from paceline.chat.requests import ModelRequest
 from paceline.chat.tools import call_id
+from paceline.http.events import HttpRefusal
 
 MOST_CHOICES = 64
 """Largest `n`."""
@@ -89,14 +90,14 @@ REFUSED = {
 Interface = Literal["chat", "text", "responses"]
 
 
-class Refusal(Exception):
+class Refusal(HttpRefusal):
     """Refusal of a request, in one sentence, with the field at fault."""
 
     def __init__(
         self, sentence: str, param: str | None = None, *, code: str | None = None, status: int = HTTPStatus.BAD_REQUEST
     ) -> None:
-        super().__init__(sentence)
-        self.param, self.code, self.status = param, code, status
+        super().__init__(sentence, status=status)
+        self.param, self.code = param, code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from paceline.chat.requests import AgentTurn
+from paceline.http.events import HttpRefusal
 from paceline.openai_api.requests import ApiRequest, Refusal
 from paceline.types import Message
 
@@ -298,11 +299,12 @@ def _event(body: Body) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-def error_of(refusal: Refusal) -> Body:
+def error_of(refusal: HttpRefusal) -> Body:
     """Return a refusal as OpenAI's clients read it."""
     kinds = {401: "authentication_error", 500: "server_error", 503: "server_error"}
     kind = kinds.get(refusal.status, "invalid_request_error")
-    return {"error": {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}}
+    param, code = (refusal.param, refusal.code) if isinstance(refusal, Refusal) else (None, None)
+    return {"error": {"message": str(refusal), "type": kind, "param": param, "code": code}}
 
 
 def models(name: str, created: int) -> Body:

@@ -31,7 +31,6 @@ import math
 import re
 import socket
 import threading
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -50,6 +49,7 @@ from paceline.runtime.own_code import own_module
 HOST = "127.0.0.1"
 CALL_SECONDS = 600.0
 """Seconds for one answer of a server, where nothing else ends the wait before."""
+LARGEST_SCHEMA = 16 << 20  # Bytes
 END_SECONDS = 10.0  # Seconds for a server of this process to end
 NO_ACTION = "That is no action."
 TOOL_FIELDS = {"type", "tool_name", "arguments"}
@@ -69,12 +69,17 @@ class OpenEnvSession:
 
     def action_schema(self) -> Mapping[str, Any]:
         """Ask for the JSON schema of an action, references resolved; its properties are those that a turn may set."""
-        is_local = urlsplit(self._url).hostname in (HOST, "localhost")
-        opener = urllib.request.build_opener(*[urllib.request.ProxyHandler({})] * is_local)
+        from paceline.http.client import HttpCallError, HttpClient
+
+        address = f"{self._url.rstrip('/')}/schema"
         try:
-            with opener.open(f"{self._url.rstrip('/')}/schema", timeout=CALL_SECONDS) as answer:
-                schema = json.load(answer)["action"]
-        except (OSError, ValueError, KeyError) as error:
+            reply = HttpClient(self._url).call(
+                address, seconds=CALL_SECONDS, limit=LARGEST_SCHEMA, follow_redirects=True
+            )
+            if not reply.is_success or reply.body is None:
+                raise HttpCallError(f"status {reply.status}", was_sent=True)
+            schema = json.loads(reply.body)["action"]
+        except (HttpCallError, ValueError, KeyError) as error:
             raise EnvironmentFailure(f"the server {self._url} does not say what an action is ({error})") from error
         kinds = {f"#/$defs/{name}": one for name, one in schema.get("$defs", {}).items()}
         fields = {

@@ -4,5 +4,4 @@ The program asks for turns when it likes, and an episode's driver answers: to th
 
 harness.py    the environment: runs the program, finds the turn that a request goes on from
 program.py    loads the program's file where the endpoint is in the environment
-serving.py    the HTTP server
 """

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.chat.calls import ParsedTurn, assistant_message, parse_calls
-from paceline.chat.thinking import opening_thought, prefills_think, visible_text
+from paceline.chat.requests import AgentTurn, ModelRequest, ToolCall, context_of, parsed_turn
+from paceline.chat.thinking import opening_thought, prefills_think
 from paceline.chat.turns import TurnTokens
 from paceline.engines import Finished, Sampling
-from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.errors import ConfigError, ModelError
 from paceline.training.rollouts.conversations import EpisodeLimits
 from paceline.training.rollouts.episodes import RunningEpisode
@@ -40,13 +40,8 @@ def requested_context(request: ModelRequest, tokens: TurnTokens) -> TurnContext:
     Raises:
         ModelError: the chat template refuses its messages.
     """
-    if request.text is not None:
-        said: Message = {"role": "user", "content": request.text}
-        return TurnContext(ids=tokens.plain_prompt(request.text), messages=(said,), answer=(said,), notes=())
-    read = [tokens.plain.read_message(one) for one in request.messages]
-    messages = tuple(message for message, _ in read)
-    notes = tuple(dict.fromkeys(note for _, notes in read for note in notes))
-    return TurnContext(ids=tokens.whole(messages), messages=messages, answer=messages, notes=notes)
+    ids, messages, notes = context_of(request, tokens)
+    return TurnContext(ids=ids, messages=messages, answer=messages, notes=notes)
 
 
 def first_context(episode: RunningEpisode, tokens: TurnTokens) -> tuple[str, TurnContext]:
@@ -131,7 +126,7 @@ def read_turn(one: Finished, episode: RunningEpisode, tokens: TurnTokens) -> tup
     raw = tokens.raw_text(one.token_ids[:-1] if ends else one.token_ids) if spec.tools or request is not None else ""
     parsed, reasoning = ParsedTurn(content=one.text), opening_thought(raw)
     if request is not None:
-        parsed, reasoning = parsed_answer(request, tokens, raw=raw, text=one.text)
+        parsed, reasoning = parsed_turn(request, tokens, raw=raw, text=one.text)
     elif spec.tools:
         prefilled = prefills_think(episode.group.task.prompt)
         parsed = parse_calls(raw, tokens.call_format, prefilled=prefilled, tools=spec.tools)
@@ -148,19 +143,6 @@ def read_turn(one: Finished, episode: RunningEpisode, tokens: TurnTokens) -> tup
             sampled_ids=one.token_ids if request.wants_ids else (),
         )
     return assistant_message(parsed, reasoning=reasoning), told
-
-
-def parsed_answer(request: ModelRequest, tokens: TurnTokens, *, raw: str, text: str) -> tuple[ParsedTurn, str | None]:
-    """Return the answer to a request as content and calls, and the thinking that it begins with.
-
-    `raw` has the special tokens but an end token, `text` has none.
-    """
-    if request.text is not None:
-        return ParsedTurn(content=text), None
-    reasoning, prefilled = opening_thought(raw), tokens.opens_thought
-    if request.tools and request.reads_calls:
-        return parse_calls(raw, tokens.call_format, prefilled=prefilled, tools=request.tools), reasoning
-    return ParsedTurn(content=visible_text(text, prefilled=prefilled).strip()), reasoning
 
 
 def note_unmet(episode: RunningEpisode, sampling: Sampling, limit: int) -> None:
