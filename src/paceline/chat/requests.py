@@ -12,7 +12,7 @@ from paceline.types import FinishReason, Message
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ToolCall:
-    """One call that a turn asks for."""
+    """A tool call of a turn."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -20,7 +20,7 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentTurn:
-    """What an environment is told of the model's turn."""
+    """A turn of the model, as its environment or a client reads it."""
 
     number: int
     """Turns of the episode before this one."""
@@ -31,28 +31,28 @@ class AgentTurn:
     calls: tuple[ToolCall, ...] = ()
     """Tool calls in the order of the text."""
     malformed: str | None = None
-    """What is wrong with a call that cannot be read; the other calls of the turn are then not to be carried out."""
+    """Problem of a call that cannot be read; the other calls of the turn are then not to be carried out."""
     finish_reason: FinishReason
     """`length`: the turn was cut at the limit of a turn."""
     is_last: bool
-    """True if no turn can follow: an answer is not read by the model, so nothing is to be done for one."""
+    """True if no turn can follow: the model will not read an observation, so nothing is to be done for one."""
     reasoning: str | None = None
-    """Thinking that the turn begins with, which is not in `content`; told after a `ModelRequest` alone."""
+    """Thinking that the turn begins with, which is not in `content`; set in the reply to a `ModelRequest`."""
     num_read: int = 0
-    """Tokens of the turn's context; told after a `ModelRequest` alone."""
+    """Tokens of the turn's context; set in the reply to a `ModelRequest`."""
     num_sampled: int = 0
-    """Tokens of the turn, likewise."""
+    """Tokens of the turn; set in the reply to a `ModelRequest`."""
     read_ids: tuple[int, ...] = ()
     """The context's tokens, where the request asks for ids."""
     sampled_ids: tuple[int, ...] = ()
-    """The turn's tokens, likewise."""
+    """The turn's tokens, where the request asks for ids."""
     logprobs: tuple[tuple[str, float], ...] = ()
     """Text and log-probability, in nats, of each token of the turn, where a server's request asks for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRequest:
-    """What a program asks the model for, in the place of messages to add: the program holds the conversation.
+    """A program's request for a turn, in the place of messages to add: the program holds the conversation.
 
     All tokens of a turn that it goes on from are read as they are; only `messages` are encoded.
     """
@@ -70,9 +70,9 @@ class ModelRequest:
     max_tokens: int | None = None
     """Tokens of the turn, at most; None: as many as the run allows."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of sampling that it asks for. Those of the run hold; another value is noted."""
+    """Settings of sampling that it asks for. In training the run's own hold, and another value is noted."""
     wants_ids: bool = False
-    """True: the turn's answer is told with token ids."""
+    """True: the reply has token ids."""
 
 
 def context_of(

@@ -78,7 +78,7 @@ class Steps:
         kind = type(self._inner.unwrapped)
         rules = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
         legend = KNOWN[kind.__name__].legend if kind.__name__ in KNOWN else ""
-        lines = [one for one in (rules, legend) if one]
+        lines = [*filter(None, (rules, legend))]
         return behind_prompt(task, "\n".join([*lines, self._seen(observation), self._told(info)]))
 
     def answer(self, turn: AgentTurn) -> Observation:
@@ -119,7 +119,7 @@ class Steps:
         first, count = int(space.start), int(space.n)
         if not self._names and count > MOST_NAMED:
             return f"Action: a number from {first} to {first + count - 1}."
-        names = self._names or [str(first + place) for place in range(count)]
+        names = self._names or [str(first + index) for index in range(count)]
         told = f"Actions: {', '.join(names)}."
         if "action_mask" not in info or all(info["action_mask"]):
             return told
@@ -145,8 +145,8 @@ def coloured(text: str) -> str:
         elif piece in ("\x1b[m", "\x1b[0m"):
             parts += [f"</{opened.pop()}>"] if opened else []
         else:
-            place = int(piece[2:-1].split(";")[0] or 0) % 10
-            opened.append(COLOURS[place] if place < len(COLOURS) else "colour")
+            number = int(piece[2:-1].split(";")[0] or 0) % 10
+            opened.append(COLOURS[number] if number < len(COLOURS) else "colour")
             parts.append(f"<{opened[-1]}>")
     return "".join(parts)
 
@@ -161,7 +161,7 @@ def _words(space: Any, value: Any) -> str:
     if kind == "Tuple":
         return f"({', '.join(_words(*pair) for pair in zip(space.spaces, value, strict=True))})"
     if kind == "Dict":
-        return "\n".join(f"{name}: {_words(one, value[name])}" for name, one in space.spaces.items())
+        return "\n".join(f"{name}: {_words(part, value[name])}" for name, part in space.spaces.items())
     return str(value.tolist())
 
 
@@ -179,9 +179,9 @@ def load(name: str, parameters: Parameters) -> Callable[[], Steps]:
     """Return what makes the episodes of an environment; see `adapters.Load`."""
     import gymnasium
 
-    given = {key: value for key, value in parameters.items() if key != ACTIONS}
+    options = {key: value for key, value in parameters.items() if key != ACTIONS}
     try:
-        plain = gymnasium.make(name, disable_env_checker=True, **given)
+        plain = gymnasium.make(name, disable_env_checker=True, **options)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(f"{first_line(error)}; `gymnasium.pprint_registry()` lists all") from error
     plain.close()
@@ -191,14 +191,14 @@ def load(name: str, parameters: Parameters) -> Callable[[], Steps]:
         raise ConfigError(f"its actions are of the space {shape}, but words can say those of Discrete and Text only")
     modes = plain.metadata.get("render_modes", ())
     if "ansi" in modes:
-        given["render_mode"] = "ansi"
+        options["render_mode"] = "ansi"
     elif not _is_told(plain.observation_space):
         raise ConfigError(
             f"it has no rendering as text, and an observation of {plain.observation_space} cannot be told in words; "
             "register a wrapper that returns text"
         )
     names = _names(parameters, KNOWN[kind].actions if kind in KNOWN else (), action_space)
-    return lambda: Steps(gymnasium.make(name, disable_env_checker=True, **given), names)
+    return lambda: Steps(gymnasium.make(name, disable_env_checker=True, **options), names)
 
 
 def _names(parameters: Parameters, known: Sequence[str], space: Any) -> Sequence[str]:
@@ -206,7 +206,7 @@ def _names(parameters: Parameters, known: Sequence[str], space: Any) -> Sequence
         return known
     names = str(parameters[ACTIONS]).lower().split("/")
     count = int(space.n) if hasattr(space, "n") else 0
-    if len(names) != count or len(set(names)) != count or not all(re.fullmatch(r"\w+", one) for one in names):
+    if len(names) != count or len(set(names)) != count or not all(re.fullmatch(r"\w+", word) for word in names):
         raise ConfigError(f"actions must name each of {count} actions by a word of its own, got {len(names)}: a/b/c")
     return names
 

@@ -61,9 +61,9 @@ class TasksetRollout:
             episode = await self._environment.run_slot(slot, context)
         if not episode.ok:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-            said = f"{errors[-1].type}: {errors[-1].message}" if errors else "it does not say why"
-            raise EnvironmentFailure(f"the rollout failed ({said:.500})")
-        rewards = [one.value for trace in episode.traces for one in trace.rewards.values() if one is not None]
+            reason = f"{errors[-1].type}: {errors[-1].message}" if errors else "it does not say why"
+            raise EnvironmentFailure(f"the rollout failed ({reason:.500})")
+        rewards = [reward.value for trace in episode.traces for reward in trace.rewards.values() if reward is not None]
         return float(sum(rewards)) if rewards else None
 
     def _task(self, row: Mapping[str, Any]) -> Any:
@@ -73,8 +73,8 @@ class TasksetRollout:
             )
         index = int(row[INDEX])
         tasks = self._environment.taskset if self._tasks is None else self._tasks
-        for one in islice(tasks, index, None):
-            return one
+        for task in islice(tasks, index, None):
+            return task
         raise EnvironmentFailure(f"the taskset has no task {index}, which the row's column {INDEX!r} names")
 
 

@@ -35,8 +35,8 @@ def parts_of(run: RunRecord) -> tuple[RunPart, ...]:
     parts = []
     for kind, name, step, file in listed:
         with suppress(FileNotFoundError):  # where a resumed run has removed the file since it was listed
-            found = file.stat()
-            signature = found.st_size, found.st_mtime_ns
+            status = file.stat()
+            signature = status.st_size, status.st_mtime_ns
             parts.append(RunPart(key=f"{kind}-{step:06d}", set_name=name, step=step, file=file, signature=signature))
     return tuple(parts)
 
