@@ -11,7 +11,9 @@ FLOORS = (
     {"types", "errors"},
     {"base_directory", "config", "metrics", "http"},
     {"kernels"},
-    {"runtime", "objective", "sandbox", "chat"},
+    {"runtime", "objective"},
+    {"processes"},
+    {"sandbox", "chat"},
     {"data", "openai_api"},
     {"rewards", "models", "environments"},
     {"engines", "checkpoints"},
@@ -54,7 +56,7 @@ OUTSIDE_WORLD = {"os", "pathlib", "time", "socket", "subprocess", "threading", "
 """What pure packages may not know: files, clocks, networks, processes, global random state."""
 
 WITHOUT_TORCH = (
-    *("types", "errors", "config", "metrics", "sandbox", "environments/hosting"),
+    *("types", "errors", "config", "metrics", "sandbox", "processes", "http", "environments/hosting"),
     *("models/places", "models/weight_headers"),
 )
 TORCH = {"torch", "transformers", "jaxtyping"}

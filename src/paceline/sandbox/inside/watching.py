@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from paceline.sandbox.inside.scratch import OPEN_DIRECTORY
+from paceline.processes.scratch import OPEN_DIRECTORY
 
 MOST_THREADS = 256
 MOST_BYTES = 64 << 20

@@ -1,12 +1,11 @@
-"""Emptying of a directory, whatever a program has left in it."""
+"""Scratch directories, and emptying one, whatever a program has left in it. The standard library alone."""
 
 import contextlib
 import fcntl
 import os
 import tempfile
+from collections.abc import Sequence
 from itertools import count
-
-from paceline.sandbox.inside.confining import OWNERS, OWNERS_OF_CONTAINERS
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -54,36 +53,35 @@ def hold_new(directory: str) -> str:
     while True:
         path = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX, dir=directory))
         try:
-            held = os.open(path, OPEN_DIRECTORY)
-            if _is_locked(held) and os.path.samestat(os.fstat(held), os.stat(path)):
+            descriptor = os.open(path, OPEN_DIRECTORY)
+            if _is_locked(descriptor) and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return path
-            os.close(held)
-        except FileNotFoundError:  # somebody took it for left, before it was held
+            os.close(descriptor)
+        except FileNotFoundError:  # another process took it for left, before it was locked
             continue
         except OSError:  # a file system without locks: then nobody takes it for left either
             return path
 
 
-def remove_left(directory: str) -> None:
-    """Remove unlocked scratch directories of this user, and of those that root's programs run as."""
-    with contextlib.suppress(OSError), os.scandir(directory) as found:
-        names = [entry.path for entry in found if entry.name.startswith(PREFIX)]
-        for path in names:
+def remove_left(directory: str, users_of_root: Sequence[tuple[int, int]] = ()) -> None:
+    """Remove unlocked scratch directories of this user, and for root those of users in these ranges."""
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        paths = [entry.path for entry in entries if entry.name.startswith(PREFIX)]
+        for path in paths:
             with contextlib.suppress(OSError):  # another start removes it too, or its rights have been taken away
-                _remove_if_left(path)
+                _remove_if_left(path, users_of_root if os.geteuid() == 0 else ())
 
 
-def _remove_if_left(path: str) -> None:
-    held = os.open(path, OPEN_DIRECTORY)
+def _remove_if_left(path: str, users: Sequence[tuple[int, int]]) -> None:
+    descriptor = os.open(path, OPEN_DIRECTORY)
     try:
-        owner = os.fstat(held).st_uid
-        numbers = (OWNERS, OWNERS_OF_CONTAINERS) if os.geteuid() == 0 else ()
-        is_ours = owner == os.geteuid() or any(low <= owner < high for low, high in numbers)
-        if is_ours and _is_locked(held):
+        owner = os.fstat(descriptor).st_uid
+        is_ours = owner == os.geteuid() or any(low <= owner < high for low, high in users)
+        if is_ours and _is_locked(descriptor):
             make_empty(path)
             os.rmdir(path)
     finally:
-        os.close(held)
+        os.close(descriptor)
 
 
 def _is_locked(descriptor: int) -> bool:
