@@ -38,8 +38,8 @@ AVERAGES = ["token", "sequence", "constant", "prompt", "sequence_sum"]
 
 def test_random_episodes_have_what_is_tested():
     rows = random_episodes(0)
-    assert any(row.spans and row.span_advantages for row in rows)
-    assert any(row.spans and row.spans[0][0] > 0 for row in rows), "a context that begins with the prompt"
+    assert any(len(set(row.advantages)) > 1 for row in rows)
+    assert any(row.spans[0].by == "prompt" for row in rows), "a context that begins with the prompt"
     assert len([row for row in rows if row.completion is not None]) > 4
     assert any(row.completion is None for row in rows)
 
@@ -122,7 +122,7 @@ def test_logits_for_observed_tokens_change_no_gradient_and_no_number(loss, forwa
     sources = batch.sources if forward.kind == "packed" else padded_rows(batch).sources
     with loud_where_nothing_is_predicted(splitter, sources) as seen:
         others, other_sums = found()
-    assert seen[0] > sum(row.completion_ids != row.target_ids for row in splitter.samples) > 0
+    assert seen[0] > sum(row.length != row.num_targets for row in splitter.samples) > 0
     assert all(torch.equal(one, other) for one, other in zip(gradients, others, strict=True))
     assert sums.keys() == other_sums.keys()
     assert all(torch.equal(sums[name], other_sums[name]) for name in sums)
@@ -145,7 +145,7 @@ def group(*branches: Sequence[int]) -> RolloutGroup:
     """Two conversations, with branches at these turns."""
     rollouts = [
         Rollout(
-            completion=branched(one, ids(PROMPT), turns),
+            trajectory=branched(one, turns),
             rewards={},
             reward=1.0,
             advantage=advantage,

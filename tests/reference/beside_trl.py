@@ -16,7 +16,8 @@ from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import Sample, pack, token_weights
 from paceline.training.learner.learner import Learner, PreparedBatch
 from paceline.training.learner.samples import samples_of
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory
+from tests.support.episodes import sample as make_sample
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
 TEMPERATURE, MAX_LENGTH = 0.8, 8
@@ -116,11 +117,11 @@ def our_learner(loss: LossConfig) -> Learner:
 def our_samples(tables: Mapping[str, Tensor]) -> list[Sample]:
     rollout = tables.get("sampling_per_token_logps", torch.zeros(6, MAX_LENGTH))
     return [
-        Sample(
+        make_sample(
             group=row // 3,
             prompt_ids=tuple(PROMPTS[row]),
             completion_ids=tuple(COMPLETIONS[row]),
-            rollout_logprobs=tuple(rollout[row, : len(COMPLETIONS[row])].tolist()),
+            logprobs=tuple(rollout[row, : len(COMPLETIONS[row])].tolist()),
             advantage=ADVANTAGES[row],
         )
         for row in ROWS
@@ -176,18 +177,17 @@ def our_outcome_without(dropped: Mapping[int, str], loss: LossConfig, tables: Ma
 
 
 def _rollout(sample: Sample, dropped: str | None) -> Rollout:
-    completion = Completion(
-        token_ids=sample.completion_ids,
-        logprobs=sample.rollout_logprobs,
+    trajectory = Trajectory(
+        spans=(Span(by="prompt", tokens=sample.prompt_ids), *sample.spans),
         finish_reason="stop",
         text="",
         policy_version=0,
     )
     return Rollout(
-        completion=completion,
+        trajectory=trajectory,
         rewards={},
         reward=None,
-        advantage=0.0 if dropped else sample.advantage,
+        advantage=0.0 if dropped else sample.advantages[0],
         dropped=dropped,
     )
 

@@ -91,7 +91,7 @@ def context_of(
     return tokens.whole(messages), messages, notes
 
 
-def parsed_turn(request: ModelRequest, tokens: TurnTokens, *, raw: str, text: str) -> tuple[ParsedTurn, str | None]:
+def parsed_response(request: ModelRequest, tokens: TurnTokens, *, raw: str, text: str) -> tuple[ParsedTurn, str | None]:
     """Return the turn that a request got as content and calls, and the thinking that it begins with.
 
     `raw` has the special tokens but an end token, `text` has none.

@@ -8,7 +8,7 @@ from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import layers_of, weight_addresses
 from paceline.models.forward import PolicyForward
 from paceline.models.rows import on_device
-from paceline.objective.micro_batches import MicroBatch, Sample, pack
+from paceline.objective.micro_batches import MicroBatch, one_turn, pack
 
 
 def measure_activations(model: PreTrainedModel, forward: PolicyForward, compute_dtype: torch.dtype) -> Activations:
@@ -20,9 +20,7 @@ def measure_activations(model: PreTrainedModel, forward: PolicyForward, compute_
     nbytes, tokens = list[int](), list[int]()
     for prompts in (2, 1):  # of 8 tokens each, with four completions of 8 inputs to each
         samples = [
-            Sample(
-                group=n // 4, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, rollout_logprobs=(0.0,) * 9, advantage=0.0
-            )
+            one_turn(group=n // 4, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, advantage=0.0)
             for n in range(4 * prompts)
         ]
         batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)

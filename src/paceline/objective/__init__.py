@@ -5,6 +5,7 @@ per token; the weights that average tokens are computed for the whole step in `m
 always `(weights * token_losses).sum()`, and its gradient does not depend on how a step is cut.
 
 advantages.py          rewards of a group to advantages
+streams.py             what trains a token
 micro_batches.py       rows of completions packed into a micro-batch, with the weight of every token
 cutting.py             a step's rows to micro-batches under a budget, and to ranks
 policy_loss.py         ratio, clip, dual clip, CISPO, the gate of SAPO; KL divergence from the reference policy

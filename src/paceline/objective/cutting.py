@@ -42,7 +42,7 @@ def cut(
         return [[row for _, unit in costs[run.start : run.stop] for row in unit] for run in alike]
 
     def longest(members: Sequence[int]) -> int:
-        return max(len(samples[index].prompt_ids) + len(samples[index].completion_ids) for index in members)
+        return max(len(samples[index].prompt_ids) + samples[index].length for index in members)
 
     groups = _together(samples, trained, whole=whole)
     in_order = sorted(groups, key=lambda members: (longest(members), samples[members[0]].group))
@@ -83,7 +83,7 @@ def share_out(
 
 def shortest(samples: Sequence[Sample]) -> int:
     """Return the position of the sample with the fewest input tokens, among those that have a target."""
-    with_targets = (index for index, sample in enumerate(samples) if sample.completion_ids)
+    with_targets = (index for index, sample in enumerate(samples) if sample.length)
     return min(with_targets, key=lambda index: _tokens(samples, [index]))
 
 
@@ -118,7 +118,7 @@ def _tokens(samples: Sequence[Sample], members: Sequence[int]) -> int:
     """Count the input tokens of rows: each prompt once, and all but the last token of each completion."""
     chosen = [samples[index] for index in members]
     prompts = {(sample.group, sample.prompt): len(sample.prompt_ids) for sample in chosen}
-    return sum(prompts.values()) + sum(len(sample.completion_ids) - 1 for sample in chosen)
+    return sum(prompts.values()) + sum(sample.length - 1 for sample in chosen)
 
 
 def _pieces(samples: Sequence[Sample], members: list[int], limit: int, *, whole: bool) -> list[list[int]]:

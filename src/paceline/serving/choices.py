@@ -14,7 +14,7 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from paceline.chat.call_marks import OPEN_CALL
-from paceline.chat.requests import AgentTurn, ModelRequest, ToolCall, parsed_turn
+from paceline.chat.requests import AgentTurn, ModelRequest, ToolCall, parsed_response
 from paceline.chat.thinking import (
     CLOSE_REASONING,
     CLOSE_THINK,
@@ -245,7 +245,7 @@ class Choice:
             return turn
         raw = reader.tokens.raw_text(ids[:-1] if ids[-1] in reader.tokens.stop_ids else ids)
         raw = raw[: _first(raw, reader.stop)] if is_cut else raw
-        parsed, reasoning = parsed_turn(reader.request, reader.tokens, raw=raw, text=text)
+        parsed, reasoning = parsed_response(reader.request, reader.tokens, raw=raw, text=text)
         calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
         return replace(turn, content=parsed.content, calls=calls, malformed=parsed.malformed, reasoning=reasoning)
 

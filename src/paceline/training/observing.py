@@ -21,7 +21,7 @@ from paceline.reports.console import RunDisplay
 from paceline.reports.page.html import write_report
 from paceline.reports.trackers.opening import Trackers, flat_numbers
 from paceline.runtime.devices import choose_device, used_memory
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import Requests, Run
 from paceline.training.setup.evaluators import EvalResult
 

@@ -726,9 +726,13 @@ def test_a_rollout_func_samples_in_the_place_of_the_engine(trained):
     assert (given["won"], given["seed"], given["level"]) == ([0.0, 1.0, 2.0], [7, 7, 7], [2, 2, 2])
     assert given["completions"][0] == [{"role": "assistant", "content": "abcd"}]
     assert given["completion_ids"][0] == [*ids_of("abcd"), END]
-    (group,) = trainer._observer.job.backend.sampler.rounds.sample([(trainer._job.inputs.tasks.tasks[0], 0)]).scored
-    one = group.completions[0]
-    assert (one.sampled_spans, one.logprobs) == (((0, 1), (3, 5)), (-0.1, -0.2, -0.3))
+    (group,) = trainer._observer.job.backend.sampler.rounds.sample([(trainer._job.inputs.tasks.tasks[0], 0)]).groups
+    one = group.rollouts[0].trajectory
+    assert [(span.by, len(span.tokens), span.logprobs) for span in one.spans[1:]] == [
+        ("policy", 1, (-0.1,)),
+        ("environment", 2, ()),
+        ("policy", 2, (-0.2, -0.3)),
+    ]
     assert group.task.prompt_ids == tuple(ids_of("Hi"))
     assert last_log(trainer)["completions/mean_length"] == 3
 
@@ -744,10 +748,10 @@ def test_what_a_rollout_func_reads_first_and_last_is_no_completion(trained):
         }
 
     trainer = trained(trls_script, rows=[question()], reward_funcs=Recorder(), rollout_func=rollouts)
-    (group,) = trainer._job.backend.sampler.rounds.sample([(trainer._job.inputs.tasks.tasks[0], 0)]).scored
-    one = group.completions[0]
-    assert (group.task.prompt_ids, one.token_ids) == (tuple(ids_of("Hia")), tuple(ids_of("b")))
-    assert (one.logprobs, one.finish_reason, one.episode) == ((-0.5,), "length", None)
+    (group,) = trainer._job.backend.sampler.rounds.sample([(trainer._job.inputs.tasks.tasks[0], 0)]).groups
+    one = group.rollouts[0].trajectory
+    assert (group.task.prompt_ids, one.completion_ids) == (tuple(ids_of("Hia")), tuple(ids_of("b")))
+    assert (one.logprobs, one.finish_reason, one.environment) == ((-0.5,), "length", None)
 
 
 @pytest.mark.parametrize(
@@ -821,7 +825,7 @@ def test_a_program_may_sample_conversations(trained):
 def test_a_completion_of_a_text_is_text_and_has_no_mask(trained):
     trainer = trained(lambda prompt, index: "Ho", rows=[{"prompt": "Hi"}], reward_funcs=Recorder())
     found = trainer._generate(["Hi"])
-    assert (found.completions, found.tool_mask, found.logprobs) == (["Ho"], None, [[-1.0] * 3])
+    assert (found.trajectories, found.tool_mask, found.logprobs) == (["Ho"], None, [[-1.0] * 3])
 
 
 def test_a_rollout_func_is_asked_instead(trained):
@@ -830,7 +834,7 @@ def test_a_rollout_func_is_asked_instead(trained):
     found = trainer._generate(prompts)
     assert trainer.asked == prompts
     assert (found.prompt_ids, found.tool_mask) == ([ids_of("Hi")] * 2, [[1, 0, 0, 1, 1]] * 2)
-    assert found.completions[0] == [{"role": "assistant", "content": "abcd"}]
+    assert found.trajectories[0] == [{"role": "assistant", "content": "abcd"}]
     assert found.extra_fields == {"won": [0.0, 1.0], "seed": 7}
     trainer.rollout_func = lambda prompts, trainer: {"prompt_ids": [[1]], "completion_ids": [[2]]}
     with pytest.raises(ConfigError, match=r"rollout_func must return keys \['logprobs'\]"):

@@ -185,7 +185,7 @@ def test_the_time_of_each_step_is_stacked_by_what_it_went_to(tmp_path):
 )
 def test_tokens_are_trained_on_only_where_they_have_a_gradient(changes, words):
     answer = [{"role": "user", "content": "lower"}]
-    turn = {"message": {"role": "assistant", "content": "5"}, "sampled": 2, "observed": 1, "answer": answer}
+    turn = {"message": {"role": "assistant", "content": "5"}, "sampled": 2, "observed": 1, "observation": answer}
     turn |= {"malformed": None, "prompt_ids": None, "seconds": 0.0, "reward": None}
     episode = {"environment": "guess", "turns": [turn], "end": "done", "failure": None, "notes": []}
     record = {"completion": "5", "prompt": "", "advantage": 1.0, "is_updated": True, "episode": episode, **changes}

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from paceline.config.objective import LossConfig
-from paceline.objective.micro_batches import Sample, pack
+from paceline.objective.micro_batches import pack
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.stats import read_sums
+from tests.support.episodes import sample as make_sample
 from tests.support.recording import record_operations
 
 EVERY_TERM = {
@@ -20,11 +21,11 @@ EVERY_TERM = {
 
 def batch():
     samples = [
-        Sample(
+        make_sample(
             group=0,
             prompt_ids=(1, 2),
             completion_ids=(3,) * count,
-            rollout_logprobs=(-1.0,) * count,
+            logprobs=(-1.0,) * count,
             advantage=advantage,
         )
         for count, advantage in ((2, 1.0), (5, -1.0), (1, 0.5))

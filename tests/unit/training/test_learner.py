@@ -16,7 +16,7 @@ from paceline.training.learner.learner import Learner
 from paceline.training.learner.objective import Logprobs, token_losses
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import merge_sums
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
 from tests.support.tiny import tiny_model, with_exact_norms
 
 PROMPT = tuple(b"ask")
@@ -28,12 +28,15 @@ def group(*rollouts: tuple[bytes, float]) -> RolloutGroup:
         task=Task(task_id="0", prompt="ask", prompt_ids=PROMPT, answer=None),
         rollouts=tuple(
             Rollout(
-                completion=Completion(
-                    token_ids=tuple(ids),
-                    logprobs=(0.0,) * len(ids),
-                    finish_reason="stop",
-                    text=ids.decode(),
-                    policy_version=0,
+                trajectory=completed(
+                    PROMPT,
+                    Completion(
+                        token_ids=tuple(ids),
+                        logprobs=(0.0,) * len(ids),
+                        finish_reason="stop",
+                        text=ids.decode(),
+                        policy_version=0,
+                    ),
                 ),
                 rewards={},
                 reward=1.0,

@@ -22,8 +22,8 @@ from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
 from paceline.data.tasks import TaskSet, build_tasks
+from paceline.episodes.conversations import ENVIRONMENT
 from paceline.errors import ConfigError, DataError
-from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import RowCheck, Task
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")

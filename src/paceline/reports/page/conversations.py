@@ -43,7 +43,7 @@ def conversation(episode: Record, *, is_trained: bool) -> str:
         said = [f"{count(turn['observed'], 'token')} read"] if turn["observed"] else []
         said += [f"{turn['seconds']:.2g} s"] if turn["seconds"] else []
         said += [f"reward {short(turn['reward'])}"] if turn["reward"] is not None else []
-        answers = "".join(_answer(one) for one in turn["answer"])
+        answers = "".join(_answer(one) for one in turn["observation"])
         if answers or turn["reward"] is not None:
             about = f"<small>{escape(', '.join(said))}</small>" if said else ""
             bubbles += f'<div class="bubble environment"><b class="who">{who(turn)}</b>{answers}{about}</div>'
@@ -54,7 +54,7 @@ def conversation(episode: Record, *, is_trained: bool) -> str:
 
 def who(turn: Record) -> str:
     """Return who answers the model in a turn: tools, a user whom the environment plays, or the environment itself."""
-    roles = {str(message["role"]) for message in turn["answer"]}
+    roles = {str(message["role"]) for message in turn["observation"]}
     return {"tool": "tools", "user": "user"}.get("".join(roles), "environment")
 
 

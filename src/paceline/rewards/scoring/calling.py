@@ -19,7 +19,7 @@ from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.event_loop import BlockedLoop, own_loop, wait_here
 from paceline.runtime.interrupts import interrupted_after
 from paceline.runtime.own_code import copied
-from paceline.types import Completion, Task
+from paceline.types import Completion, Task, Trajectory, completed
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion
 
@@ -52,13 +52,14 @@ class CallOutcome:
     """Wall time; calls that wait at the same time count it each."""
 
 
-def made_up(text: str, token_ids: tuple[int, ...] = ()) -> Completion:
+def made_up(text: str, token_ids: tuple[int, ...] = ()) -> Trajectory:
     """A completion of this text that no model has sampled; reward functions see no logprobs."""
-    return Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
+    completion = Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
+    return completed((), completion)
 
 
 def arguments_of(
-    tasks: Sequence[Task], completions: Sequence[Completion], environments: Sequence[object] = ()
+    tasks: Sequence[Task], completions: Sequence[Trajectory], environments: Sequence[object] = ()
 ) -> Arguments:
     """What every reward function may ask for; a column that not every task has is None where it is missing."""
     columns = dict.fromkeys(name for task in tasks for name in task.columns)
@@ -71,7 +72,7 @@ def arguments_of(
         "completion_ids": [list(completion.sampled_ids) for completion in completions],
         "finish_reasons": [completion.finish_reason for completion in completions],
         "completion_messages": [[dict(one) for one in completion.messages] for completion in completions],
-        "episode_ids": [list(completion.token_ids) for completion in completions],
+        "episode_ids": [list(completion.completion_ids) for completion in completions],
         ENVIRONMENTS: [getattr(one, "inner", one) for one in environments] or [None] * len(completions),
     }
 

@@ -12,7 +12,7 @@ from paceline.rewards.function import BuiltIn, Grade, RewardFunction, compares_g
 from paceline.rewards.scoring.calling import Arguments, CallOutcome, TooSlow, accepted, arguments_of, outcomes
 from paceline.rewards.selecting import is_for
 from paceline.runtime.secrets import hidden
-from paceline.types import Completion, Task
+from paceline.types import Task, Trajectory
 
 RowGrade = float | Grade | BaseException | None
 
@@ -153,12 +153,12 @@ def batch_of(
     name: str,
     function: RewardFunction,
     tasks: Sequence[Task],
-    completions: Sequence[Completion],
+    completions: Sequence[Trajectory],
     environments: Sequence[object] = (),
 ) -> Batch:
     """The rows that are for a function, and the arguments that its signature names; no episode that failed is."""
     pairs = zip(tasks, completions, strict=True)
-    rows = [row for row, (task, one) in enumerate(pairs) if is_for(task, name) and not one.has_failed]
+    rows = [row for row, (task, one) in enumerate(pairs) if is_for(task, name) and one.failure is None]
     chosen = [tasks[row] for row in rows]
     living = [environments[row] for row in rows] if environments else ()
     arguments = accepted(name, function, arguments_of(chosen, [completions[row] for row in rows], living))

@@ -13,7 +13,7 @@ from paceline.rewards.function import RewardFunction, is_marked
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Graded, Tally, batch_of, grade
 from paceline.rewards.selecting import has_format
-from paceline.types import Completion, Task
+from paceline.types import Task, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class Scores:
 def score(
     functions: Mapping[str, RewardFunction],
     tasks: Sequence[Task],
-    completions: Sequence[Completion],
+    completions: Sequence[Trajectory],
     *,
     timeout: float,
     environments: Sequence[object] = (),
@@ -98,11 +98,11 @@ def score(
     )
 
 
-def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Completion]) -> Scores:
+def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Trajectory]) -> Scores:
     """Add what environments gave to their episodes, as further columns by their names; a failed one is a failure."""
     values, failed, notes, seconds, first = {}, {}, {}, {}, {}
     for name in names:
-        episodes = [one.episode if one.episode and one.episode.environment == name else None for one in completions]
+        episodes = [completion if completion.environment == name else None for completion in completions]
         failures = {row: one.failure for row, one in enumerate(episodes) if one is not None and one.failure is not None}
         values[name] = tuple(None if one is None else one.reward for one in episodes)
         failed[name] = tuple(failures)

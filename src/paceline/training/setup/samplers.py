@@ -14,10 +14,10 @@ from paceline.config.sections import Config, SamplingConfig
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
+from paceline.episodes.conversations import Completer, Conversations, EpisodeLimits
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
-from paceline.training.rollouts.conversations import Completer, Conversations, EpisodeLimits
 from paceline.training.rollouts.grouping import OVERLONG
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler
