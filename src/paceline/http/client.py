@@ -38,12 +38,12 @@ class HttpCallError(Exception):
 
 
 class HttpTimeout(HttpCallError):
-    """The response was not there in time."""
+    """Failure of a call whose response was not there in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpReply:
-    """What a server sent."""
+    """Response of a server."""
 
     status: int
     headers: Mapping[str, str]

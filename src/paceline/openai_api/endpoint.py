@@ -69,11 +69,11 @@ class Endpoint(HttpServer):
         self.read: Callable[[Interface, bytes], ApiRequest] = read_request
         self.models: Callable[[], dict[str, Any]] = partial(models, "policy", 0)
         self.pages: Mapping[str, Callable[[], HttpResponse]] = {}
-        """What there is to look at without a key, by path."""
+        """Pages that need no key, by path."""
         self.when_refused: Callable[[HttpRefusal], None] = lambda refusal: None
         """Called with each refusal, in the thread of its connection."""
         self.ended: Refusal | None = None
-        """What each further request is refused with; None: requests are taken."""
+        """Refusal of each further request; None: requests are taken."""
         self.has_refused = False
         """True if one was."""
         self._thread = threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name="endpoint", daemon=True)

@@ -68,7 +68,7 @@ ABOUT_CALLERS = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
     *("include", "truncation"),
 }
-"""Fields that change nothing of what is sampled; nobody is told that they are left out."""
+"""Fields that change nothing of what is sampled; they are left out without a word."""
 KEPT = "it would change what is sampled, and that is the model's own choice here"
 
 _NO_LOGPROBS = "the record of the run has them; ask for token ids by return_token_ids, or leave it out"

@@ -173,7 +173,7 @@ def _escaped(character: str) -> str:
 
 
 class _WarmParent:
-    """The process that has loaded the code, for all to fork from."""
+    """The process that has loaded the code, from which all others are forked."""
 
     def __init__(self, control: socket.socket, setup: dict[str, Any], scratch: str) -> None:
         self._control, self._setup, self._scratch = control, setup, scratch

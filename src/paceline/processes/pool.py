@@ -48,7 +48,7 @@ class _Job:
 class _Worker:
     process: "subprocess.Popen[bytes]"
     pipes: tuple[IO[bytes], IO[bytes]]
-    """Its standard input and output."""
+    """Standard input and output of the process."""
     silent_until: float
     """On the monotonic clock."""
     job: _Job | None = None
@@ -127,7 +127,7 @@ class WorkerPool:
             os.write(self._wake_write, b"x")
 
     def _run(self) -> None:
-        """The owner's loop. However it ends, nobody is left waiting."""
+        """Run the loop of the thread that owns the workers. However it ends, no request is left waiting."""
         try:
             while not self._closed:
                 # Until the next worker has been silent for too long; for ever while all are idle.
@@ -231,7 +231,7 @@ class WorkerPool:
             )
 
     def _bury(self, worker: _Worker) -> int:
-        """Its exit status, once the process and its child are gone."""
+        """End a worker; returns its exit status once the process and its child are gone."""
         if worker in self._workers:
             self._workers.remove(worker)
             self._selector.unregister(worker.pipes[1])

@@ -86,7 +86,7 @@ class RunningResponse:
     """The response to a request while it is sampled: one thread writes all responses, another may wait for this one."""
 
     generation: Generation
-    """What the engine samples for it."""
+    """Completions that the engine samples for it."""
 
     def __init__(self, choices: Sequence["Choice"], on_parts: OnParts | None, *, has_stop: bool) -> None:
         """`has_stop`: a text may end a choice, so that each token has to be looked at alone."""

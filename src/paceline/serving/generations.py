@@ -115,7 +115,7 @@ class Generations(RequestStream):
         self.tokens_read = self.tokens_sampled = 0
         """Tokens of prompts that the engine was given, and tokens that it has sampled."""
         self.failure: PacelineError | None = None
-        """What the engine failed with."""
+        """Error that ended the engine; None: there is none."""
         self.ended = threading.Event()
         """Set once the engine samples no more."""
         self._capacity, self._rows, self._count = capacity, 0, 0
@@ -125,7 +125,7 @@ class Generations(RequestStream):
         self._to_send = queue.SimpleQueue[Sequence[Generation] | None]()
         """Requests with something to send, after each step; None: the end."""
         self._last: Refusal | None = None
-        """What further requests are refused with; None: they are taken."""
+        """Refusal of further requests; None: they are taken."""
 
     @property
     def waiting(self) -> int:

@@ -94,7 +94,7 @@ class ServedModel:
     tokens: TurnTokens | None
     """Tokens of conversations; None: the model can hold none."""
     chat_problem: str
-    """Why it can hold none, in a sentence; empty where it can."""
+    """Reason why it can hold none, in a sentence; empty where it can."""
     sampling: Sampling
     """Sampling of a request that does not say otherwise; its limit is that of a response."""
     length: int

@@ -84,7 +84,7 @@ class ModelServer:
 
     @property
     def failure(self) -> PacelineError | None:
-        """What the engine failed with."""
+        """Error that ended the engine; None: there is none."""
         return self.model.generations.failure
 
     def wait(self, seconds: float) -> bool:

@@ -33,14 +33,14 @@ from paceline.environments.builtin.games import behind_prompt, last_number, said
 from paceline.errors import ConfigError, first_line
 
 ACTIONS = "actions"
-MOST_NAMED = 30  # Numbers that are told one by one as actions
+MOST_NAMED = 30  # Numbers that are listed as actions
 COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
 """Colours of a terminal from code 30 on, and of its background from 40 on."""
 _CODE = re.compile("(\x1b\\[[\\d;]*m)")
 
 
 class Known(NamedTuple):
-    """What Gymnasium says of a game in pictures and tables only."""
+    """Rules of games that Gymnasium gives in pictures and tables only."""
 
     actions: tuple[str, ...]
     """Names in the order of their numbers."""
@@ -120,11 +120,11 @@ class Steps:
         if not self._names and count > MOST_NAMED:
             return f"Action: a number from {first} to {first + count - 1}."
         names = self._names or [str(first + index) for index in range(count)]
-        told = f"Actions: {', '.join(names)}."
+        listed = f"Actions: {', '.join(names)}."
         if "action_mask" not in info or all(info["action_mask"]):
-            return told
+            return listed
         allowed = [name for name, is_allowed in zip(names, info["action_mask"], strict=True) if is_allowed]
-        return f"{told} Possible now: {', '.join(allowed) or 'none'}."
+        return f"{listed} Possible now: {', '.join(allowed) or 'none'}."
 
     def _seen(self, observation: Any) -> str:
         if self._inner.render_mode == "ansi":
@@ -166,7 +166,7 @@ def _words(space: Any, value: Any) -> str:
 
 
 def _is_told(space: Any) -> bool:
-    """Return True if an observation of this space can be told exactly: no floating point in it."""
+    """Return True if an observation of this space can be written exactly: no floating point in it."""
     kind = type(space).__name__
     if kind == "Tuple":
         return all(map(_is_told, space.spaces))

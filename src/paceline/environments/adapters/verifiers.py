@@ -38,7 +38,7 @@ class TasksetRollout:
         """`tasks` are those of the taskset; None: it has no end."""
         self._environment, self._tasks = environment, tasks
         self.variables = dict[str, str]()
-        """What the endpoint would have set for a program that reads variables."""
+        """Variables that the endpoint would have set for a program that reads them."""
 
     async def play(self, task: Mapping[str, Any], base_url: str, api_key: str) -> float | None:
         """Play the task of a row; returns the sum of its rewards, None where nothing was rewarded.

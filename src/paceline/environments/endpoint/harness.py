@@ -189,7 +189,7 @@ class Harness:
         self._pending: Pending | None = None
         """The request that turns are sampled for."""
         self._request = ModelRequest()
-        """What the model is asked for on its behalf."""
+        """Request to the model on its behalf."""
         self._choices: list[AgentTurn] = []
         self._latest: tuple[Pending, list[AgentTurn]] | None = None
         """The latest request that got a response, and its turns."""

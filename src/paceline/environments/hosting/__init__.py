@@ -32,7 +32,7 @@ from paceline.environments.hosting.results import (
 from paceline.environments.hosting.threads import ThreadHost, WorkerThreads
 from paceline.processes.forking import Result
 from paceline.processes.starting import HostFailure
-from paceline.processes.zygote import WarmParents
+from paceline.processes.warm_parent import WarmParents
 from paceline.runtime.secrets import hidden
 
 MOST_PROCESSES = 512
@@ -50,14 +50,14 @@ GONE = "it has ended before"
 
 
 class Outcome(NamedTuple):
-    """What a call of an environment came to."""
+    """Outcome of a call of an environment."""
 
     seconds: float
     """Wall seconds of the call, without those that it waited for a free process or thread."""
     value: Any = None
     """What it returned: text, messages or None of `begin`, an Observation of `answer`, a number or None of `close`."""
     failure: str | None = None
-    """What failed, in one sentence; the environment is gone then."""
+    """Failure in one sentence; the environment is gone then. None: it succeeded."""
     timed_out: bool = False
     """True if it failed by taking too long."""
     printed: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ Then = Callable[[Outcome], None]
 
 
 class Host(Protocol):
-    """Where one environment runs."""
+    """Thread or process in which an environment runs."""
 
     started: float
     """When the present call began, by `time.perf_counter`, after it waited for a free thread or process."""
@@ -92,11 +92,11 @@ class Hosted:
         self._hosts = hosts
         self._environment: Environment | None = None  # of an instant one
         self.host: Host | None = None
-        """Where it runs, while it lives; for the event loop alone, as the following two."""
+        """Thread or process of the environment while it lives; for the event loop alone, as the following two."""
         self.busy: asyncio.Task[Result] | None = None
         """The present call."""
         self.ending: tuple[Host, asyncio.Task[None]] | None = None
-        """Where it ran in a process of its own, and the end of that."""
+        """Process of its own in which it ran, and the end of that."""
 
     def call(self, method: Literal["begin", "answer", "close"], *arguments: Any, then: Then) -> None:
         """Call a method of the environment; `then` is called once with the outcome, from any thread.

@@ -20,7 +20,7 @@ from paceline.environments.hosting.results import Method, TooLate, attempt, awai
 from paceline.errors import ConfigError
 from paceline.processes.forking import Result, Serve, plain
 from paceline.processes.starting import HostFailure
-from paceline.processes.zygote import Fork, WarmParents
+from paceline.processes.warm_parent import Fork, WarmParents
 from paceline.runtime.own_code import own_module
 
 LOAD = "paceline.environments.hosting.processes:load"
@@ -134,7 +134,7 @@ class _Episode:
 
 
 def seed_generators(seed: int) -> None:
-    """Give global generators the episode's seed: what an environment draws from them must not depend on the zygote."""
+    """Seed global generators by the episode: what an environment draws must not depend on the warm parent."""
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)

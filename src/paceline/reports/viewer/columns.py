@@ -11,7 +11,7 @@ from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import RunRecord, value_at
 
 TRAINING = "training"
-"""What the pages call the set of a run's rollouts; held-out sets have their own names."""
+"""Name of the set of a run's rollouts on the pages; held-out sets have their own names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ LOOP_CHARACTERS = 200
 """A shorter text is not asked how often it repeats itself."""
 
 GRADE = "grade"
-"""What pages call the one reward of a held-out completion."""
+"""Name of the one reward of a held-out completion on the pages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +136,7 @@ def grouped(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def rewards_of(record: Record) -> Record:
-    """What each reward function gave; of a held-out completion its grade."""
+    """Return the rewards by function; of a held-out completion its grade."""
     rewards = record.get("rewards")
     return rewards if isinstance(rewards, dict) else {GRADE: record["reward"]}
 

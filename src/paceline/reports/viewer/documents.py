@@ -43,7 +43,7 @@ from paceline.reports.viewer.suspicion import RULES, marks
 FILE = "tokenizer.json"
 MODELS = Path(__file__).parent.parent.parent / "models"
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-"""What decoders give for bytes that are no whole character."""
+"""Text that decoders give for bytes that are no whole character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ REASONS: Mapping[str, str] = {
     "environment_failed": "Its environment failed or took too long, so it is not trained on; that is no wrong answer.",
     "truncated": "It was cut at the greatest length, and --mask-truncated leaves such completions out.",
 }
-"""Why a completion was dropped, in the words of the page."""
+"""Reasons why a completion was dropped, in the words of the page."""
 
 
 def index_of(
@@ -278,7 +278,7 @@ class Documents:
     """
 
     def __init__(self, path: Path, *, on_part: Callable[[int, int], None] = lambda done, of: None) -> None:
-        """`on_part` is told how many of how many parts have been read."""
+        """`on_part` is called with the number of parts that have been read, and that of all."""
         self._path, self._lock = path, threading.Lock()
         self._columns: dict[str, CompletionColumns] = {}
         self._pieces: Pieces | ModelError | None = None

@@ -43,7 +43,7 @@ def asset(name: str) -> bytes:
 
 
 def page(documents: Literal["server", "files"]) -> bytes:
-    """The document that loads the rest; `documents`: where its data come from."""
+    """Return the document that loads the rest; `documents`: where its data come from."""
     scripts = "".join(f'<script src="page/{name}" defer></script>\n' for name in SCRIPTS)
     text = asset("page.html").decode()
     for mark, value in (("POLICY", POLICY), ("DOCUMENTS", documents), ("SCRIPTS", scripts)):
@@ -52,7 +52,7 @@ def page(documents: Literal["server", "files"]) -> bytes:
 
 
 def export(documents: Documents, out: Path, *, on_document: Callable[[int], None] = lambda done: None) -> Path:
-    """Write everything below `out` and return the page's path; `on_document` is told how many are written.
+    """Write everything below `out` and return the page's path; `on_document` is called with the number written.
 
     Raises:
         ConfigError: `out` holds something already, or cannot be written.
@@ -118,7 +118,7 @@ class PageServer(HttpServer):
 
     @property
     def url(self) -> str:
-        """Where the page is, with its secret."""
+        """Address of the page, with its secret."""
         return f"http://{LOOPBACK}:{self.server_port}/{self.secret}/"
 
     @override

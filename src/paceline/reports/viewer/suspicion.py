@@ -52,7 +52,7 @@ def marks(parts: Sequence[CompletionColumns], evals: Sequence[Record], grader: s
 
     `evals` are the lines of `evals.jsonl`. Held-out completions are not asked: they earned nothing.
     """
-    # what each completion is held to, made of all of them; None where none is told from another
+    # what each completion is compared with, made of all of them; None where all are alike
     training = [part for part in parts if part.is_training]
     of_steps = {part.part.step: [reward for reward in part.rewards if reward is not None] for part in training}
     rewards = [reward for of_step in of_steps.values() for reward in of_step]
