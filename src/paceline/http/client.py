@@ -1,7 +1,7 @@
 """One HTTP call with its deadline, for judges, services of a sandbox and environments on a server.
 
 A call has its own connection and follows no redirect unless asked to: a POST would arrive as a GET, perhaps on another
-host. Tries and budgets are the caller's.
+host. Tries and budgets are the caller's. httpx2, a tenth of a second to import, is loaded by the first client.
 """
 
 import ipaddress
@@ -10,22 +10,17 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import httpx2
-
 from paceline.errors import ConfigError
+
+if TYPE_CHECKING:
+    import httpx2
 
 PASSING_STATUSES = (408, 425, 429)
 """Statuses besides 5xx that may succeed later: the request was right."""
-
-
-UNSENT = (
-    *(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError, httpx2.UnsupportedProtocol),
-    *(httpx2.LocalProtocolError, httpx2.InvalidURL),
-)
-"""Failures before the server knows anything of the request."""
 
 
 class HttpCallError(Exception):
@@ -70,6 +65,8 @@ class HttpClient:
         Raises:
             ConfigError: that proxy is of a kind that cannot be used.
         """
+        import httpx2
+
         try:
             self._client = httpx2.Client(
                 verify=ssl.create_default_context(),
@@ -102,29 +99,33 @@ class HttpClient:
             HttpTimeout: there was no connection in time, or no whole reply.
             HttpCallError: the connection failed.
         """
-        request = self._client.build_request(
-            "GET" if data is None else "POST", url, content=data, headers=headers, timeout=max(0.001, seconds)
-        )
-        until = time.monotonic() + seconds
+        import httpx2
+
+        method, until = "GET" if data is None else "POST", time.monotonic() + seconds
         try:
+            request = self._client.build_request(
+                method, url, content=data, headers=headers, timeout=max(0.001, seconds)
+            )
             response = self._client.send(request, stream=True, follow_redirects=follow_redirects)
             try:
                 body = _read(response, until=until, limit=limit)
             finally:
                 response.close()
-        except httpx2.TimeoutException as error:
-            was_sent = not isinstance(error, UNSENT)
-            what = "answer" if was_sent else "connection"
-            raise HttpTimeout(f"no {what} within {seconds:.3g} seconds", was_sent=was_sent) from None
-        except UNSENT as error:
+        except (httpx2.ConnectTimeout, httpx2.PoolTimeout):
+            raise HttpTimeout(f"no connection within {seconds:.3g} seconds", was_sent=False) from None
+        except httpx2.TimeoutException:
+            raise HttpTimeout(f"no answer within {seconds:.3g} seconds", was_sent=True) from None
+        except (httpx2.ConnectError, httpx2.ProxyError, httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
             raise HttpCallError(str(error), was_sent=False) from None
         except (httpx2.HTTPError, OSError) as error:
             raise HttpCallError(f"{type(error).__name__}: {error}", was_sent=True) from None
         return HttpReply(status=response.status_code, headers=response.headers, body=body)
 
 
-def _read(response: httpx2.Response, *, until: float, limit: int) -> bytes | None:
+def _read(response: "httpx2.Response", *, until: float, limit: int) -> bytes | None:
     """Read a body piece by piece; None: it has more than `limit` bytes."""
+    import httpx2
+
     body = bytearray()
     with suppress(httpx2.RemoteProtocolError):  # it broke off: whoever reads it sees that
         for piece in response.iter_raw():

@@ -44,6 +44,7 @@ from paceline.environments.builtin.games import behind_prompt, last_number, said
 from paceline.environments.builtin.mcp import listed_schema, listed_tool
 from paceline.environments.tools import CallError, Functions, ToolEnvironment
 from paceline.errors import ConfigError, EnvironmentFailure, first_line
+from paceline.http.client import HttpCallError, HttpClient
 from paceline.runtime.own_code import own_module
 
 HOST = "127.0.0.1"
@@ -69,8 +70,6 @@ class OpenEnvSession:
 
     def action_schema(self) -> Mapping[str, Any]:
         """Ask for the JSON schema of an action, references resolved; its properties are those that a turn may set."""
-        from paceline.http.client import HttpCallError, HttpClient
-
         address = f"{self._url.rstrip('/')}/schema"
         try:
             reply = HttpClient(self._url).call(
