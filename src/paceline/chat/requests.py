@@ -1,4 +1,4 @@
-"""What a model is asked for, and the turn that it samples, as whoever holds the conversation sees both."""
+"""What a model is asked for, the context that it reads for it, and the turn that it samples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,20 +75,35 @@ class ModelRequest:
     """True: the reply has token ids."""
 
 
-def context_of(
-    request: ModelRequest, tokens: TurnTokens
-) -> tuple[tuple[int, ...], tuple[Message, ...], tuple[str, ...]]:
-    """Return what a request that goes on from no turn shows the model: tokens, messages, and notes of what was changed.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnContext:
+    """What the model reads before a turn."""
+
+    ids: tuple[int, ...]
+    """The whole context."""
+    observed: tuple[int, ...] = ()
+    """Tokens behind the latest turn, which the context goes on from; empty: it is a context of its own."""
+    messages: tuple[Message, ...]
+    """All messages of the context, as they are read."""
+    observation: tuple[Message, ...]
+    """Messages new since the latest turn."""
+    notes: tuple[str, ...]
+    """What was done to the new messages, each in a few words."""
+
+
+def requested_context(request: ModelRequest, tokens: TurnTokens) -> TurnContext:
+    """Return the context of a request that goes on from no turn.
 
     Raises:
         ModelError: the chat template refuses its messages.
     """
     if request.text is not None:
-        return tokens.plain_prompt(request.text), ({"role": "user", "content": request.text},), ()
+        message: Message = {"role": "user", "content": request.text}
+        return TurnContext(ids=tokens.plain_prompt(request.text), messages=(message,), observation=(message,), notes=())
     read = [tokens.plain.read_message(message) for message in request.messages]
     messages = tuple(message for message, _ in read)
     notes = tuple(dict.fromkeys(note for _, notes in read for note in notes))
-    return tokens.whole(messages), messages, notes
+    return TurnContext(ids=tokens.whole(messages), messages=messages, observation=messages, notes=notes)
 
 
 def parsed_response(request: ModelRequest, tokens: TurnTokens, *, raw: str, text: str) -> tuple[ParsedTurn, str | None]:

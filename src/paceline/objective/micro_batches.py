@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from paceline.objective.streams import Stream, stream_of
+from paceline.objective.streams import LossStream, stream_of
 from paceline.types import Span
 
 Average = Literal["token", "sequence", "constant", "prompt", "sequence_sum"]
@@ -140,7 +140,7 @@ class MicroBatch:
 
 
 def token_weights(
-    samples: Sequence[Sample], *, average: Average, max_completion_length: int, stream: Stream = "policy"
+    samples: Sequence[Sample], *, average: Average, max_completion_length: int, stream: LossStream = "policy"
 ) -> list[float]:
     """Return one weight per sample for each of its tokens in a stream, so that the stream's loss is a plain sum.
 

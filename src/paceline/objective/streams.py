@@ -8,11 +8,11 @@ from typing import Literal
 
 from paceline.types import Span
 
-Stream = Literal["policy", "cross_entropy"]
+LossStream = Literal["policy", "cross_entropy"]
 """Terms of the loss: the policy gradient on what the policy sampled, cross-entropy on a given completion."""
 
 
-def stream_of(span: Span) -> Stream | None:
+def stream_of(span: Span) -> LossStream | None:
     """Return the stream that trains the tokens of a span; None: they are read and nothing is trained on them.
 
     >>> stream_of(Span(by="policy", tokens=(5,))), stream_of(Span(by="environment", tokens=(7,)))

@@ -32,7 +32,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class TimeSpan:
     """An interval in which one thing was done."""
 
     row: str
@@ -57,7 +57,7 @@ class Activity:
         self.stack_dumps = dict[str, Callable[[Path], None]]()
         """Functions by name that make other processes write their stacks into a folder."""
         self.displays = list[Progress]()
-        self.spans: list[Span] | None = None
+        self.spans: list[TimeSpan] | None = None
         """Spans so far; None: nobody wants a trace."""
         self._events = dict[str, tuple[float, str | tuple[int, int, int]]]()
         self._newest = ""
@@ -102,7 +102,7 @@ class Activity:
         """Keep phases known by their seconds alone for the trace, laid end to end from `start`."""
         for name, seconds in phases:
             if self.spans is not None:
-                self.spans.append(Span(row=who, name=name, start=start, seconds=seconds))
+                self.spans.append(TimeSpan(row=who, name=name, start=start, seconds=seconds))
             start += seconds
 
     @property
@@ -132,10 +132,10 @@ def _event(who: str, what: str | tuple[int, int, int]) -> str:
     return f"{who}: {done} of {of}, {tokens} tokens" if tokens else f"{who}: {done} of {of}"
 
 
-def trace(spans: Sequence[Span]) -> dict[str, Any]:
+def trace(spans: Sequence[TimeSpan]) -> dict[str, Any]:
     """Return the JSON object of a trace; rows are in the order of their first span.
 
-    >>> [event["ts"] for event in trace([Span(row="a", name="b", start=5.0, seconds=0.5)])["traceEvents"][-1:]]
+    >>> [event["ts"] for event in trace([TimeSpan(row="a", name="b", start=5.0, seconds=0.5)])["traceEvents"][-1:]]
     [0.0]
     """
     ordered = sorted(spans, key=lambda span: span.start)

@@ -17,7 +17,7 @@ from typing import Any, cast
 from transformers import PreTrainedTokenizerBase
 
 from paceline.chat.escaping import ChatTokenizer
-from paceline.chat.requests import ModelRequest, context_of
+from paceline.chat.requests import ModelRequest, requested_context
 from paceline.chat.turns import TurnTokens, plain_prompt
 from paceline.engines import Request, Sampling, TrainedEngine, sample_key
 from paceline.errors import ConfigError, ModelError
@@ -65,7 +65,7 @@ class PromptReader:
             with self._proving if tools else nullcontext():
                 tokens = self._tokens.with_tools(request.tools)
             with self._rendering:
-                return context_of(request, tokens)[0], tokens
+                return requested_context(request, tokens).ids, tokens
         except (ConfigError, ModelError) as error:
             raise Refusal(str(error), "messages") from error
 
