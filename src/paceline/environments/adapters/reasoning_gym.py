@@ -84,9 +84,11 @@ class Attempts:
         self._dataset = self._dataset_of(number)
         is_given = "reasoning_gym" in task
         self._entry = task["reasoning_gym"] if is_given else self._dataset[0]
-        task = self._entry["metadata"]["source_dataset"]
-        if task != self._name:
-            raise EnvironmentFailure(f"the row's entry is of the task {task!r}, but the environment is {self._name!r}")
+        source = self._entry["metadata"]["source_dataset"]
+        if source != self._name:
+            raise EnvironmentFailure(
+                f"the row's entry is of the task {source!r}, but the environment is {self._name!r}"
+            )
         if self._name in TUPLES:
             self._entry = _tuples(self._entry)
         answer = self._entry["answer"]
