@@ -15,7 +15,7 @@ FLOORS = (
     {"data"},
     {"rewards", "models", "environments"},
     {"engines", "checkpoints"},
-    {"reports"},
+    {"reports", "episodes"},
     {"training"},
     {"workers", "serving"},
     {"library"},

@@ -22,7 +22,7 @@ from paceline.models.parallel.context import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
 from paceline.models.pretrained import changed_logits, other_logits, soft_cap
 from paceline.models.rows import on_device, take_rows
-from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack, padded_rows
+from paceline.objective.micro_batches import Layout, MicroBatch, one_turn, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
 """Largest relative difference between two right forward passes: rounding, below any mistake."""
@@ -246,13 +246,7 @@ def _probe_batch(vocab_size: int, device: torch.device, dtype: torch.dtype) -> M
     tokens: tuple[int, ...] = tuple(drawn.tolist())
     pieces = [(0, tokens[:7], tokens[7:12]), (0, tokens[:7], tokens[12:24]), (1, tokens[24:28], tokens[28:37])]
     samples = [
-        Sample(
-            group=group,
-            prompt_ids=prompt,
-            completion_ids=completion,
-            rollout_logprobs=(0.0,) * len(completion),
-            advantage=0.0,
-        )
+        one_turn(group=group, prompt_ids=prompt, completion_ids=completion, advantage=0.0)
         for group, prompt, completion in pieces
     ]
     return on_device(pack(samples, [0.0] * len(samples), range(len(samples)), dtype=dtype), device)
@@ -272,9 +266,7 @@ def measure_activations(model: PreTrainedModel, forward: PolicyForward, compute_
     nbytes, tokens = list[int](), list[int]()
     for prompts in (2, 1):  # of 8 tokens each, with four completions of 8 inputs to each
         samples = [
-            Sample(
-                group=n // 4, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, rollout_logprobs=(0.0,) * 9, advantage=0.0
-            )
+            one_turn(group=n // 4, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, advantage=0.0)
             for n in range(4 * prompts)
         ]
         batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)

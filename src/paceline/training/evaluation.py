@@ -3,27 +3,27 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from paceline.chat.thinking import prefills_think, visible_text
 from paceline.data.extraction.answers import final_answer
 from paceline.engines import Engine, Sampling
+from paceline.episodes.conversations import Conversations, Draws, ends_without_reward
+from paceline.episodes.driver import complete
 from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
-from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
+from paceline.metrics.statistics import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import count, percent_interval, sample_size
-from paceline.reports.page.headline import is_right_leniently
+from paceline.reports.page.outcome import is_right_leniently
 from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import check_failure_rate
 from paceline.rewards.selecting import has_format, stated_answer
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Conversations, Draws
-from paceline.training.rollouts.episodes import ends_without_reward
+from paceline.training.rollouts.records import episode_record
 from paceline.training.rollouts.rounds import score_completed
-from paceline.types import Completion, Task
+from paceline.types import Task, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,29 +69,30 @@ class AccuracyEvaluator:
         early = early_start(self.function, self.tasks)
         completed = complete(engine, drawn, self.sampling, draws, self.conversations, early)
         scores = score_completed(self.function, completed, self.conversations, timeout=self.reward_timeout)
-        episodes = [answer.episode for one in completed for answer in one.completions]
-        values: Sequence[float | None] = [None if one is None else one.reward for one in episodes]
-        notes: Sequence[str | None] = [None if one is None else one.failure for one in episodes]
+        trajectories = [trajectory for group in completed for trajectory in group.trajectories]
+        values: Sequence[float | None] = [trajectory.reward for trajectory in trajectories]
+        notes: Sequence[str | None] = [trajectory.failure for trajectory in trajectories]
         for name in self.function:  # in the place of what environments say
             values, notes = scores.values[name], scores.notes[name]
         right = max([right_of(function) for function in self.function.values()], default=RIGHT)
         parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
         outcomes = tuple(
             TaskResult(
-                task=one.task,
-                completions=one.completions,
+                task=group.task,
+                trajectories=group.trajectories,
                 rewards=tuple(values[part]),
                 notes=tuple(notes[part]),
                 right=right,
                 parsed=tuple(
-                    stated_answer(self.function, one.task, answer.text, answer.finish_reason)
-                    for answer in one.completions
+                    stated_answer(self.function, group.task, trajectory.text, trajectory.finish_reason)
+                    for trajectory in group.trajectories
                 ),
                 formed=tuple(
-                    has_format(self.asking or self.function, one.task, answer.text) for answer in one.completions
+                    has_format(self.asking or self.function, group.task, trajectory.text)
+                    for trajectory in group.trajectories
                 ),
             )
-            for one, part in zip(completed, parts, strict=True)
+            for group, part in zip(completed, parts, strict=True)
         )
         result = AccuracyResult(
             name=self.name,
@@ -115,7 +116,7 @@ class AccuracyEvaluator:
         if any(outcome.graded for outcome in result.outcomes):
             return
         ends = ends_without_reward(
-            [one for outcome in result.outcomes for one in outcome.completions],
+            [trajectory for outcome in result.outcomes for trajectory in outcome.trajectories],
             max_completion_length=self.sampling.max_completion_length,
             max_turns=None if self.conversations is None else self.conversations.limits.turns,
         )
@@ -131,7 +132,7 @@ class TaskResult:
     """What the model did on one task."""
 
     task: Task
-    completions: tuple[Completion, ...]
+    trajectories: tuple[Trajectory, ...]
     rewards: tuple[float | None, ...]
     """None: not graded; such a completion counts neither as right nor as wrong."""
     notes: tuple[str | None, ...]
@@ -156,7 +157,7 @@ class TaskResult:
     @property
     def votes(self) -> tuple[Vote, ...]:
         """The final answer of each graded completion, outside its thinking, and whether it was right."""
-        prefilled, pairs = prefills_think(self.task.prompt), zip(self.completions, self.rewards, strict=True)
+        prefilled, pairs = prefills_think(self.task.prompt), zip(self.trajectories, self.rewards, strict=True)
         graded = [(one.text, reward >= self.right) for one, reward in pairs if reward is not None]
         return tuple((final_answer(visible_text(text, prefilled=prefilled)), is_right) for text, is_right in graded)
 
@@ -188,7 +189,7 @@ class AccuracyResult:
 
     def record(self) -> dict[str, object]:
         """The object that goes to `evals.jsonl`."""
-        accuracy, completions = self.accuracy, [one for o in self.outcomes for one in o.completions]
+        accuracy, trajectories = self.accuracy, [one for outcome in self.outcomes for one in outcome.trajectories]
         graded = [outcome for outcome in self.outcomes if outcome.graded]
         generations = len(self.outcomes[0].rewards)
         record: dict[str, object] = {
@@ -203,10 +204,10 @@ class AccuracyResult:
             "generations": generations,
             "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
             "failed_calls": self.failed_calls,
-            "completion_length_mean": sum(one.num_sampled for one in completions) / len(completions),
-            "truncated_fraction": sum(one.finish_reason == "length" for one in completions) / len(completions),
+            "completion_length_mean": sum(one.num_sampled for one in trajectories) / len(trajectories),
+            "truncated_fraction": sum(one.finish_reason == "length" for one in trajectories) / len(trajectories),
         }
-        turns = [len(one.episode.turns) for one in completions if one.episode is not None]
+        turns = [len(trajectory.turns) for trajectory in trajectories if trajectory.environment is not None]
         if turns:
             record["turns_mean"] = sum(turns) / len(turns)
         formed = [one for outcome in self.outcomes for one in outcome.formed if one is not None]
@@ -294,19 +295,19 @@ class AccuracyResult:
                 "task_id": outcome.task.task_id,
                 "prompt": outcome.task.prompt,
                 "answer": outcome.task.answer,
-                "completion": completion.text,
+                "completion": trajectory.text,
                 "reward": reward,
                 "correct": None if reward is None else reward >= outcome.right,
                 "note": note,
                 "parsed": parsed,
                 "format": formed,
-                "completion_tokens": completion.num_sampled,
-                "finish_reason": completion.finish_reason,
+                "completion_tokens": trajectory.num_sampled,
+                "finish_reason": trajectory.finish_reason,
                 **({} if self.reads_answers else {"judged_by": "environment"}),
-                **({} if completion.episode is None else {"episode": asdict(completion.episode)}),
+                **({} if trajectory.environment is None else {"episode": episode_record(trajectory, outcome.task)}),
             }
             for outcome in self.outcomes
-            for completion, reward, note, parsed, formed in zip(
-                outcome.completions, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
+            for trajectory, reward, note, parsed, formed in zip(
+                outcome.trajectories, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
             )
         ]

@@ -5,7 +5,8 @@ import torch
 
 from paceline.kernels.flash_attention import DenseKernel
 from paceline.models.attention import _padded, varlen_attention, varlen_layout
-from paceline.objective.micro_batches import Sample, pack, padded_attention
+from paceline.objective.micro_batches import pack, padded_attention
+from tests.support.episodes import sample as make_sample
 
 CPU = torch.device("cpu")
 
@@ -13,11 +14,10 @@ CPU = torch.device("cpu")
 def micro_batch(*samples):
     """`samples`: group, length of its prompt, length of the completion."""
     made = [
-        Sample(
+        make_sample(
             group=group,
             prompt_ids=(1,) * prompt,
             completion_ids=(2,) * completion,
-            rollout_logprobs=(0.0,) * completion,
             advantage=1.0,
         )
         for group, prompt, completion in samples

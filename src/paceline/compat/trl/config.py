@@ -22,7 +22,7 @@ from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.layout import layout_options
 from paceline.compat.trl.objective import objective_options
 from paceline.compat.trl.processes import ProcessState
-from paceline.reports.trackers.opening import check_trackers
+from paceline.reports.trackers import check_trackers
 from paceline.workers.torchrun.environment import Launched, device_index, launched
 
 ConfigT = TypeVar("ConfigT", bound=type)

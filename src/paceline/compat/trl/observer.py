@@ -32,8 +32,8 @@ from paceline.compat.trl.rewards import RewardLog
 from paceline.compat.trl.translation import in_field_names
 from paceline.errors import ConfigError
 from paceline.reports.console import open_console
-from paceline.reports.trackers.opening import Trackers
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.reports.trackers import Trackers
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import Requests, Run, notify, save, save_last
 from paceline.training.session import RunSession
 from paceline.training.setup.evaluators import EvalResult, RewardResult

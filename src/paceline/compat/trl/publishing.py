@@ -16,7 +16,7 @@ from paceline.compat.trl.objective import objective_fields
 from paceline.compat.vocabulary import changed
 from paceline.errors import ConfigError, ModelError, first_line
 from paceline.models.places import FINAL
-from paceline.reports.model_card.facts import named
+from paceline.reports.model_card import named
 from paceline.training.card import card_facts, write_card
 from paceline.training.trainer import updates_per_step
 

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from paceline.config.reading import is_code
 from paceline.config.sections import Config
 from paceline.engines import Engine
+from paceline.episodes.conversations import Completer, Conversations
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.selecting import stated_answer
-from paceline.training.rollouts.conversations import Completer, Conversations
 from paceline.training.rollouts.records import rollout_metrics, rollout_records
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.types import Task
 
@@ -88,7 +88,7 @@ class RewardEvaluator:
         batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
         seconds = time.perf_counter() - started
         parsed = tuple(
-            stated_answer(self.functions, group.task, rollout.completion.text, rollout.completion.finish_reason)
+            stated_answer(self.functions, group.task, rollout.trajectory.text, rollout.trajectory.finish_reason)
             for group in batch.groups
             for rollout in group.rollouts
         )

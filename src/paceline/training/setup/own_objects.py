@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.data.sources import GivenRows, ReadFiles
+from paceline.data.sources import ProgramRows, ReadFiles
 from paceline.errors import ConfigError
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.resolving import BUILT_IN
@@ -158,5 +158,5 @@ def _address(given: Any, name: str, rows: ReadFiles) -> Any:
     taken: Any = given if hasattr(given, "__len__") and hasattr(given, "__getitem__") else list(given)
     if not len(taken):
         raise ConfigError(f"--{option} must have at least one row, got none; give rows, or an address")
-    rows[name, None] = GivenRows(taken, name)
+    rows[name, None] = ProgramRows(taken, name)
     return name

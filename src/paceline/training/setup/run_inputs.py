@@ -8,10 +8,10 @@ from transformers import PreTrainedTokenizerBase
 
 from paceline.data.tasks import TaskSet
 from paceline.environments import EnvironmentSpec
+from paceline.episodes.conversations import Completer, Conversations
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.training.plan.batches import BatchPlan
-from paceline.training.rollouts.conversations import Completer, Conversations
 from paceline.training.setup.evaluators import Evaluator
 from paceline.types import Task
 

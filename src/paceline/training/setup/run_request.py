@@ -15,7 +15,7 @@ from paceline.config.changing import override_names, plain_options, refuse_chang
 from paceline.config.presets import preset_values
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.reports.trackers.opening import check_trackers
+from paceline.reports.trackers import check_trackers
 from paceline.training.setup.configuration import (
     given_options,
     read_configuration,

@@ -1,6 +1,7 @@
-"""What conversations are held by: environments, tokens between turns, limits, and what random numbers hang on."""
+"""What a run's conversations have: environments, tokens between turns, limits, and the keys of random numbers."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,10 +9,10 @@ from typing import Protocol
 from paceline.chat.messages import row_tools
 from paceline.chat.turns import TurnTokens
 from paceline.engines import Engine, sample_key
-from paceline.environments import EnvironmentSpec, ModelRequest
+from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import Hosts
 from paceline.errors import DataError
-from paceline.types import Completion, Task
+from paceline.types import EpisodeEnd, Task, Trajectory
 
 ENVIRONMENT = "environment"
 """Column that chooses among several environments."""
@@ -21,20 +22,20 @@ Drawn = Sequence[tuple[Task, int]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completed:
-    """A task as its environment began it, with its completions."""
+    """A task as its environment began it, with its trajectories."""
 
     task: Task
-    completions: tuple[Completion, ...]
-    asked: tuple[Task, ...] = ()
-    """The task of each completion as reward functions see it, where it began in its own way or has columns of its own;
+    trajectories: tuple[Trajectory, ...]
+    shown_tasks: tuple[Task, ...] = ()
+    """The task of each trajectory as reward functions see it, where it began in its own way or has columns of its own;
     empty: `task`."""
     environments: tuple[object, ...] = ()
-    """Environment of each completion, ended but alive; None where it had none in this process. Empty: none had one."""
+    """Environment of each trajectory, ended but alive; None where it had none in this process. Empty: none had one."""
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """The task of each completion, as reward functions see it."""
-        return self.asked or (self.task,) * len(self.completions)
+        """The task of each trajectory, as reward functions see it."""
+        return self.shown_tasks or (self.task,) * len(self.trajectories)
 
 
 class Completer(Protocol):
@@ -73,14 +74,6 @@ class Conversations:
     in_rounds: bool = False
     """Sample the next turns of all episodes together once every environment has answered: slower, and no bit of a
     logprob depends on when an answer comes."""
-
-    def tokens_for(self, name: str, request: ModelRequest | None) -> TurnTokens:
-        """Return the tokens between turns of the environment `name`, with the tools of a program's request.
-
-        Raises:
-            ModelError, ConfigError: the chat template cannot hold a conversation with these tools.
-        """
-        return self.tokens[name] if request is None else self.tokens[name].with_tools(request.tools)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,22 +133,22 @@ class Conversations:
 
     def describe(self) -> list[str]:
         """Say of each environment what it is, how the model is shown its tools, and what the chat template fails at."""
-        lines, own = list[str](), {spec.name: spec for spec in self.specs.values()}
-        for name, spec in own.items():
-            tokens, said = self.tokens[name], [f"{key}: {value}" for key, value in spec.settings.items()]
+        lines, by_name = list[str](), {spec.name: spec for spec in self.specs.values()}
+        for name, spec in by_name.items():
+            tokens, facts = self.tokens[name], [f"{key}: {value}" for key, value in spec.settings.items()]
             if spec.tools:
                 shown = (
                     "by the chat template" if tokens.shows_tools else "in plain text, as the chat template has no form"
                 )
-                said += [f"calls are read as {tokens.call_format}", f"tools are shown {shown}"]
-            said += [f"the chat template's {key} is held at {value}" for key, value in tokens.pinned.items()]
+                facts += [f"calls are read as {tokens.call_format}", f"tools are shown {shown}"]
+            facts += [f"the chat template's {key} is held at {value}" for key, value in tokens.pinned.items()]
             if tokens.problem is not None:
                 then = "rendered anew where that matters" if tokens.branches else "continued all the same"
-                said.append(
+                facts.append(
                     f"earlier turns may not stay as they were sampled, {tokens.problem}: it is {then} (--history)"
                 )
-            if said:
-                lines.append(f"environment {name!r}: {'; '.join(said)}")
+            if facts:
+                lines.append(f"environment {name!r}: {'; '.join(facts)}")
         return lines
 
 
@@ -168,7 +161,7 @@ def refuse_plain_text(tasks: Iterable[Task], rule: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Draws:
-    """What the random numbers of a batch are keyed by, beside the task."""
+    """Keys of a batch's random numbers, beside the task."""
 
     seed: int
     purpose: str
@@ -183,3 +176,28 @@ class Draws:
         """Seed of the environments of a prompt's group, in [0, 2^31): some libraries take no more."""
         identity = repr((self.seed, self.purpose, task.task_id, occurrence, "environment")).encode()
         return int.from_bytes(hashlib.blake2b(identity, digest_size=4).digest(), "little") >> 1
+
+
+ENDS: Mapping[EpisodeEnd, tuple[str, str]] = {
+    "length": ("ended at --max-completion-length {length}", "raise --max-completion-length"),
+    "max_turns": ("ended at --max-turns {turns}", "raise --max-turns"),
+    "done": ("ended by themselves", "let the environment give a reward at its end"),
+    "failed": ("failed", "correct the environment"),
+    "timed_out": ("took too long", "raise --environment-timeout"),
+}
+"""How conversations without a reward ended, in words, and what helps."""
+
+
+def ends_without_reward(
+    trajectories: Sequence[Trajectory], *, max_completion_length: int, max_turns: int | None
+) -> tuple[str, list[str]] | None:
+    """Count how conversations ended of which none has a reward; returns a sentence and remedies, the first for most.
+
+    None: there is no conversation among them.
+    """
+    ends = Counter(trajectory.end for trajectory in trajectories if trajectory.end is not None)
+    if not ends:
+        return None
+    limits = {"length": max_completion_length, "turns": max_turns}
+    parts = [f"{count} {ENDS[end][0].format(**limits)}" for end, count in ends.most_common()]
+    return f"of {ends.total()} conversations {', '.join(parts)}", [ENDS[end][1] for end, _ in ends.most_common()]
