@@ -1,4 +1,8 @@
-"""Monitor, the process that the trainer starts: makes namespaces, forks the zygote into them, ends with the trainer."""
+"""Monitor, the process that the trainer starts: makes namespaces, forks the zygote into them, ends with the trainer.
+
+The zygote could ask the kernel to be killed with its parent, but the kernel means the *thread* that started it. A
+worker thread of the trainer may end at any time. So this process, which has one thread, waits for both instead.
+"""
 
 import contextlib
 import os
