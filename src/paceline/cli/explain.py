@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, parse
 from paceline.compat.commands.command import translate
-from paceline.compat.commands.layouts import in_our_words
+from paceline.compat.commands.layouts import translate_layout_flags
 from paceline.config.algorithms import ADVANTAGES, BOUNDS
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import option_lines, parse_yaml, yaml_line
@@ -24,11 +24,11 @@ COMMAND = Command(
     "       paceline explain [--repair] -- ANOTHER TOOL'S COMMAND",
     summary="Print the objective of a training run as a formula with its numbers, then every option with its value, "
     "where it came from, and the paper it is of. Reads configuration files only.",
-    door_options=(CONFIG,),
+    flags=(CONFIG,),
     options=options(),
 )
 WIDEST = 28
-"""Columns for a value before the text after it shifts."""
+"""Width of the column of values."""
 
 DAPO = "DAPO, arXiv:2503.14476"
 DEEPSEEK = "DeepSeek-V3.2, arXiv:2512.02556"
@@ -89,36 +89,33 @@ DIALECT = "another tool's flag"
 def run(argv: list[str]) -> int:
     """Explain a configuration; returns the exit status."""
     if "--" in argv:
-        # it can start a training, and so knows all that takes time to import
+        # imported here, as it imports everything that starts a training
         from paceline.cli.translate import read
 
         flags, command = read(argv)
-        found = translate(command, repair="--repair" in flags)
-        given = ParsedArguments(help="", door={}, several={}, options=dict(found.options))
-        print(_of_options(given, dict.fromkeys(found.options, DIALECT)), end="")
+        translation = translate(command, repair="--repair" in flags)
+        arguments = ParsedArguments(flags={}, options=dict(translation.options))
+        print(_of_options(arguments, dict.fromkeys(translation.options, DIALECT)), end="")
         return DONE
     if argv and not argv[0].startswith("-"):
         print(_of_run(argv), end="")
         return DONE
-    given = parse(COMMAND, in_our_words(argv))
-    if given.help:
-        print(given.help, end="")
-        return DONE
+    arguments = parse(COMMAND, translate_layout_flags(argv))
     # argv before other tools' layout words were translated
-    own = {option_name(word.partition("=")[0]) for word in argv if word.startswith("--")}
-    print(_of_options(given, {name: "flag" if name in own else DIALECT for name in given.options}), end="")
+    own_flags = {option_name(word.partition("=")[0]) for word in argv if word.startswith("--")}
+    print(
+        _of_options(arguments, {name: "flag" if name in own_flags else DIALECT for name in arguments.options}), end=""
+    )
     return DONE
 
 
-def _of_options(given: ParsedArguments, flags: dict[str, str]) -> str:
+def _of_options(arguments: ParsedArguments, flags: dict[str, str]) -> str:
     """Configuration from train's options over their file or recipe."""
-    configuration, file = (
-        read_configuration(given.options, file=given.door.get("config")),
-        dict[str, tuple[object, str]](),
-    )
+    configuration = read_configuration(arguments.options, file=arguments.flags.get("config"))
+    file = dict[str, tuple[object, str]]()
     if (ground := configuration.ground) is not None:
         text = read_text(ground, str(ground))
-        lines, replaced = option_lines(text), replaced_by(given.options)
+        lines, replaced = option_lines(text), replaced_by(arguments.options)
         file = {
             name: (value, f"{ground.name} line {lines[name]}")
             for name, value in parse_yaml(text, str(ground)).items()
@@ -140,7 +137,7 @@ def _of_run(argv: list[str]) -> str:
     config = read_run_configuration(path, flag="paceline explain")
     preset, model, dataset = config.advantage.preset, config.model.model, config.data.dataset
     lines, values = option_lines(read_text(path / "config.yaml", str(path))), values_of(config)
-    # left out are values that are also what would hold if the file did not have them
+    # values that would hold without the file, too, are not shown as the file's
     held = values_of(build_config({"model": model, "dataset": dataset, "preset": preset})) | following_values(values)
     file = {
         name: (value, f"config.yaml line {lines[name]}")

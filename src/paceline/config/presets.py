@@ -1,6 +1,6 @@
 """Published objectives as values of the same options, each with its source and its differences.
 
-A preset has no branch of its own anywhere: it fills in what is not given, and the resolved configuration says the rest.
+No code branches on a preset: it only fills in options that are not given.
 """
 
 from collections.abc import Mapping

@@ -13,14 +13,14 @@ from functools import partial
 from typing_extensions import override
 
 from paceline.engines import Engine, Finished, FurtherRequests, Request, Sampling
-from paceline.environments import Environment, EnvironmentSpec
-from paceline.environments.hosting import Hosted, Outcome
-from paceline.episodes.chat import Chat
+from paceline.environments.hosting import Outcome
+from paceline.episodes.chat import EpisodeChat
 from paceline.episodes.conversations import Completed, Conversations, Drawn, Draws
-from paceline.episodes.episode import EpisodeEnvironment, Running, episode
-from paceline.episodes.waits import Call, GroupBegun, NextTurn
+from paceline.episodes.episode import EpisodeEnvironment, episode
+from paceline.episodes.running import RunningEpisode, RunningGroup, task_of, with_samples
+from paceline.episodes.waits import EnvironmentCall, GroupBegun, NextTurn
 from paceline.errors import TrainingError
-from paceline.types import Completion, Task, Trajectory, WeightChange
+from paceline.types import Completion
 
 GRACE_SECONDS = 60.0
 """Seconds beyond an environment's own deadlines after which its observation counts as lost."""
@@ -45,50 +45,6 @@ def complete(
     driver = EpisodeDriver(drawn, sampling, draws, conversations, on_single_turn)
     driver.run(engine)
     return driver.results()
-
-
-class RunningEpisode:
-    """An episode under way: its coroutine, its environment, and where the engine has its latest turn."""
-
-    def __init__(self, group: "RunningGroup", sample: int, chat: Chat, running: Running) -> None:
-        self.group, self.sample, self.chat, self.running = group, sample, chat, running
-        self.spec = group.spec
-        self.hosted: Hosted | None = None
-        self.environment: Environment | None = None
-        """The environment itself, where it lives in this process."""
-        self._reserved: Callable[[], Environment] | None = None
-        self.is_beginning, self.is_open = True, True
-        """Whether it has not begun yet, and whether it has not ended; its environment may be closed later."""
-        self.turn_at = (0, 0)
-        """Index of the engine's request of the latest turn, and of the completion within it."""
-        self.completions: list[Completion] = []
-        """What the engine sampled for each turn."""
-        self.trajectory: Trajectory | None = None
-
-    def host(self, spec: EnvironmentSpec, conversations: Conversations) -> None:
-        """Give the environment to a host, which makes it there, anew for each attempt to begin."""
-        reserved: Environment | None = None
-        if spec.reserve is not None:
-            self._reserved = self._reserved or spec.reserve()
-            reserved = self._reserved()
-        self.environment, self.hosted = None, conversations.hosts.open(spec, partial(self._made, spec, reserved))
-
-    def _made(self, spec: EnvironmentSpec, reserved: Environment | None) -> Environment:
-        self.environment = spec.make() if reserved is None else reserved
-        return self.environment
-
-
-class RunningGroup:
-    """A task with its episodes, which begin together: they share a prompt where they begin alike."""
-
-    def __init__(self, number: int, task: Task, occurrence: int, spec: EnvironmentSpec | None) -> None:
-        self.number, self.task, self.occurrence, self.spec = number, task, occurrence, spec
-        self.episodes: list[RunningEpisode] = []
-        self.beginning = 0
-        """Episodes that have not begun yet."""
-        self.begun: list[RunningEpisode] = []
-        """Episodes that wait for these."""
-        self.first_turns: list[tuple[RunningEpisode, NextTurn]] = []
 
 
 class EpisodeDriver(FurtherRequests):
@@ -192,8 +148,8 @@ class EpisodeDriver(FurtherRequests):
         completed = [
             Completed(
                 task=group.task,
-                trajectories=tuple(_with_samples(running) for running in group.episodes),
-                shown_tasks=tuple(map(_task_of, group.episodes)) if self._has_environments else (),
+                trajectories=tuple(with_samples(running) for running in group.episodes),
+                shown_tasks=tuple(map(task_of, group.episodes)) if self._has_environments else (),
                 environments=tuple(running.environment for running in group.episodes) if self._has_environments else (),
             )
             for group in self._groups
@@ -216,7 +172,7 @@ class EpisodeDriver(FurtherRequests):
                 running.trajectory = stop.value
                 self._ended(running)
                 break
-            if isinstance(wait, Call) and (outcome := self._call(running, wait)) is not None:
+            if isinstance(wait, EnvironmentCall) and (outcome := self._call(running, wait)) is not None:
                 value = outcome
                 continue
             if isinstance(wait, GroupBegun):
@@ -229,7 +185,7 @@ class EpisodeDriver(FurtherRequests):
         if group.begun and not group.beginning:
             self._open_group(group)
 
-    def _call(self, running: RunningEpisode, call: Call) -> Outcome | None:
+    def _call(self, running: RunningEpisode, call: EnvironmentCall) -> Outcome | None:
         """Call a method of an episode's environment; None: the outcome arrives later."""
         spec, group = running.spec, running.group
         assert spec is not None
@@ -298,7 +254,7 @@ class EpisodeDriver(FurtherRequests):
         row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
         group.beginning = self._draws.num_generations
         for sample in range(group.beginning):
-            chat, environment = Chat(task, spec, conversations, self._sampling), None
+            chat, environment = EpisodeChat(task, spec, conversations, self._sampling), None
             if spec is not None and conversations is not None:
                 seed = self._draws.environment_seed(task, group.occurrence)
                 environment = EpisodeEnvironment(spec, row, seed, conversations.limits.episode_seconds)
@@ -365,40 +321,3 @@ class EpisodeDriver(FurtherRequests):
         for episodes, completions in zip(self._requested[first:], results, strict=True):
             for running, completion in zip(episodes, completions, strict=True):
                 running.completions.append(completion)
-
-
-def _task_of(running: RunningEpisode) -> Task:
-    """Return the task as an episode began it: siblings may begin in different ways."""
-    task, chat = running.group.task, running.chat
-    if chat.opening is None or chat.opening == task.messages:
-        return task
-    return replace(task, prompt=chat.prompt, prompt_ids=chat.prompt_ids, messages=chat.opening)
-
-
-def _with_samples(running: RunningEpisode) -> Trajectory:
-    """Return an episode's trajectory with what the engine sampled for each of its turns."""
-    trajectory, completions = running.trajectory, running.completions
-    assert trajectory is not None
-    if not completions:
-        return trajectory  # it failed before the model had a turn
-    first, changes, length = completions[0], list[WeightChange](), 0
-    version = first.policy_version
-    for completion in completions:
-        if completion.policy_version != version:
-            changes.append(WeightChange(token=length, policy_version=completion.policy_version))
-        changes += [replace(change, token=length + change.token) for change in completion.weight_changes]
-        version = (
-            completion.weight_changes[-1].policy_version if completion.weight_changes else completion.policy_version
-        )
-        length += len(completion.token_ids)
-    sampled = iter(completions)
-    return replace(
-        trajectory,
-        spans=tuple(
-            replace(span, logprobs=next(sampled).logprobs) if span.by == "policy" else span for span in trajectory.spans
-        ),
-        finish_reason=first.finish_reason if running.spec is None else trajectory.finish_reason,
-        text="\n".join(completion.text for completion in completions),
-        policy_version=first.policy_version,
-        weight_changes=tuple(changes),
-    )

@@ -1,15 +1,15 @@
 """One episode: a loop of turns and observations, as every paper writes it.
 
 `episode` is a coroutine that no event loop runs. It waits for three things, and whoever drives it resumes it with what
-it waited for: `GroupBegun`, `NextTurn` and `Call`. An environment that answers at once costs one resumption.
+it waited for: `GroupBegun`, `NextTurn` and `EnvironmentCall`. An environment that answers at once costs one resumption.
 """
 
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
-from paceline.episodes.chat import Chat, EpisodeFailure
-from paceline.episodes.waits import Call, GroupBegun, Wait
+from paceline.episodes.chat import EpisodeChat, EpisodeFailure
+from paceline.episodes.waits import EnvironmentCall, GroupBegun, Wait
 from paceline.types import EpisodeEnd, Trajectory
 
 BEGIN_ATTEMPTS = 3
@@ -20,7 +20,7 @@ Running = Coroutine[Wait, Any, Trajectory]
 """An episode under way."""
 
 
-async def episode(chat: Chat, environment: "EpisodeEnvironment | None") -> Trajectory:
+async def episode(chat: EpisodeChat, environment: "EpisodeEnvironment | None") -> Trajectory:
     """Hold one conversation and return its trajectory, whose policy spans have no logprobs yet.
 
     A failure of the environment ends the episode, and nothing that failed is trained on. Without an environment there
@@ -46,7 +46,7 @@ async def episode(chat: Chat, environment: "EpisodeEnvironment | None") -> Traje
     except EpisodeFailure as failure:
         chat.failure = f"environment {environment.name!r} {failure}"
         end = "timed_out" if failure.timed_out else "failed"
-    return chat.trajectory(end, await Call(method="close"))
+    return chat.trajectory(end, await EnvironmentCall(method="close"))
 
 
 class EpisodeEnvironment:
@@ -60,7 +60,7 @@ class EpisodeEnvironment:
     async def begin(self) -> Any:
         """Begin, with further attempts after a failure; returns what is added to the prompt, or a request."""
         for attempt in range(1, BEGIN_ATTEMPTS + 1):
-            outcome = await Call(method="begin", arguments=(self._row, self._seed))
+            outcome = await EnvironmentCall(method="begin", arguments=(self._row, self._seed))
             self.seconds += outcome.seconds
             if outcome.failure is None:
                 break
@@ -70,7 +70,7 @@ class EpisodeEnvironment:
 
     async def observe(self, turn: AgentTurn) -> tuple[Observation, float]:
         """Return what the environment says to a turn, and the wall seconds that it took."""
-        outcome = await Call(method="answer", arguments=(turn,))
+        outcome = await EnvironmentCall(method="answer", arguments=(turn,))
         self.seconds += outcome.seconds
         if outcome.failure is not None:
             raise EpisodeFailure(f"failed in turn {turn.number + 1}: {outcome.failure}", timed_out=outcome.timed_out)

@@ -39,7 +39,7 @@ class NextTurn:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class EnvironmentCall:
     """Wait for a method of the environment. A `begin` makes the environment anew."""
 
     method: Method
@@ -51,4 +51,4 @@ class Call:
         return outcome
 
 
-Wait = GroupBegun | NextTurn | Call
+Wait = GroupBegun | NextTurn | EnvironmentCall

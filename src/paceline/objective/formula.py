@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from paceline.config.algorithms import ADVANTAGES, BOUNDS, STD_EPS
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.reading import is_code
-from paceline.config.sections import Config, SamplingConfig
+from paceline.config.sampling import SamplingConfig
+from paceline.config.sections import Config
 from paceline.objective.advantages import overlong_buffer
 
 

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from paceline.objective.streams import Stream, stream_of
+from paceline.objective.streams import LossStream, stream_of
 from paceline.types import Span
 
 Average = Literal["token", "sequence", "constant", "prompt", "sequence_sum"]
@@ -120,6 +120,15 @@ class MicroBatch:
     rollout_logprobs: Float[Tensor, " N"]
     turns: Int[Tensor, " N"] | None
     """Number of the turn of each target, from 0; None: the step has first turns alone."""
+    old_logprobs: Float[Tensor, " N"] | None = None
+    """Logprobs of the policy at the start of the step, by the trainer's own forward pass; None before its first pass,
+    and where another rank has the head. The engine's differ by rounding or more: they serve the mismatch metric,
+    `rollout_correction` and `off_policy_threshold`."""
+    ref_logprobs: Float[Tensor, " N"] | None = None
+    """Logprobs of the reference; None: there is none, or another rank has the head."""
+    is_idle: bool = False
+    """True for a batch that is computed for the other ranks' sake, who make one pass more than this one has samples
+    for; it adds nothing."""
 
     @property
     def num_targets(self) -> int:
@@ -140,7 +149,7 @@ class MicroBatch:
 
 
 def token_weights(
-    samples: Sequence[Sample], *, average: Average, max_completion_length: int, stream: Stream = "policy"
+    samples: Sequence[Sample], *, average: Average, max_completion_length: int, stream: LossStream = "policy"
 ) -> list[float]:
     """Return one weight per sample for each of its tokens in a stream, so that the stream's loss is a plain sum.
 

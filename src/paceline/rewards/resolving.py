@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from paceline.config.reading import base_name, is_code, served_model
-from paceline.config.sections import JUDGE, RewardConfig, SamplingConfig
+from paceline.config.sampling import SamplingConfig
+from paceline.config.sections import JUDGE, RewardConfig
 from paceline.errors import RewardError
 from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answer_format, think_answer_tags
 from paceline.rewards.builtin.code import code

@@ -13,7 +13,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.errors import ProcessLost
 from paceline.rewards.scoring.scores import Scores, score
-from paceline.runtime.activity import ACTIVITY, Activity, Span, trace
+from paceline.runtime.activity import ACTIVITY, Activity, TimeSpan, trace
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import save
 from paceline.training.session import train
@@ -95,14 +95,14 @@ class Clock:
         return self.now
 
 
-def rows_of(spans: list[Span]) -> list[tuple[str, str, float, float]]:
+def rows_of(spans: list[TimeSpan]) -> list[tuple[str, str, float, float]]:
     return [(span.row, span.name, span.start, span.seconds) for span in spans]
 
 
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
+def spans(monkeypatch: pytest.MonkeyPatch) -> list[TimeSpan]:
     """What the process keeps for a trace, by a clock that goes on when it is read."""
-    kept = list[Span]()
+    kept = list[TimeSpan]()
     monkeypatch.setattr(ACTIVITY, "clock", Clock())
     monkeypatch.setattr(ACTIVITY, "spans", kept)
     return kept
@@ -110,9 +110,9 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
 
 def test_a_trace_has_a_named_row_for_each_actor_and_microseconds_from_the_first_span_on():
     spans = [
-        Span(row="trainer", name="update 1", start=12.5, seconds=0.25),
-        Span(row="sampler 0", name="generate", start=10.0, seconds=2.0),
-        Span(row="trainer", name="publish 1", start=12.75, seconds=0.5),
+        TimeSpan(row="trainer", name="update 1", start=12.5, seconds=0.25),
+        TimeSpan(row="sampler 0", name="generate", start=10.0, seconds=2.0),
+        TimeSpan(row="trainer", name="publish 1", start=12.75, seconds=0.5),
     ]
     found = json.loads(json.dumps(trace(spans)))
     rows = {event["tid"]: event["args"]["name"] for event in found["traceEvents"] if event["name"] == "thread_name"}

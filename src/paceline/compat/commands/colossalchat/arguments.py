@@ -76,7 +76,7 @@ class ColossalChatArguments:
     tokenizer_path: str | None = None
     script: str = PLAIN
     """Script that is called, no flag."""
-    given: frozenset[str] = frozenset()
+    explicit: frozenset[str] = frozenset()
     """Names of the arguments in the command, no flag."""
 
     @property
@@ -101,7 +101,7 @@ class ColossalChatArguments:
 
 
 FIELDS = tuple(
-    field.name for field in dataclasses.fields(ColossalChatArguments) if field.name not in ("script", "given")
+    field.name for field in dataclasses.fields(ColossalChatArguments) if field.name not in ("script", "explicit")
 )
 SHORT: Mapping[str, str] = {
     field.name: field.metadata["short"] for field in dataclasses.fields(ColossalChatArguments) if field.metadata
@@ -149,18 +149,18 @@ def long_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read(words: Sequence[str], found: Translation) -> ColossalChatArguments:
+def read(words: Sequence[str], translation: Translation) -> ColossalChatArguments:
     """Parse a script's command line, noting repeated flags; ConfigError for a flag or value that it does not take."""
     script = script_of(words)
     assert script in SCRIPTS
     start = next(at for at, word in enumerate(words) if PurePosixPath(word).name == script)
     texts = _parse(script, words[start + 1 :])
     values: dict[str, Any] = {"eval_interval": 100} if script == ZERO_BUBBLE else {}
-    values |= {name: _value(name, given[-1]) for name, given in texts.items()}
-    for name, given in texts.items():
-        if len(set(given)) > 1:
-            found.note("settled", flag(name), f"given as {', '.join(given)}; the last counts")
-    return ColossalChatArguments(script=script, given=frozenset(texts), **values)
+    values |= {name: _value(name, occurrences[-1]) for name, occurrences in texts.items()}
+    for name, occurrences in texts.items():
+        if len(set(occurrences)) > 1:
+            translation.note("settled", flag(name), f"given as {', '.join(occurrences)}; the last counts")
+    return ColossalChatArguments(script=script, explicit=frozenset(texts), **values)
 
 
 class _Parser(argparse.ArgumentParser):
