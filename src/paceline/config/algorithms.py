@@ -17,7 +17,8 @@ class Advantage:
     """A way to compare the rewards of completions."""
 
     baseline: Literal["group", "others", "step"]
-    """Mean that is subtracted: of the prompt's completions, of the other ones among them, or of all of the step."""
+    """Mean that is subtracted: of the prompt's completions, of the other ones among them, or of all of the step. With
+    `step` the scale is of the step too."""
     scale: Literal["none", "group", "step", "differences"]
     """Standard deviation that is divided by: of the group's rewards, of the step's, or of the step's differences from
     their group's mean."""
