@@ -30,7 +30,7 @@ _HEAD = re.compile(r"(?:#.*\n)*# paceline \S+\n")
 """First lines of every config.yaml that Paceline wrote, after comments about changes."""
 
 
-_OF_TRACKERS = ("trackers.json", "mlflow.db", "tensorboard", "wandb")
+_TRACKER_FILES = ("trackers.json", "mlflow.db", "tensorboard", "wandb")
 _FOLDERS = ("rollouts", "evals", "kept", "tokens", "images")
 """Folders of a run in which everything is a regular file."""
 
@@ -40,7 +40,7 @@ def refuse_links(path: Path) -> None:
 
     Otherwise a run directory from a stranger could have files outside of it read or written, or make a command hang.
     """
-    top = [path / name for name in (*WRITTEN, *_OF_TRACKERS, "pass_rates.jsonl", "images")]
+    top = [path / name for name in (*WRITTEN, *_TRACKER_FILES, "pass_rates.jsonl", "images")]
     inner = [entry for name in (*_FOLDERS, "checkpoints", "aside", "stuck") for entry in _entries(path / name)]
     final = [Path(folder, name) for folder, *names in os.walk(path / "final") for name in (*names[0], *names[1])]
     for entry in (*top, *inner, *final):

@@ -27,7 +27,7 @@ NAMES = (
     "max_completion_length",
 )
 """Options that decide what a completion of a row earns."""
-OF_CODE = ("reward_funcs", "dataset", "sandbox")
+CODE_OPTIONS = ("reward_funcs", "dataset", "sandbox")
 """Options whose code is run."""
 REWARD = CommandFlag(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
 JSON = CommandFlag(name="json", metavar="FILE", help="Write everything that came out to this file too.")
@@ -58,7 +58,7 @@ def run(argv: list[str]) -> int:
         chosen["model"] = "no-model"
     configuration = read_configuration(chosen, file=arguments.flags.get("config"))
     hold_base(configuration.base)
-    allow_named_code(configuration.config, configuration.ground, configuration.given, runs=OF_CODE)
+    allow_named_code(configuration.config, configuration.ground, configuration.given, runs=CODE_OPTIONS)
     audits = _audits(configuration.config)
     if "json" in arguments.flags:
         from paceline.rewards.audit.describing import record

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 500  # Characters of a tool's observation on the screen
 ENDED = Refusal("the conversation has ended")
-OF_CONVERSATIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
-OF_CODE = ("trust_remote_code", "environment", "sandbox")
+CONVERSATION_OPTIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
+CODE_OPTIONS = ("trust_remote_code", "environment", "sandbox")
 """Options whose code is run."""
 COMMAND = Command(
     name="chat",
@@ -37,14 +37,14 @@ COMMAND = Command(
     "python, search:FOLDER, mcp:COMMAND, file.py:FUNCTION), whose answers it reads before it goes on. With --seed the "
     "same lines get the same answers.",
     flags=(CONFIG,),
-    options=(*OPTIONS, *(option for option in options() if option.name in OF_CONVERSATIONS)),
+    options=(*OPTIONS, *(option for option in options() if option.name in CONVERSATION_OPTIONS)),
 )
 
 
 def run(argv: list[str]) -> int:
     """Talk until the input ends; returns the exit status."""
     arguments = parse(COMMAND, argv)
-    configuration = read_options(arguments.options, file=arguments.flags.get("config"), runs=OF_CODE)
+    configuration = read_options(arguments.options, file=arguments.flags.get("config"), runs=CODE_OPTIONS)
     config = configuration.config
     spec = _tools(config)
     system = config.data.system_prompt or ""

@@ -43,7 +43,7 @@ SINGLE = (
     *("max_completion_length", "stop", "seed"),
 )
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
-OF_TRAINING = ("gradient_checkpointing", "turn_credit", "allow_overlap", "final_dtype")
+TRAINING_ONLY = ("gradient_checkpointing", "turn_credit", "allow_overlap", "final_dtype")
 """Options of those sections that concern training only."""
 
 BASELINE = CommandFlag(
@@ -78,7 +78,7 @@ COMMAND = Command(
     options=tuple(
         option
         for option in options()
-        if (option.section in SECTIONS and option.name not in OF_TRAINING) or option.name in SINGLE
+        if (option.section in SECTIONS and option.name not in TRAINING_ONLY) or option.name in SINGLE
     ),
 )
 

@@ -192,11 +192,11 @@ def describe(config: Config, origins: Mapping[str, str]) -> str:
         sentence = " ".join((inspect.getdoc(section_class) or "").split())
         names = [option.name for option in options() if option.section == section]
         texts = [yaml_line(name, values[name]).partition(":")[2].strip() for name in names]
-        of_names, of_texts = max(map(len, names)), min(WIDEST, max(map(len, texts)))
+        name_width, text_width = max(map(len, names)), min(WIDEST, max(map(len, texts)))
         blocks.append(f"{section}: {sentence}\n")
         for name, text in zip(names, texts, strict=True):
             source = source_of(name, values[name])
             blocks[-1] += (
-                f"  {name:<{of_names}}  {text:<{of_texts}}  {origins[name]}{f'  [{source}]' if source else ''}\n"
+                f"  {name:<{name_width}}  {text:<{text_width}}  {origins[name]}{f'  [{source}]' if source else ''}\n"
             )
     return "\n".join(blocks)

@@ -36,9 +36,9 @@ TOKENS = CommandFlag(
 JSON = CommandFlag(name="json", help="Print one JSON object instead of a table.")
 FIXED = ("ref_sync",)
 """Options of the objective that shaped the weights before the step."""
-OF_THE_MODEL = ("trust_remote_code",)
+MODEL_OPTIONS = ("trust_remote_code",)
 """Options by which the run's own model is read."""
-OF_CODE = ("advantage", "bound", *OF_THE_MODEL)
+CODE_OPTIONS = ("advantage", "bound", *MODEL_OPTIONS)
 """Options whose code is run, the run's own too."""
 COMMAND = Command(
     name="replay",
@@ -52,7 +52,7 @@ COMMAND = Command(
         option
         for option in options()
         if (option.section in ("advantage", "loss") and option.name not in FIXED)
-        or option.name in ("reward_weights", *OF_THE_MODEL)
+        or option.name in ("reward_weights", *MODEL_OPTIONS)
     ),
 )
 SHOWN = (
@@ -70,12 +70,12 @@ def run(argv: list[str]) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--step must be a whole number of at least 1, got {text!r}; `paceline replay RUN --step N`")
     step = int(text)
-    of_the_model = {name: value for name, value in arguments.options.items() if name in OF_THE_MODEL}
-    config = read_run_configuration(path, flag="replay", given=of_the_model)
+    model_values = {name: value for name, value in arguments.options.items() if name in MODEL_OPTIONS}
+    config = read_run_configuration(path, flag="replay", given=model_values)
     whole = local_path(path)
     hold_base(run_base(path))
-    allow_named_code(config, whole / "config.yaml", arguments.options, runs=OF_CODE)
-    objective = {name: value for name, value in arguments.options.items() if name not in OF_THE_MODEL}
+    allow_named_code(config, whole / "config.yaml", arguments.options, runs=CODE_OPTIONS)
+    objective = {name: value for name, value in arguments.options.items() if name not in MODEL_OPTIONS}
     other = other_objective(config, objective)
     run_dir = RunDir(whole)
     entry = run_dir.committed(step)  # refused before torch is loaded

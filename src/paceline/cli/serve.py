@@ -41,12 +41,12 @@ END_WITH_INPUT = CommandFlag(
     "this one and keeps the other end open, so that nothing is left behind however the program ends.",
 )
 SECTIONS = ("model", "engine", "sampling")
-OF_TRAINING = ("gradient_checkpointing", "deterministic", "num_generations")
-OF_PROMPTS = ("enable_thinking", "chat_template_kwargs", "max_prompt_length")
+TRAINING_ONLY = ("gradient_checkpointing", "deterministic", "num_generations")
+PROMPT_OPTIONS = ("enable_thinking", "chat_template_kwargs", "max_prompt_length")
 OPTIONS = tuple(
     option
     for option in options()
-    if (option.section in SECTIONS and option.name not in OF_TRAINING) or option.name in OF_PROMPTS
+    if (option.section in SECTIONS and option.name not in TRAINING_ONLY) or option.name in PROMPT_OPTIONS
 )
 """Options of a model that answers."""
 COMMAND = Command(

@@ -20,7 +20,7 @@ from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, without_eff
 from paceline.compat.trl.translation import RunContext, translate
 from paceline.config.packages import TRACKERS
 from paceline.config.reading import options
-from paceline.config.sections import Config
+from paceline.config.sections import TRACKERS, Config
 from paceline.errors import ConfigError
 from paceline.training.setup.configuration import OWN_SCHEDULE
 
@@ -30,12 +30,12 @@ WARMUPS = ("warmup_ratio", "warmup_steps")
 """Fields whose share of the run `lr_scheduler` takes as it is."""
 ELSEWHERE = ("engine", "cluster", "parallel", "lora")
 """Sections without fields in the Python trainer; the caller decides them."""
-OF_OTHERS = (
+DECIDED_ELSEWHERE = (
     *("device", "dtype", "threads", "model", "output_dir", "report_to", "background_save", "offload"),
     *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt", "prompt_column"),
 )
 """Options that no field decides: the caller or the machine does."""
-OF_EVALUATION = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")
+EVALUATION_OPTIONS = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")
 KEPT_UNLESS_GIVEN = (
     *("gradient_checkpointing", "seed", "max_prompt_length", "long_prompts", "save_total_limit", "project"),
     "rollout_correction",
@@ -131,10 +131,10 @@ def _options(
     """
     if schedule is not None:
         config = replace(config, optim=replace(config.optim, lr_scheduler=schedule))
-    left_out = {*OF_OTHERS, *(OWN_SCHEDULE if schedule is not None else ("lr_scheduler",))}
+    left_out = {*DECIDED_ELSEWHERE, *(OWN_SCHEDULE if schedule is not None else ("lr_scheduler",))}
     left_out |= {name for name in KEPT_UNLESS_GIVEN if not values.keys() & set(DECIDED_BY[name])}
     if args.eval_strategy == "no":
-        left_out |= set(OF_EVALUATION)
+        left_out |= set(EVALUATION_OPTIONS)
     if values.get("num_generations_eval") is not None:
         left_out -= {"eval_generations", "eval_temperature"}
     if not config.loss.beta:

@@ -45,7 +45,7 @@ WRAPPERS: Mapping[tuple[str, ...], tuple[str, ...]] = {
 """Words that start each wrapper, with its flags that take the next word as their value."""
 WITH_OPERAND = ("timeout", "taskset")
 """Wrappers with a word between their flags and the command: a duration, the cores."""
-OF_ONE_SHELL = ("env", "nohup", "time", "exec")
+PLAIN_WRAPPERS = ("env", "nohup", "time", "exec")
 """Wrappers that neither choose packages nor machines."""
 
 
@@ -69,7 +69,7 @@ def unwrapped(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
         while rest and rest[0].startswith("-"):
             rest = rest[2 if rest[0] in WRAPPERS[start] else 1 :]
         rest = rest[1 if start[0] in WITH_OPERAND else 0 :]
-        missed += [] if start[0] in OF_ONE_SHELL else [" ".join(start)]
+        missed += [] if start[0] in PLAIN_WRAPPERS else [" ".join(start)]
 
 
 PYTHON = re.compile(r"python[\d.]*")

@@ -27,7 +27,7 @@ from paceline.compat.vocabulary import Meaning, flags
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
-OF_A_DATASET: Mapping[str, str] = {"path": "dataset_name", "name": "dataset_config", "split": "dataset_train_split"}
+DATASET_KEYS: Mapping[str, str] = {"path": "dataset_name", "name": "dataset_config", "split": "dataset_train_split"}
 """Keys in an entry of `datasets` that are flags as well."""
 
 
@@ -111,9 +111,9 @@ def _dataset(entries: object, path: str) -> Flags:
         # rows of a kind of file, which here are named by themselves
         entry["path"] = entry.pop("data_files")
     for name in entry:
-        if name not in OF_A_DATASET:
-            raise ConfigError(f"--config {path}: datasets: {name} is not offered; {', '.join(OF_A_DATASET)} are")
-    return {OF_A_DATASET[name]: (str(value),) for name, value in entry.items()}
+        if name not in DATASET_KEYS:
+            raise ConfigError(f"--config {path}: datasets: {name} is not offered; {', '.join(DATASET_KEYS)} are")
+    return {DATASET_KEYS[name]: (str(value),) for name, value in entry.items()}
 
 
 def flag_words(value: object) -> FlagWords:
@@ -184,7 +184,7 @@ SCRIPT_FLAGS: Mapping[str, Meaning] = {
 PEFT_RANK, PEFT_ALPHA = 16, 32.0
 """TRL's own defaults."""
 REWARD_FLAGS = {"reward_funcs", "reward_model_name_or_path"}
-OF_MACHINES = {
+MACHINE_FLAGS = {
     "machine_rank": "--node-rank",
     "main_process_ip": "--master-addr",
     "main_process_port": "--master-port",
@@ -238,7 +238,7 @@ def _flags(words: FlagWords) -> FlagWords | None:
 def translate_flags(flags: Flags, start: Started, translation: Translation, refusals: Refusals) -> None:
     """Add the translation of parsed flags and fields from any source; `refusals` are those of their reading."""
     # each part is refused by itself, and all refusals are said at once
-    idle, about_rewards, of_fields, *parts = (Translation() for _ in range(7))
+    idle, about_rewards, from_trainer, *parts = (Translation() for _ in range(7))
     note_idle(flags, SCRIPT_FLAGS, idle, refusals)
     functions: FlagWords = ("accuracy",)
     models: FlagWords = ()
@@ -260,11 +260,11 @@ def translate_flags(flags: Flags, start: Started, translation: Translation, refu
             models=models,
             adapter=is_on(flags, "use_peft"),
         )
-        of_fields = from_fields(fields, context)
+        from_trainer = from_fields(fields, context)
     refusals.check()
-    translation.add(of_fields)
+    translation.add(from_trainer)
     translation.add(about_rewards)
-    check_length(flags, "vllm_max_model_length", of_fields.options, translation)
+    check_length(flags, "vllm_max_model_length", from_trainer.options, translation)
     for part in (*parts, idle):
         translation.add(part)
     translation.launch = parts[-1].launch
@@ -272,7 +272,7 @@ def translate_flags(flags: Flags, start: Started, translation: Translation, refu
         if name in WITHOUT_EFFECT["accelerate"]:
             check_precision(f"--{name}", name, value_of(flags, name))
             translation.note("idle", f"--{name}", OWN_LAYOUT)
-        elif name in OF_MACHINES and OF_MACHINES[name] not in translation.launch:
+        elif name in MACHINE_FLAGS and MACHINE_FLAGS[name] not in translation.launch:
             translation.note("idle", f"--{name}", "all processes are on one machine, or actors of Ray")
     translation.explicit |= options_of(flags, SCRIPT_FLAGS) & translation.options.keys()
 

@@ -120,7 +120,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
     ZERO_BUBBLE: ("checkpoint_path", "code_verifier_api_url", "n_behind"),
 }
 """Flags that a script does not have."""
-OF_AGENTS = ("-ct", "--chat-template", "-pdp", "--producer-data-parallel-size", "--agentic-type")
+AGENT_FLAGS = ("-ct", "--chat-template", "-pdp", "--producer-data-parallel-size", "--agentic-type")
 AGENT_BACKENDS = ("async-vllm", "async-agentic-vllm")
 NO_AGENTS = (
     "is of the branch for agents with tools, whose tools and budgets stand in its Python files; give the tools to the "
@@ -176,7 +176,7 @@ def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
         name, rest, value = word.partition("=")
         # long flags are spelt with hyphens
         name = name.replace("_", "-") if name.startswith("--") else name
-        if name in OF_AGENTS:
+        if name in AGENT_FLAGS:
             raise ConfigError(f"{name} {NO_AGENTS}; leave it out")
         spelt.append(name + rest + value)
     parser = _Parser(prog=script, add_help=False, argument_default=argparse.SUPPRESS)

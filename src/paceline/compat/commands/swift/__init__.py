@@ -52,7 +52,7 @@ def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
     note_idle(flags, MEANINGS, idle := Translation(), refusals)
     with refusals():
         start = _add_places(flags, start, translation, repair=repair)
-    about_rewards, advantage, about_rows, of_fields = (Translation() for _ in range(4))
+    about_rewards, advantage, about_rows, from_trainer = (Translation() for _ in range(4))
     functions: tuple[str, ...] = ("accuracy",)
     models = flags.get("reward_model", ())
     with refusals():
@@ -64,14 +64,14 @@ def from_swift(command: ForeignCommand, repair: bool) -> Translation | None:
     fields = _fields(flags)
     with refusals():
         context = _command_context(flags, fields, start, functions, models)
-        of_fields = from_fields(fields, context)
-        _note_defaults(fields, context, of_fields)
+        from_trainer = from_fields(fields, context)
+        _note_defaults(fields, context, from_trainer)
     refusals.check()
     for name in (*advantage.options, *about_rows.options):
-        of_fields.options.pop(name, None)
-    translation.add(of_fields)
+        from_trainer.options.pop(name, None)
+    translation.add(from_trainer)
     translation.add(about_rewards)
-    check_length(flags, "vllm_max_model_len", {**of_fields.options, **about_rows.options}, translation)
+    check_length(flags, "vllm_max_model_len", {**from_trainer.options, **about_rows.options}, translation)
     translation.add(about_rows)
     translation.add(advantage)
     if "rollout_importance_sampling_threshold" in flags and not value_of(flags, "rollout_importance_sampling_mode"):
@@ -218,9 +218,9 @@ def _add_places(flags: Flags, start: Started, translation: Translation, *, repai
     vllm, mode = is_on(flags, "use_vllm"), value_of(flags, "vllm_mode")
     if mode not in (None, "server", "colocate"):
         raise ConfigError(f"--vllm_mode must be server or colocate, got {mode!r}")
-    apart, of_device = mode == "server", Translation()
+    apart, from_device = mode == "server", Translation()
     if vllm and mode is None and "vllm_device" in flags:
-        start, apart = _own_device(flags, start, of_device, repair=repair)
+        start, apart = _own_device(flags, start, from_device, repair=repair)
     behind = is_on(flags, "async_generate")
     if behind and not (vllm and mode == "server"):
         raise ConfigError("--async_generate must be left out without --use_vllm true --vllm_mode server")
@@ -229,7 +229,7 @@ def _add_places(flags: Flags, start: Started, translation: Translation, *, repai
         translation.decide(max_staleness=1)
     translation.decide(**sharding(flags, start))
     _add_sizes(flags, start.ranks, translation)
-    translation.add(of_device)
+    translation.add(from_device)
     for name in flags:
         if name.startswith("vllm_") and not vllm:
             translation.note("idle", f"--{name}", "use_vllm is off")
