@@ -20,7 +20,7 @@ from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, without_eff
 from paceline.compat.trl.translation import RunContext, translate
 from paceline.config.packages import TRACKERS
 from paceline.config.reading import options
-from paceline.config.sections import TRACKERS, Config
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.training.setup.configuration import OWN_SCHEDULE
 
