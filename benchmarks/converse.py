@@ -25,7 +25,7 @@ from materials import SHAPES, write_model
 from measuring import Channel
 from rich.console import Console
 
-from paceline.config.engine import EngineConfig
+from paceline.config.sampling import EngineConfig
 from paceline.config.sections import DataConfig, ModelConfig
 from paceline.data.sources import load_rows
 from paceline.data.tasks import build_tasks

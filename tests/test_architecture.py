@@ -58,7 +58,7 @@ OUTSIDE_WORLD = {"os", "pathlib", "time", "socket", "subprocess", "threading", "
 
 WITHOUT_TORCH = (
     *("types", "errors", "config", "metrics", "sandbox", "processes", "http", "environments/hosting"),
-    *("models/places", "models/weight_headers"),
+    *("models/families", "models/places", "models/weight_headers"),
 )
 TORCH = {"torch", "transformers", "jaxtyping"}
 

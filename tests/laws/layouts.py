@@ -22,7 +22,7 @@ from paceline.models.parallel.mesh_ranks import MeshLayout, MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding
-from paceline.reports.trackers.opening import flat_numbers
+from paceline.reports.trackers import flat_numbers
 from paceline.training.learner.learner import Learner
 from paceline.types import Completion, Rollout, RolloutGroup, Task, Trajectory, completed
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE

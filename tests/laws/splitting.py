@@ -14,7 +14,7 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
-from paceline.training.learner.learner import Learner, PreparedBatch
+from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
@@ -146,7 +146,7 @@ class Splitter:
             if half.reference is not None:
                 reference = half.runner.values(half.reference, [batch])[0].logprobs
             old = torch.cat([self.old[row] for row in rows])
-            half.backward([PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
+            half.backward([replace(batch, old_logprobs=old, ref_logprobs=reference)], first=False)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
     def whole(self) -> Tensor:

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut, share_out, units
 from paceline.objective.micro_batches import pack, padded_rows, token_weights
-from paceline.reports.trackers.opening import flat_numbers
-from paceline.training.learner.learner import PreparedBatch
+from paceline.reports.trackers import flat_numbers
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
@@ -111,7 +110,7 @@ def test_logits_for_observed_tokens_change_no_gradient_and_no_number(loss, forwa
     half.runner.forward = forward
     batch = pack(splitter.samples, splitter.weights, rows, dtype=torch.float64)
     reference = None if half.reference is None else half.runner.values(half.reference, [batch])[0].logprobs
-    prepared = PreparedBatch(batch=batch, old_logprobs=torch.cat(splitter.old), ref_logprobs=reference)
+    prepared = replace(batch, old_logprobs=torch.cat(splitter.old), ref_logprobs=reference)
 
     def found() -> tuple[list[Tensor], dict[str, Tensor]]:
         half.policy.model.zero_grad()

@@ -6,7 +6,7 @@ padding would spread into the loss.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from torch import Tensor
 from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.presets import PRESETS
 from paceline.objective.micro_batches import pack, token_weights
-from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.forward_backward import TokenValues
+from paceline.training.learner.objective import token_losses
 from paceline.training.learner.samples import samples_of
 from paceline.training.rollouts.grouping import make_groups
 from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
@@ -107,13 +108,9 @@ def paceline_loss(
     def flat(table: Tensor) -> Tensor:
         return torch.cat([table[row, : step.lengths[row]] for row in rows])
 
-    terms = Logprobs(
-        policy=flat(logprobs),
-        entropy=flat(entropies),
-        old=flat(step.old),
-        reference=flat(step.reference) if loss.beta > 0 else None,
-    )
-    losses, _ = token_losses(batch, terms, loss)
+    reference = flat(step.reference) if loss.beta > 0 else None
+    batch = replace(batch, old_logprobs=flat(step.old), ref_logprobs=reference)
+    losses, _ = token_losses(batch, TokenValues(flat(logprobs), flat(entropies)), loss)
     return (batch.weights * losses).sum()
 
 

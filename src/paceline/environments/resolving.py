@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from paceline.config.environments import NAMED_ENVIRONMENT
+from paceline.config.sampling import NAMED_ENVIRONMENT
 from paceline.environments import Environment, EnvironmentSpec
 from paceline.environments.parts import FLAG, AddressPart, Schemas, part_of
 from paceline.environments.tools import ToolEnvironment

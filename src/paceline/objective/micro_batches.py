@@ -120,6 +120,15 @@ class MicroBatch:
     rollout_logprobs: Float[Tensor, " N"]
     turns: Int[Tensor, " N"] | None
     """Number of the turn of each target, from 0; None: the step has first turns alone."""
+    old_logprobs: Float[Tensor, " N"] | None = None
+    """Logprobs of the policy at the start of the step, by the trainer's own forward pass; None before its first pass,
+    and where another rank has the head. The engine's differ by rounding or more: they serve the mismatch metric,
+    `rollout_correction` and `off_policy_threshold`."""
+    ref_logprobs: Float[Tensor, " N"] | None = None
+    """Logprobs of the reference; None: there is none, or another rank has the head."""
+    is_idle: bool = False
+    """True for a batch that is computed for the other ranks' sake, who make one pass more than this one has samples
+    for; it adds nothing."""
 
     @property
     def num_targets(self) -> int:

@@ -4,6 +4,7 @@ A stream is one term of the loss, a sum over its tokens with weights of its own,
 tokens of the stream in the optimiser step (law 1).
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from paceline.types import Span
@@ -21,3 +22,12 @@ def stream_of(span: Span) -> LossStream | None:
     if span.by == "policy":
         return "policy"
     return "cross_entropy" if span.by == "demonstration" else None
+
+
+def loss_mask(spans: Sequence[Span]) -> tuple[int, ...]:
+    """Return 1 for each token of the spans that is trained on, 0 for each that is only read.
+
+    >>> loss_mask([Span(by="policy", tokens=(5, 6)), Span(by="environment", tokens=(7,))])
+    (1, 1, 0)
+    """
+    return tuple(int(stream_of(span) is not None) for span in spans for _ in span.tokens)

@@ -57,9 +57,9 @@ def hold_new(directory: str) -> str:
             if _is_locked(descriptor) and os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return path
             os.close(descriptor)
-        except FileNotFoundError:  # another process took it for left, before it was locked
+        except FileNotFoundError:  # another process removed it as abandoned before it was locked
             continue
-        except OSError:  # a file system without locks: then nobody takes it for left either
+        except OSError:  # a file system without locks, where no process removes it as abandoned
             return path
 
 

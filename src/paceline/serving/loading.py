@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from paceline.base_directory import hold_base
-from paceline.config.environments import EnvironmentConfig
 from paceline.config.reading import option_name
+from paceline.config.sampling import EnvironmentConfig
 from paceline.config.sections import Config
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ModelError

@@ -40,7 +40,7 @@ from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.restoring import packed_floats, restored_batch, restored_groups
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.checks import own_advantage
-from paceline.training.setup.run_inputs import RunSize
+from paceline.training.setup.inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
 from paceline.types import RolloutGroup
 
@@ -51,12 +51,13 @@ class Replay:
 
     step: int
     weights: str
-    """Description of the weights that they were computed with."""
+    """Description of the weights."""
     is_exact: bool
     """True if the run had these weights before the step; to rounding on other hardware or with several processes."""
     recorded: Mapping[str, Any] | None
     """The step's numbers when it was made; None: the run ended before they were written."""
-    own: Mapping[str, Any]
+    unchanged: Mapping[str, Any]
+    """The step's numbers under the run's own objective."""
     other: Mapping[str, Any] | None
     """None: there is no other objective."""
     tokens: tuple[Mapping[str, Any], ...] | None
@@ -91,7 +92,7 @@ def replay(
             trainer.save(Path(folder), state, ())
             start = trainer.saved(wait=True)
         before = token_values(trainer.learner, batch.groups) if with_tokens else None
-        own = _numbers(trainer, config, step, batch)
+        numbers = _numbers(trainer, config, step, batch)
         tokens = None
         if before is not None:
             after = token_values(trainer.learner, batch.groups)
@@ -113,7 +114,7 @@ def replay(
         weights=_weights(first, between, step) + _other_options(run_dir, first),
         is_exact=first + len(between) == step - 1 and not _other_options(run_dir, first),
         recorded=records.get(step),
-        own=own,
+        unchanged=numbers,
         other=changed,
         tokens=tokens,
     )
@@ -137,7 +138,7 @@ def _run_size(
     journal: Mapping[int, Mapping[str, Any]],
     batch: RolloutBatch,
 ) -> RunSize:
-    """The length of the run, on which its learning rates hang, without its dataset: a line tells how large that is."""
+    """Return the length of the run, which its learning rates depend on, without reading its dataset."""
     sizes = [
         round(journal[number]["position"] / record["epoch"]) for number, record in records.items() if number in journal
     ]
@@ -150,9 +151,9 @@ def _run_size(
 
 
 def _other_options(run_dir: RunDir, first: int) -> str:
-    """What to say where steps after `first` were made under other options than the run has now."""
+    """Return a clause for steps after `first` that were made under other options than today's."""
     changes = (run_dir.identity() or {"changes": []})["changes"]
-    last = max((one["after_step"] for one in changes), default=0)
+    last = max((change["after_step"] for change in changes), default=0)
     return f"; under the run's options of today, which were others up to step {last}" if last > first else ""
 
 

@@ -35,7 +35,7 @@ class Workers(Protocol):
         """Numbers of the workers; a replacement keeps its number."""
 
     def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
-        """Begin the same method call on idle workers."""
+        """Begin the same call on idle workers, of a method or of one of a part of theirs, such as `trainer.save`."""
 
     def wait(self, busy: Collection[int]) -> int:
         """Wait for one of these workers to answer or be lost, no longer than a worker may be silent."""
@@ -165,8 +165,9 @@ class WorkerGroup:
         return [answers[share] for share in range(len(shares))]
 
     def _start(self, workers: Sequence[int], method: str, arguments: tuple[Any, ...]) -> None:
+        name = method.rpartition(".")[2]
         for worker in workers:
-            self._begun[worker] = method, ACTIVITY.beat(f"{self.who} {worker}", method)
+            self._begun[worker] = name, ACTIVITY.beat(f"{self.who} {worker}", name)
         self.workers.start(workers, method, arguments)
 
     def _gather(self, workers: Sequence[int]) -> list[Any]:

@@ -825,7 +825,7 @@ def test_a_program_may_sample_conversations(trained):
 def test_a_completion_of_a_text_is_text_and_has_no_mask(trained):
     trainer = trained(lambda prompt, index: "Ho", rows=[{"prompt": "Hi"}], reward_funcs=Recorder())
     found = trainer._generate(["Hi"])
-    assert (found.trajectories, found.tool_mask, found.logprobs) == (["Ho"], None, [[-1.0] * 3])
+    assert (found.completions, found.tool_mask, found.logprobs) == (["Ho"], None, [[-1.0] * 3])
 
 
 def test_a_rollout_func_is_asked_instead(trained):
@@ -834,7 +834,7 @@ def test_a_rollout_func_is_asked_instead(trained):
     found = trainer._generate(prompts)
     assert trainer.asked == prompts
     assert (found.prompt_ids, found.tool_mask) == ([ids_of("Hi")] * 2, [[1, 0, 0, 1, 1]] * 2)
-    assert found.trajectories[0] == [{"role": "assistant", "content": "abcd"}]
+    assert found.completions[0] == [{"role": "assistant", "content": "abcd"}]
     assert found.extra_fields == {"won": [0.0, 1.0], "seed": 7}
     trainer.rollout_func = lambda prompts, trainer: {"prompt_ids": [[1]], "completion_ids": [[2]]}
     with pytest.raises(ConfigError, match=r"rollout_func must return keys \['logprobs'\]"):

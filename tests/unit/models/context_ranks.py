@@ -12,7 +12,7 @@ from paceline.errors import ModelError
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.fused_layers import is_fused
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.exchange import Exchange
+from paceline.models.parallel.context import Exchange
 from paceline.models.parallel.mesh import make_mesh
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.process_group import Meeting, process_group

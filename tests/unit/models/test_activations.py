@@ -9,8 +9,7 @@ import torch
 from paceline.config.building import build_config
 from paceline.models.activation_checkpointing import Activations, choose_cut
 from paceline.models.activations import in_main_memory, is_recomputing, recompute
-from paceline.models.forward import PolicyForward, choose_forward
-from paceline.models.measured_activations import measure_activations
+from paceline.models.forward import PolicyForward, choose_forward, measure_activations
 from paceline.objective.micro_batches import MicroBatch, pack
 from paceline.training.plan.memory import memory_plan
 from paceline.training.plan.shape import model_shape

@@ -20,10 +20,10 @@ from paceline.engines.local.engine import LocalEngine
 from paceline.errors import ModelError
 from paceline.models.activations import recompute
 from paceline.models.attention import PackedLayout, attention
+from paceline.models.families import layer_plans, partial_attention
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded, export_model, save_model
 from paceline.models.loading import adopt_model, load_model
-from paceline.models.pretrained import partial_attention
 from paceline.objective.micro_batches import pack
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
 from paceline.training.learner.forward_backward import WholeModel
@@ -225,7 +225,7 @@ def test_packed_attention_refuses_what_it_would_leave_out(option):
     ],
 )
 def test_a_window_counts_where_some_layer_uses_it(config, reason):
-    found = partial_attention(SimpleNamespace(**config))
+    found = partial_attention(layer_plans(SimpleNamespace(**config)))
     assert found is None if reason is None else reason in found
 
 

@@ -1,6 +1,7 @@
 """Micro-batches of episodes: observed tokens are inputs alone, and rows of one episode are one completion."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ import torch
 from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut, even_runs, input_tokens, share_out, shortest, units
 from paceline.objective.micro_batches import MicroBatch, Sample, pack, padded_attention, padded_rows
-from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.forward_backward import TokenValues
+from paceline.training.learner.objective import token_losses
 from tests.support.episodes import sample as make_sample
 
 
@@ -130,7 +132,7 @@ def test_the_ratio_of_an_episode_is_the_mean_over_its_sampled_tokens_alone():
     batch = pack(step, [0.25, 0.25, 1.0], range(3), dtype=torch.float64)
     old = torch.tensor([-1.0, -2.0, -3.0, -0.5, -1.0], dtype=torch.float64)
     policy = old + torch.tensor([0.3, 0.1, -0.2, 0.6, 0.05], dtype=torch.float64)
-    logprobs = Logprobs(policy=policy, entropy=torch.zeros_like(old), old=old, reference=None)
+    batch, logprobs = replace(batch, old_logprobs=old), TokenValues(policy, torch.zeros_like(old))
     losses, sums = token_losses(batch, logprobs, LossConfig(ratio_level="sequence", clip_eps_high=0.28))
     assert losses.tolist() == pytest.approx([-math.exp(0.2)] * 4 + [math.exp(0.05)])
     losses, sums = token_losses(batch, logprobs, LossConfig(ratio_level="sequence", clip_eps_high=0.2))

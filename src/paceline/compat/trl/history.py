@@ -73,10 +73,10 @@ def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
     }
     silent = {completion.environment for completion in completions}
     rewards = {name: of for name, of in record["rewards"].items() if of["count"] or name not in silent}
-    terminated = [one.num_sampled for one in completions if one.finish_reason == "stop"]
+    terminated = [completion.num_sampled for completion in completions if completion.finish_reason == "stop"]
     return {
         "completions/mean_length": record["completion_length_mean"],
-        "completions/min_length": min(one.num_sampled for one in completions),
+        "completions/min_length": min(completion.num_sampled for completion in completions),
         "completions/max_length": record["completion_length_max"],
         "completions/clipped_ratio": record["truncated_fraction"],
         "completions/mean_terminated_length": mean_and_std(terminated)[0] or 0.0,
@@ -111,14 +111,16 @@ def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats,
 
 def unrewarded(batch: RolloutBatch) -> str:
     """Warning about the completions that no reward function gave a number, with the first of them; empty: none."""
-    rows = [(group.task, one) for group in batch.groups for one in group.rollouts if one.dropped == "no_reward"]
+    rows = [
+        (group.task, rollout) for group in batch.groups for rollout in group.rollouts if rollout.dropped == "no_reward"
+    ]
     if not rows:
         return ""
     task, rollout = rows[0]
-    given = {"prompt": task.prompt, "completion": rollout.trajectory.text}
+    keywords = {"prompt": task.prompt, "completion": rollout.trajectory.text}
     return (
-        f"All reward functions returned None for the following kwargs: {given} ({len(rows)} completions of this step); "
-        "they are not trained on"
+        f"All reward functions returned None for the following kwargs: {keywords} ({len(rows)} completions of this "
+        "step); they are not trained on"
     )
 
 
@@ -185,10 +187,10 @@ def print_completions(
     table = Table(title=title, show_lines=True)
     for heading in ("prompt", "completion", *names, *columns, "advantage"):
         table.add_column(heading)
-    for place, (task, rollout) in enumerate(rows[:limit]):
+    for index, (task, rollout) in enumerate(rows[:limit]):
         rewards = [rollout.rewards[name] for name in names]
         scores = ["none" if reward is None else f"{reward:.2f}" for reward in rewards]
-        more = [str(values[place]) if place < len(values) else "" for values in columns.values()]
+        more = [str(values[index]) if index < len(values) else "" for values in columns.values()]
         texts = (task.prompt, rollout.trajectory.text, *scores, *more, f"{rollout.advantage:.2f}")
         table.add_row(*map(Text, texts))
     console.print(table)

@@ -1,4 +1,4 @@
-"""A trainer's `rollout_func` in the place of the engine: what it returns, as completions.
+"""A trainer's `rollout_func` in place of the engine: what it returns, as completions.
 
 It is called with one prompt per completion, those of a group next to each other, and returns a dict:
 
@@ -51,7 +51,7 @@ class RolloutFunction:
         lists = checked_lists(output, len(entries))
         extras = extra_fields(output)
         version = cast(TrainedEngine, engine).policy_version
-        found = list[Completed]()
+        results = list[Completed]()
         for first in range(0, len(entries), num_generations):
             places = range(first, first + num_generations)
             parts = [self._part(at, lists) for at in places]
@@ -66,13 +66,15 @@ class RolloutFunction:
             asked = tuple(
                 self._asked(begun, part, _of_completion(extras, at)) for at, part in zip(places, parts, strict=True)
             )
-            found.append(Completed(task=begun, trajectories=trajectories, shown_tasks=asked))
-        return found
+            results.append(Completed(task=begun, trajectories=trajectories, shown_tasks=asked))
+        return results
 
     def _part(self, at: int, lists: Mapping[str, list[Any]]) -> "_Part":
         """Read one completion, and check it."""
         prompt, ids = (_whole(lists[name][at], name, at) for name in ("prompt_ids", "completion_ids"))
-        mask = [1] * len(ids) if "env_mask" not in lists else [int(bool(one)) for one in _plain(lists["env_mask"][at])]
+        mask = (
+            [1] * len(ids) if "env_mask" not in lists else [int(bool(flag)) for flag in _plain(lists["env_mask"][at])]
+        )
         if len(mask) != len(ids):
             raise ConfigError(f"env_mask of completion {at} must have {len(ids)} numbers, got {len(mask)}")
         if 1 not in mask:
@@ -80,15 +82,15 @@ class RolloutFunction:
                 f"rollout_func must give each completion a token that the model sampled, got none among the {len(ids)} "
                 f"of completion {at}"
             )
-        given = lists["logprobs"][at]
-        logprobs = [] if given is None else _plain(given)
+        values = lists["logprobs"][at]
+        logprobs = [] if values is None else _plain(values)
         if len(logprobs) == len(ids):
-            logprobs = [value for value, one in zip(logprobs, mask, strict=True) if one]
+            logprobs = [value for value, is_sampled in zip(logprobs, mask, strict=True) if is_sampled]
         if len(logprobs) != sum(mask) or not all(
-            isinstance(one, int | float) and math.isfinite(one) for one in logprobs
+            isinstance(value, int | float) and math.isfinite(value) for value in logprobs
         ):
             raise ConfigError(
-                f"rollout_func must give one finite number per token in `logprobs`, got {str(given)[:60]} for "
+                f"rollout_func must give one finite number per token in `logprobs`, got {str(values)[:60]} for "
                 f"completion {at} of {len(ids)} tokens; ask what samples them for the logprob of each sampled token"
             )
         if self.positions is not None and len(prompt) + len(ids) > self.positions:
@@ -194,7 +196,7 @@ def _plain(values: Any) -> list[Any]:
 
 def _whole(values: Any, name: str, at: int) -> tuple[int, ...]:
     ids = _plain(values)
-    if not ids or not all(isinstance(one, int) and one >= 0 for one in ids):
+    if not ids or not all(isinstance(token, int) and token >= 0 for token in ids):
         raise ConfigError(f"rollout_func must give tokens in `{name}`, got {str(ids)[:60]} for completion {at}")
     return tuple(ids)
 

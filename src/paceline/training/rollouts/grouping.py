@@ -4,14 +4,12 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast
 
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import ConfigError
 from paceline.metrics.statistics import mean_and_std
 from paceline.objective.advantages import (
     ROUNDING,
-    AdvantageKind,
     GroupAdvantage,
     advantages,
     carries_signal,
@@ -100,7 +98,7 @@ def make_groups(
     if own is not None:
         compared = [own_advantages(totals, own, options.advantage) for totals in sums]
     else:
-        compared = advantages(sums, kind=cast(AdvantageKind, options.advantage))
+        compared = advantages(sums, kind=options.advantage)
     by_turn: Sequence[Sequence[tuple[float, ...]] | None] = [None] * len(kept)
     if turn_credit is not None:
         trajectories = [[rollout.trajectory for rollout in group.rollouts] for group in scored if group.dropped is None]
@@ -108,7 +106,7 @@ def make_groups(
             [turn_rewards(*rollout, weights=all_weights) for rollout in zip(*group, strict=True)]
             for group in zip(trajectories, kept, sums, strict=True)
         ]
-        by_turn = turn_advantages(earned, kind=cast(AdvantageKind, options.advantage), discount=turn_credit)
+        by_turn = turn_advantages(earned, kind=options.advantage, discount=turn_credit)
     credits = iter(zip(compared, by_turn, strict=True))
     groups = list[RolloutGroup]()
     for group, rewards in zip(scored, rewards_of_groups, strict=True):

@@ -1,4 +1,4 @@
-"""What a run has told so far, kept for a screen: a `Progress`, and the records of steps and evaluations."""
+"""The state of a run for a screen: the progress that its parts report, and the records of steps and evaluations."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -14,15 +14,15 @@ from paceline.runtime.activity import Phase, Progress
 CURVE_POINTS = 40
 """Points of the reward curve, over all steps."""
 PACE_STEPS = 20
-"""The last ones, whose time says how long the others will take, with the evaluations and checkpoints between them."""
+"""Latest steps, whose time predicts that of the others; evaluations and checkpoints between them count."""
 ALMOST = 0.99
-"""Tokens may say so much of sampling to be done, and no more, while completions have not ended."""
+"""Largest share of sampling that counts as done by its tokens while completions have not ended."""
 
 
-class Told(NamedTuple):
-    """What was last told of a phase.
+class PhaseRecord(NamedTuple):
+    """Latest report of a phase.
 
-    It is made for every position that is decoded, so it is a tuple: a frozen dataclass takes three times as long.
+    One is made for every position that is decoded, so it is a tuple: a frozen dataclass takes three times as long.
     """
 
     done: int
@@ -40,7 +40,7 @@ class Stage:
     of: int
     tokens: int
     seconds: float
-    """Since it began, or from its beginning to its end."""
+    """Seconds since it began, or from its beginning to its end."""
     share: float
     """Share of the work that is done, as far as is known."""
 
@@ -55,14 +55,14 @@ class Stage:
         return None if self.is_over or self.share < 0.02 else self.seconds * (1 - self.share) / self.share
 
 
-class Watched(Progress):
+class RunProgress(Progress):
     """Progress of a run: written by its workers from any thread, read by the display from another.
 
-    So what is read is replaced as a whole and never changed.
+    So attributes that the display reads are replaced as a whole and never changed.
     """
 
     def __init__(self, *, name: str, total_steps: int, done: int, clock: Callable[[], float]) -> None:
-        """`done` steps are behind."""
+        """`done`: steps before this attempt."""
         self.name, self.total_steps, self.steps_done = name, total_steps, done
         self.what = "start"
         """Current phase of the run."""
@@ -72,10 +72,10 @@ class Watched(Progress):
         self.rewards = tuple[float, ...]()
         """Means over equally many steps each, at most `CURVE_POINTS`."""
         self.expected_length: float | None = None
-        """Tokens of a completion, as far as is known before a step has ended: a mean, or the limit."""
+        """Tokens of a completion before the first step has ended: a mean or the limit; None: not known."""
         self.accuracies = dict[str, tuple[Record, Record]]()
         """The first and the newest evaluation of each held-out set."""
-        self._clock, self._since, self._told = clock, clock(), dict[Phase, Told]()
+        self._clock, self._since, self._phases = clock, clock(), dict[Phase, PhaseRecord]()
         self._all_rewards, self._learning = list[float](), Learning()
         self.verdict = self._learning.verdict()
         self._marks = deque[tuple[int, float]](maxlen=PACE_STEPS + 1)
@@ -83,27 +83,27 @@ class Watched(Progress):
     @override
     def begin(self, what: str) -> None:
         # what goes on beside the steps, such as sampling ahead, is not over with them
-        still = {name: told for name, told in self._told.copy().items() if told.ended is None}
-        self.what, self._since, self._told = what, self._clock(), still
+        still = {name: phase for name, phase in self._phases.copy().items() if phase.ended is None}
+        self.what, self._since, self._phases = what, self._clock(), still
 
     def end(self, what: str) -> None:
-        """Nothing is done any more; the phases of the last step stay as they ended."""
+        """Mark the run as ended; the phases of the last step stay as they ended."""
         self.what, self._since, self.has_ended = what, self._clock(), True
 
     @override
     def phase(self, name: Phase, done: int, of: int, *, tokens: int = 0) -> None:
-        told = self._told
-        before = told.get(name)
+        phases = self._phases
+        before = phases.get(name)
         started = self._clock() if before is None or not (done or tokens) else before.started
-        told[name] = Told(done, of, tokens, started, self._clock() if done >= of else None)
+        phases[name] = PhaseRecord(done, of, tokens, started, self._clock() if done >= of else None)
 
     def step(self, record: Record) -> None:
-        """A step has ended."""
+        """Record the end of a step."""
         self._see(record)
         self._marks.append((record["step"], self._clock()))
 
     def evaluation(self, record: Record) -> None:
-        """A held-out set was measured."""
+        """Record the evaluation of a held-out set."""
         self._learning.evaluation(record)
         if "accuracy" in record:
             first, _ = self.accuracies.get(record["set"], (record, record))
@@ -111,7 +111,7 @@ class Watched(Progress):
         self.verdict = self._learning.verdict()
 
     def recall(self, steps: Iterable[Record], evals: Iterable[Record]) -> None:
-        """Recall what a resumed run did before; it says nothing about the current pace."""
+        """Take in the records of a resumed run's earlier attempts, which do not count for the pace."""
         for record in steps:
             self._see(record)
         for record in evals:
@@ -146,11 +146,11 @@ class Watched(Progress):
 
     @property
     def stages(self) -> Mapping[Phase, Stage]:
-        """Phases that have been told of."""
+        """Phases that have been reported."""
         now, stages, length = self._clock(), dict[Phase, Stage](), self.expected_length
         if self.record is not None:
             length = self.record["completion_length_mean"]
-        for name, (done, of, tokens, started, ended) in self._told.copy().items():
+        for name, (done, of, tokens, started, ended) in self._phases.copy().items():
             share = done / of if of else 1.0
             if name == "generate" and share < 1 and length:
                 # completions end late and together: until then their tokens say more, against the expected length

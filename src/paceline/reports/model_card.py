@@ -1,38 +1,139 @@
-"""The whole card: what the Hub reads, then what a person reads, from top to bottom."""
+"""README.md of a trained model: what it was made from, towards what, what came of it, how to load it.
+
+`CardFacts` says what a card says, without a path of the machine on which the model was trained; `model_card` writes it.
+"""
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, astuple, dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any
 
 import yaml
 
+from paceline.config.algorithms import ADVANTAGES, BOUNDS
 from paceline.config.presets import PRESETS
 from paceline.config.reading import find_option
 from paceline.config.sections import Config
-from paceline.metrics.comparisons import level_of_best, probability
+from paceline.metrics.comparisons import Comparison, level_of_best, probability
+from paceline.metrics.intervals import Interval
 from paceline.objective.formula import as_text, objective
 from paceline.reports.format import count, percent_interval, points
-from paceline.reports.model_card.facts import CardFacts
 
 MARK = "<!-- Written by Paceline, which writes it again with the model; without this line it leaves the file alone. -->"
 SECTIONS = ("lora", "sampling", "advantage", "loss", "optim")
 """Sections of the configuration that say what was optimised and how."""
 ALWAYS = ("num_generations", "max_completion_length", "temperature", "learning_rate")
 """Options that the card always states; it states others where they differ from their defaults."""
-
-
 TASK = "text-generation"
 DIGITS = 4
 """Digits of a share: to a hundredth of a percent."""
 QUESTION = "What is 12 + 30?"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A model or a dataset by its public name."""
+
+    label: str
+    hub: str | None = None
+    """Name on the Hub, for what is from there."""
+
+
+def named(address: str, *, is_local: Callable[[str], bool]) -> Source:
+    """An option's address as a source: of a path its last part alone, as nobody else has the directories above it.
+
+    >>> named("openai/gsm8k:main", is_local=lambda path: False)
+    Source(label='openai/gsm8k:main', hub='openai/gsm8k')
+    >>> named("/home/me/rows.jsonl", is_local=lambda path: True)
+    Source(label='rows.jsonl', hub=None)
+    """
+    name = address.partition(":")[0]
+    if not is_local(name) and re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return Source(label=address, hub=name)
+    return Source(label=PurePath(address).name or address)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """Accuracy on a held-out set after a number of steps."""
+
+    step: int
+    accuracy: Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOutResult:
+    """A held-out set as it was measured first and last, up to the step that the weights are of."""
+
+    dataset: Source
+    num_tasks: int
+    after: Measured
+    before: Measured | None = None
+    """None: there was one measurement."""
+    comparison: Comparison | None = None
+    """Comparison of both, task by task; None where there was one measurement or no task was graded both times."""
+    looks: int = 0
+    """Measurements after the first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompting:
+    """Prompt format of the run."""
+
+    has_chat_template: bool
+    system: str | None = None
+    """The system message."""
+    missing_file: str | None = None
+    """Name of the system message's file, if it no longer exists."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """A held-out task as the run asked it."""
+
+    prompt: str
+    """Whole text, through the chat template where there is one."""
+    answer: str
+    """Gold answer of the task."""
+    question: str | None = None
+    """The user's message alone; None: the prompt is plain text, or more than a system message and a question."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CardFacts:
+    """Facts that a card states."""
+
+    name: str
+    config: Config
+    base_model: Source
+    dataset: Source | None
+    is_adapter: bool
+    """True if the directory holds an adapter alone."""
+    prompting: Prompting
+    steps: int
+    """Steps that the weights were trained for."""
+    versions: Mapping[str, str]
+    results: tuple[HeldOutResult, ...] = ()
+    example: Example | None = None
+    """Task that the card's program asks; None: a question that any model can be asked."""
+    tags: tuple[str, ...] = ()
+    """Tags besides those that every card has."""
+    fields: Mapping[str, object] = field(default_factory=dict)
+    """Fields of `GRPOConfig` that the objective was given by, if it was."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Last numbers of a program's own log, by name."""
+    links: tuple[str, ...] = ()
+    """Addresses at which trackers show the run's curves."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Replacements for names in the configuration that hold a path of this machine."""
+
+
 def model_card(facts: CardFacts) -> str:
-    """The whole file, the same for the same facts."""
+    """Write the whole file; the same facts give the same bytes."""
     config = facts.config
     what = "A low-rank adapter for" if facts.is_adapter else "Fine-tuned from"
     trained_on = f" on {_code(facts.dataset.label)}" if facts.dataset is not None else ""
@@ -81,7 +182,7 @@ def model_card(facts: CardFacts) -> str:
 
 
 def header(facts: CardFacts) -> str:
-    """What the Hub reads: YAML between two lines of dashes."""
+    """Metadata for the Hub: YAML between two lines of dashes."""
     evaluation, results = facts.config.evaluation, []
     for result in facts.results:
         after = result.after
@@ -114,8 +215,8 @@ def header(facts: CardFacts) -> str:
         "tags": ["paceline", "grpo", "reinforcement-learning", *(["lora"] if facts.is_adapter else []), *facts.tags],
         "model-index": [{"name": facts.name, "results": results}] if results else None,
     }
-    said = {key: value for key, value in data.items() if value is not None}
-    return f"---\n{yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=120)}---"
+    known = {key: value for key, value in data.items() if value is not None}
+    return f"---\n{yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=120)}---"
 
 
 def _results(facts: CardFacts) -> list[str]:
@@ -164,7 +265,7 @@ def loading_program(facts: CardFacts) -> str:
     if facts.is_adapter:
         imports = [f"from peft import {loader}", "from transformers import AutoTokenizer"]
     example = facts.example
-    said = [] if example is None else [f"# a held-out task, asked as in the run; its gold answer: {example.answer}"]
+    comment = [] if example is None else [f"# a held-out task, asked as in the run; its gold answer: {example.answer}"]
     if example is not None and example.question is None:
         text, plain = json.dumps(example.prompt, ensure_ascii=False), not facts.prompting.has_chat_template
         prompt = [f'prompt = tokenizer({text}, return_tensors="pt"{"" if plain else ", add_special_tokens=False"})']
@@ -191,7 +292,7 @@ def loading_program(facts: CardFacts) -> str:
         'folder = "."  # the directory of this card, or the name that it has on the Hub',
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
         f"model = {loader}.from_pretrained(folder)",
-        *said,
+        *comment,
         *prompt,
         f"output = model.generate(**prompt, max_new_tokens={length}, do_sample=False)",
         'print(tokenizer.decode(output[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))',
@@ -225,40 +326,39 @@ class Paper:
     arxiv: str
     title: str
     bibtex: str
-    """The entry itself, as Hub and LaTeX read it."""
+    """Whole entry of BibTeX."""
 
 
 @cache
 def _papers() -> Mapping[str, Paper]:
     """Read the papers of objectives, by their numbers on arXiv."""
-    entries = (
-        files("paceline.reports.model_card").joinpath("papers.bib").read_text(encoding="utf-8").strip().split("\n\n")
-    )
+    entries = files("paceline.reports").joinpath("papers.bib").read_text(encoding="utf-8").strip().split("\n\n")
     fields = [dict(re.findall(r"^  (\w+) = \{(.*)\}", entry, re.MULTILINE)) for entry in entries]
     return {
-        one["eprint"]: Paper(arxiv=one["eprint"], title=one["title"].strip("{}"), bibtex=entry)
-        for one, entry in zip(fields, entries, strict=True)
+        paper["eprint"]: Paper(arxiv=paper["eprint"], title=paper["title"].strip("{}"), bibtex=entry)
+        for paper, entry in zip(fields, entries, strict=True)
     }
 
 
-def paper_of(config: Config) -> Paper:
-    """The paper of the preset; without one, of the most telling option of the objective.
+def _cited(source: str | None) -> Paper | None:
+    """Return the paper that a source names by its number on arXiv, where there is an entry of it."""
+    number = re.search(r"arXiv:(\d{4}\.\d{5})", source or "")
+    return None if number is None else _papers().get(number[1])
 
-    Every run compares completions within a group, as the first of them does.
-    """
+
+def paper_of(config: Config) -> Paper:
+    """Return the paper of the preset; without one, that of the most characteristic option, else GRPO's."""
     papers, grpo = _papers(), "2402.03300"
     if config.advantage.preset is not None:
-        found = re.search(r"arXiv:(\d{4}\.\d{5})", PRESETS[config.advantage.preset].source)
-        return papers[grpo if found is None else found[1]]
+        return _cited(PRESETS[config.advantage.preset].source) or papers[grpo]
     loss, kind = config.loss, config.advantage.advantage
-    if loss.bound in ("cispo", "sapo"):
-        return papers[{"cispo": "2506.13585", "sapo": "2511.20347"}[loss.bound]]
+    bound, advantage = BOUNDS.get(loss.bound), ADVANTAGES.get(kind)
+    if loss.bound != "clip" and bound is not None and (paper := _cited(bound.source)) is not None:
+        return paper
     if loss.ratio_level == "sequence":
         return papers["2507.18071"]
-    if kind in ("batch", "group_mean_batch_std"):
-        return papers["2501.03262"]
-    if kind in ("leave_one_out", "none"):
-        return papers[{"leave_one_out": "2402.14740", "none": "2503.20783"}[kind]]
+    if kind != "group" and advantage is not None and (paper := _cited(advantage.source)) is not None:
+        return paper
     return papers["2503.14476" if loss.average == "token" else grpo]
 
 
@@ -276,7 +376,7 @@ def _cell(value: object) -> str:
 
 
 def _text(text: str) -> str:
-    """On one line, and no cell's end; `<` would begin an element of HTML."""
+    """Escape text for a cell of a table: one line, no `|`, no HTML."""
     return _one_line(text).replace("<", "&lt;")
 
 

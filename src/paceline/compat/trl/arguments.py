@@ -1,27 +1,47 @@
 """Refusals of what a trainer is given, of what a program overrides, and of arguments that change too late."""
 
-import copy
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+import torch
+from huggingface_hub import snapshot_download
 from torch import nn
-from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    EarlyStoppingCallback,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+)
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from paceline.base_directory import local_path
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import check_columns, eval_name, held_out_sets, placeholders, settle_loaders
-from paceline.compat.trl.environments import GivenEnvironments
-from paceline.compat.trl.fields import MEANINGS, Fields
-from paceline.compat.trl.former import refuse_argument
+from paceline.compat.trl.datasets import (
+    AddressedRows,
+    addressed,
+    check_columns,
+    eval_name,
+    held_out_sets,
+    placeholders,
+    settle_loaders,
+)
+from paceline.compat.trl.environments import GivenEnvironments, given_environments
+from paceline.compat.trl.fields import MEANINGS, Fields, refuse_argument
+from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
 from paceline.compat.trl.history import clip_numbers
-from paceline.compat.trl.models import check_quantization
 from paceline.compat.trl.rewards import RewardSource, as_list, reward_names
 from paceline.config.reading import suggest
-from paceline.errors import ConfigError, ModelError
+from paceline.config.sections import ModelConfig
+from paceline.errors import ConfigError, ModelError, first_line
+from paceline.models.loading import check_loaded
 from paceline.models.lora import check_adapter_kind
+from paceline.models.weight_headers import check_quantised
+from paceline.runtime.devices import choose_device
 
 LOGGER = logging.getLogger(__name__)
 
@@ -65,22 +85,56 @@ class TrainerArguments:
     peft_config: Any
     quantization_config: Any = None
     environments: GivenEnvironments
-    rollout_func: Callable[[list[Any]], Any] | None = None
-    """The program's own, with the trainer given to it."""
+    rollout_func: Callable[..., Any] | None = None
+    """A function of the program that samples completions of a list of prompts with the trainer."""
 
 
-def refuse_what_is_not_offered(**given: object) -> None:
+def read_arguments(
+    args: GRPOConfig,
+    *,
+    train_dataset: Any,
+    eval_dataset: Any,
+    tools: Any,
+    environment_factory: Any,
+    rollout_func: Any,
+    **others: Any,
+) -> TrainerArguments:
+    """Read datasets that are given by their addresses, and make the environments; `others` are taken as they are.
+
+    Raises:
+        ConfigError: environments or a `rollout_func` that cannot be used, or nothing to train on.
+        DataError: nothing lies at an address.
+    """
+    if isinstance(train_dataset, str):
+        train_dataset = AddressedRows(train_dataset, split="train", seed=args.seed)
+    eval_dataset = addressed(eval_dataset, seed=args.seed)
+    turn_seconds, _ = args.environment_timeout or ENVIRONMENT_TIMEOUT
+    environments = given_environments(tools, environment_factory, seconds=turn_seconds, sandbox=args.sandbox)
+    _check_rollouts(rollout_func, environments)
+    if train_dataset is None and environments.own_data:
+        train_dataset = _rows_of_environment(args, environments)
+    return TrainerArguments(
+        args=args,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        environments=environments,
+        rollout_func=rollout_func,
+        **others,
+    )
+
+
+def refuse_what_is_not_offered(**unknown: object) -> None:
     """Refuse TRL's arguments that have no meaning here, and names of none (ConfigError)."""
-    known = [one.name for one in fields(TrainerArguments)]
+    known = [argument.name for argument in fields(TrainerArguments)]
     known += ["callbacks", "reward_model", "reward_processing_class", "tools", "environment_factory", "rollout_func"]
-    for name, value in given.items():
+    for name, value in unknown.items():
         if name not in NOT_OFFERED:
             raise refuse_argument(name, known, MEANINGS)
         if value is not None:
             raise ConfigError(f"GRPOTrainer's {name} must be None: {NOT_OFFERED[name]}")
 
 
-def check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
+def _check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
     """Refuse what is no function, or one beside tools and environments, which would not be asked (ConfigError)."""
     if rollout_func is None:
         return
@@ -93,7 +147,7 @@ def check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
         )
 
 
-def own_rows(args: Fields, environments: GivenEnvironments) -> list[Mapping[str, Any]]:
+def _rows_of_environment(args: Fields, environments: GivenEnvironments) -> list[Mapping[str, Any]]:
     """Rows of a trainer whose environment owns the data; ConfigError without a length, or for several environments."""
     if environments.are_chosen:
         raise ConfigError(
@@ -103,11 +157,11 @@ def own_rows(args: Fields, environments: GivenEnvironments) -> list[Mapping[str,
     return placeholders(args)
 
 
-def one_of(**given: Any) -> Any:
+def either(**values: Any) -> Any:
     """Value of an argument that has two names; ConfigError under both."""
-    there = [value for value in given.values() if value is not None]
+    there = [value for value in values.values() if value is not None]
     if len(there) > 1:
-        raise ConfigError(f"GRPOTrainer takes one of {' and '.join(given)}, which mean the same; leave one out")
+        raise ConfigError(f"GRPOTrainer takes one of {' and '.join(values)}, which mean the same; leave one out")
     return there[0] if there else None
 
 
@@ -142,8 +196,8 @@ def check_callbacks(callbacks: Iterable[Callback], args: Fields) -> None:
 
 def _own_event(callback: Callback, name: str) -> Any:
     """Return what a callback has for an event, on itself or in its class."""
-    own: Mapping[str, Any] = {} if isinstance(callback, type) else getattr(callback, "__dict__", {})
-    return own.get(name) or getattr(callback if isinstance(callback, type) else type(callback), name)
+    on_object: Mapping[str, Any] = {} if isinstance(callback, type) else getattr(callback, "__dict__", {})
+    return on_object.get(name) or getattr(callback if isinstance(callback, type) else type(callback), name)
 
 
 def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
@@ -170,7 +224,9 @@ def check_arguments(arguments: TrainerArguments) -> list[RewardSource]:
     return sources
 
 
-def _check_best_metric(args: Fields, eval_dataset: Any, sources: Sequence[RewardSource], own: Sequence[str]) -> None:
+def _check_best_metric(
+    args: Fields, eval_dataset: Any, sources: Sequence[RewardSource], environment_rewards: Sequence[str]
+) -> None:
     """Refuse a `metric_for_best_model` that no evaluation reports (ConfigError, with the nearest right names).
 
     `own`: names of rewards that environments give. Names that reward functions log by `log_metric` are unknown before
@@ -184,15 +240,22 @@ def _check_best_metric(args: Fields, eval_dataset: Any, sources: Sequence[Reward
     # several sets have a prefix each, and a mean of their rewards
     names = [
         *EVALUATION_NAMES,
-        *(f"rewards/{reward}/{key}" for reward in (*reward_names(sources), *own) for key in ("mean", "std")),
+        *(
+            f"rewards/{reward}/{key}"
+            for reward in (*reward_names(sources), *environment_rewards)
+            for key in ("mean", "std")
+        ),
     ]
-    offered = [f"eval_{one}" for one in names]
+    offered = [f"eval_{number}" for number in names]
     if isinstance(eval_dataset, Mapping):
-        offered = ["eval_reward", *(f"eval_{one}_{number}" for one in eval_dataset for number in names)]
+        offered = [
+            "eval_reward",
+            *(f"eval_{dataset_name}_{number}" for dataset_name in eval_dataset for number in names),
+        ]
     wanted = name if name.startswith("eval_") else f"eval_{name}"
     near = suggest(wanted, offered, otherwise="")
     if wanted not in offered and (near or not any(_may_log(source) for source in sources)):
-        rewards = [one for one in offered if one.endswith("reward")]
+        rewards = [metric for metric in offered if metric.endswith("reward")]
         raise ConfigError(
             f"metric_for_best_model must be a number that evaluation gives, got {name!r}; "
             f"{near or 'take ' + ' or '.join(rewards)}"
@@ -204,7 +267,7 @@ def _may_log(source: Any) -> bool:
     if isinstance(source, str | nn.Module) or not callable(source):
         return False
     parameters = inspect.signature(source).parameters.values()
-    return any(one.name == "log_metric" or one.kind is one.VAR_KEYWORD for one in parameters)
+    return any(parameter.name == "log_metric" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
@@ -221,7 +284,9 @@ def _check_optimizers(optimizers: Any, model: Any, *, adapted: bool) -> None:
             "give the model object whose parameters the optimizer has"
         )
     known = {id(parameter) for parameter in model.parameters()}
-    strange = [one for group in optimizer.param_groups for one in group["params"] if id(one) not in known]
+    strange = [
+        parameter for group in optimizer.param_groups for parameter in group["params"] if id(parameter) not in known
+    ]
     if strange:
         raise ConfigError(
             f"optimizers: {len(strange)} parameters of the optimizer are not the model's; make it from "
@@ -243,8 +308,8 @@ def _check_adapter(peft_config: Any, model: Any) -> None:
     outputs = OUTPUT_NAMES
     if hasattr(model, "get_output_embeddings"):
         head = model.get_output_embeddings()
-        found = tuple(name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is head)
-        outputs = found or OUTPUT_NAMES
+        of_model = tuple(name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is head)
+        outputs = of_model or OUTPUT_NAMES
     for name in ("modules_to_save", "target_modules"):
         modules = getattr(peft_config, name, None)
         for module in [modules] if isinstance(modules, str) else list(modules or ()):
@@ -255,28 +320,68 @@ def _check_adapter(peft_config: Any, model: Any) -> None:
                 )
 
 
-def values_of(args: Fields) -> Mapping[str, Any]:
-    """Copy of every field of GRPOConfig; those of a program's own class below it are the program's."""
-    return {name: copy.deepcopy(getattr(args, name)) for name in MEANINGS}
+FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py")
+"""What a model and its tokenizer are read from."""
 
 
-def refuse_changes(args: Fields, built: Mapping[str, Any], *, evaluates: bool) -> None:
-    """Refuse fields that changed since the trainer was `built`, or evaluation without a dataset (ConfigError)."""
-    now = values_of(args)
-    late = [name for name in now if not MEANINGS[name].late and now[name] != built[name]]
-    if late:
-        changes = ", ".join(f"{name} (from {built[name]!r} to {now[name]!r})" for name in late)
+def fetched(model: str, keywords: Mapping[str, Any]) -> str:
+    """Directory of the model in the revision, cache or subfolder that keywords name; without any, `model` itself.
+
+    None, False and the revision `main` say what is so anyway, and count as no keyword.
+
+    ModelError: the Hub has no such revision, or cannot be reached.
+    """
+    settings = {name: value for name, value in keywords.items() if value is not None and value is not False}
+    settings = {name: value for name, value in settings.items() if (name, value) != ("revision", "main")}
+    if not settings:
+        return model
+    subfolder, folder = str(settings.pop("subfolder", "")), local_path(model)
+    if settings and not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(model, allow_patterns=list(FILES), **settings))
+        except (OSError, ValueError) as error:
+            shown = ", ".join(f"{name} {value!r}" for name, value in settings.items() if name != "token")
+            raise ModelError(
+                f"model {model!r} cannot be fetched with {shown} ({type(error).__name__}: {first_line(error)}); look "
+                "at the name and at the connection"
+            ) from error
+    return str(folder / subfolder) if subfolder else str(folder)
+
+
+def check_quantization(quantization_config: Any, model: Any, *, adapted: bool, use_vllm: bool) -> None:
+    """Refuse weights in fewer bits that cannot be trained on, before they are read (ConfigError, ModelError)."""
+    if quantization_config is None:
+        return
+    if not isinstance(model, str):
+        raise ConfigError("quantization_config must be None with a model object; load the object with it")
+    if not hasattr(quantization_config, "to_dict"):
         raise ConfigError(
-            f"args must stay as they were when the trainer was made, got {changes} changed since; make a new "
-            "GRPOTrainer from the changed arguments"
+            f"quantization_config must be a BitsAndBytesConfig, got a {type(quantization_config).__name__}"
         )
-    given = (
-        ("eval_strategy", IntervalStrategy(args.eval_strategy).value, "no"),
-        ("eval_on_start", args.eval_on_start, False),
-    )
-    for name, value, without in given:
-        if not evaluates and value != without:
-            raise ConfigError(
-                f"{name} must be {without!r} without eval_dataset, got {value!r}; make a new GRPOTrainer with "
-                "eval_dataset"
-            )
+    if use_vllm:
+        raise ConfigError("use_vllm must be False with quantization_config, got True: vLLM takes weights in full")
+    check_quantised({"quantization_config": quantization_config.to_dict()}, "the model", has_adapter=adapted)
+
+
+def load_quantised(model: ModelConfig, quantization_config: Any) -> PreTrainedModel:
+    """The model with its linear layers in fewer bits, the rest in float32, on the run's device.
+
+    ModelError: a library for it is missing, or a weight cannot be read.
+    """
+    try:
+        reader: Any = AutoModelForCausalLM  # its signature leaves out the report
+        loaded, report = reader.from_pretrained(
+            model.model,
+            quantization_config=quantization_config,
+            dtype=torch.float32,
+            device_map={"": choose_device(model)},
+            trust_remote_code=model.trust_remote_code,
+            output_loading_info=True,
+        )
+    except (ImportError, OSError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"model {model.model!r} cannot be loaded with quantization_config ({type(error).__name__}: "
+            f"{first_line(error)})"
+        ) from error
+    check_loaded(loaded, report, f"model {model.model!r}")
+    return cast(PreTrainedModel, loaded)
