@@ -118,6 +118,6 @@ def _train(arguments: ParsedArguments, launch: Launched | None, console: Console
     if speaks and console.is_terminal:
         tell(console, "loading torch and transformers, which takes some seconds")
     status = carry_out(
-        request, objects, place=launch, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries
+        request, objects, process=launch, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries
     )
     return status, request.output_dir
