@@ -133,7 +133,7 @@ def train(
     with ExitStack() as after, _said_in_keywords(), held_base(working_directory()):
         after.callback(end_services)
         order = _order(options, config, resume, override)
-        status = carry_out(order.request, order.objects, place=launched(os.environ), wording=WORDING, console=console)
+        status = carry_out(order.request, order.objects, process=launched(os.environ), wording=WORDING, console=console)
     if status == INTERRUPTED:
         raise KeyboardInterrupt(f"go on with {WORDING.resume(order.request.shown)}")
     if status != DONE:  # of another rank than the first, which said why
@@ -167,7 +167,7 @@ class Session:
             after.callback(end_services)
             self._order = _order(options, config, resume, override)
             after.pop_all()
-        self._console, self._place = console, launched(os.environ)
+        self._console, self._process = console, launched(os.environ)
         self._opened, self._is_entered = self._open(), False
         self._session: RunSession | None = None
         self._step: Step | None = None
@@ -201,7 +201,7 @@ class Session:
         """Yield the number of each step that is left; its body calls `sample` and then `update`, once each."""
         from paceline.training.loop import steps
 
-        if self._place is not None and not self._place.leads:
+        if self._process is not None and not self._process.leads:
             return
         run = self._after_step(must_update=True).run
         for step in steps(run, interrupted=self._interrupted):
@@ -264,7 +264,7 @@ class Session:
 
     @contextmanager
     def _open(self) -> Generator[None]:
-        order, process = self._order, self._place
+        order, process = self._order, self._process
         with ExitStack() as around, saying_how_to_resume(order.request, WORDING), _said_in_keywords():
             around.enter_context(held_base(order.request.base))
             around.callback(end_services)

@@ -119,6 +119,6 @@ def _train(given: ParsedArguments, place: Launched | None, console: Console) -> 
     if speaks and console.is_terminal:
         tell(console, "loading torch and transformers, which takes some seconds")
     status = carry_out(
-        request, objects, place=place, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries
+        request, objects, process=place, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries
     )
     return status, request.output_dir

@@ -90,7 +90,7 @@ def carry_out(
     request: RunRequest,
     objects: RunObjects = NO_OBJECTS,
     *,
-    place: Launched | None,
+    process: Launched | None,
     wording: Wording,
     console: "Console | None" = None,
     loading: Loading = nullcontext,
@@ -113,14 +113,14 @@ def carry_out(
         return DONE if is_done else INTERRUPTED
 
     with saying_how_to_resume(request, wording):
-        if place is None:
+        if process is None:
             return to_the_end()
         # all ranks meet before the first of them prepares: a refusal then reaches the others
         with loading():
             from paceline.workers.torchrun.launch import Launch
 
-        launch = Launch(place, request.config, objects)
-        if not place.leads:
+        launch = Launch(process, request.config, objects)
+        if not process.leads:
             return int(launch.follow())
         with launch.lead():
             launch.result = to_the_end(launch)

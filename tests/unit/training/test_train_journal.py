@@ -12,6 +12,7 @@ from paceline.config.building import build_config
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import StorageError
 from paceline.training.rollout_journal import Journal, SampledStep, WeightTransfer, of_these_tasks
+from paceline.training.setup.inputs import RunObjects
 from paceline.training.task_sampler import TaskSampler
 from paceline.workers.backend import RankWeights, WorkerBackend
 from tests.support.scripted import completion, scripted_sampler, task
@@ -112,7 +113,7 @@ def test_ranks_are_not_asked_for_what_is_committed_and_go_on_behind_it(run):
     task_sampler = fresh()
     weights, inputs = (
         RankWeights(Busy(), Busy(), policy_version=0),
-        SimpleNamespace(total_steps=3, advantage=None, needs_reward=True),
+        SimpleNamespace(total_steps=3, advantage=None, objects=RunObjects()),
     )
     backend = WorkerBackend(config, inputs, task_sampler, weights=weights, samplers=Busy(), done=0)
     journal = Journal(run, fresh(), run.truncate_after(0))

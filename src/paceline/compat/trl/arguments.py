@@ -135,7 +135,7 @@ def refuse_what_is_not_offered(**unknown: object) -> None:
 
 
 def _check_rollouts(rollout_func: Any, environments: GivenEnvironments) -> None:
-    """Refuse what is no function, or one beside tools and environments, which would not be asked (ConfigError)."""
+    """Refuse what is no function, or a function beside tools and environments, which it would bypass (ConfigError)."""
     if rollout_func is None:
         return
     if not callable(rollout_func):
@@ -321,7 +321,7 @@ def _check_adapter(peft_config: Any, model: Any) -> None:
 
 
 FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py")
-"""What a model and its tokenizer are read from."""
+"""Files of a model and its tokenizer."""
 
 
 def fetched(model: str, keywords: Mapping[str, Any]) -> str:

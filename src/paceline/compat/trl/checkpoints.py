@@ -27,7 +27,7 @@ PROGRESS = "progress.json"
 
 
 def resume_point(output_dir: Path, resume: str | Path | bool | None, *, named: str) -> Path | bool:
-    """What a session resumes from: False for a new run, True for the newest checkpoint, else the path of one.
+    """Return where a session resumes from: False for a new run, True for the newest checkpoint, or a path.
 
     `output_dir` is absolute, `named` how the program calls it; a relative `resume` stands in the same directory.
 
@@ -84,7 +84,7 @@ def set_run_aside(output_dir: Path) -> str:
 
 
 def belongings(output_dir: Path) -> list[str]:
-    """Names of what a run has in its directory; what a resume must find comes last, the checkpoints after the rest."""
+    """Return the names of a run's files; those that a resume needs come last, the checkpoints after the rest."""
     last = ("config.yaml", "checkpoints")
     names = [folder.name for folder in named_directories(output_dir).values()]
     names += [name for name in WRITTEN if name not in (LOCK, "aside", *last)]
@@ -163,7 +163,7 @@ def named_checkpoints(output_dir: Path) -> frozenset[int]:
 
 
 def step_of_name(checkpoint: str, updates_per_step: int) -> int:
-    """Return the step of a checkpoint that is named by its global step, or by its own name, wherever it lies.
+    """Return the step of a checkpoint from its path, by its global step or by its own name.
 
     >>> step_of_name("runs/a/checkpoint-6", 2), step_of_name("/data/a/checkpoints/step-000003", 2)
     (3, 3)

@@ -60,7 +60,7 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
     """The class itself, whose defaults are TRL's; a program's own class below it may have others."""
 
     def __new__(cls, *values: Any, **named: Any) -> "GRPOConfig":
-        """Refuse names that are no field, with what is written instead (ConfigError)."""
+        """Refuse names that are no field, with the name to use instead (ConfigError)."""
         known = inspect.signature(cls.__init__).parameters
         takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         for name in named:
@@ -97,7 +97,7 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
 
     @property
     def launched(self) -> Launched | None:
-        """This process's place among a launcher's; None for a single process."""
+        """This process among a launcher's; None for a single process."""
         return launched(os.environ)
 
     @cached_property

@@ -52,7 +52,7 @@ def placeholders(args: Fields) -> list[Mapping[str, Any]]:
 
 
 def check_columns(dataset: Any, name: str, *, may_lack_prompt: bool = False) -> None:
-    """Refuse what is visibly no dataset of prompts, without reading more than a row (ConfigError, DataError).
+    """Refuse an object that is no dataset of prompts, reading at most one row (ConfigError, DataError).
 
     `may_lack_prompt`: an environment may write the prompts.
     """
@@ -88,7 +88,7 @@ class AddressedRows(Sequence[Mapping[str, Any]]):
     """Rows at an address that the option `dataset` takes, under the names that they have for every entry point."""
 
     def __init__(self, address: str, *, split: str, seed: int) -> None:
-        """Read them; DataError where nothing lies there."""
+        """Read the rows; DataError for an address without any."""
         self.address, self.rows = address, load_rows(address, split=split, size=None, seed=seed)
 
     def __len__(self) -> int:
@@ -316,7 +316,7 @@ class RowOrder:
     """The places of rows in the order of an epoch, each computed when it is asked for."""
 
     def __init__(self, size: int, at: Callable[[int], int]) -> None:
-        """`at`: place of the row that comes n-th."""
+        """`at`: index of the n-th row."""
         self._size, self._at = size, at
 
     def __len__(self) -> int:

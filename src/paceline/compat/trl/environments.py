@@ -1,4 +1,4 @@
-"""Tools and environments as TRL takes them, as environments of ours.
+"""TRL's tools and environments as Paceline's environments.
 
 | TRL's                              | here                                                                           |
 |------------------------------------|--------------------------------------------------------------------------------|
@@ -43,7 +43,7 @@ Tools = Sequence[Callable[..., Any]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GivenEnvironments:
-    """What `tools` and `environment_factory` come to; false without any."""
+    """Environments made of `tools` and `environment_factory`; false without any."""
 
     specs: Mapping[str, EnvironmentSpec] = field(default_factory=dict)
     """By the name that rows call it by."""
@@ -69,7 +69,7 @@ class GivenEnvironments:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What the option `environment` has for them."""
+        """Value of the option `environment`."""
         return self.addresses or tuple(self.specs)
 
     @property
@@ -233,7 +233,7 @@ def _first(pool: SlotPool, factory: Callable[[], Any], seconds: float) -> Any:
 
 @dataclass(slots=True)
 class Checkout:
-    """What an episode has checked out."""
+    """Object that an episode has checked out."""
 
     slot: Slot | None = None
     """Slot of the last attempt to begin it."""
@@ -241,7 +241,7 @@ class Checkout:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """What all episodes share of a program's code."""
+    """Code of a program that all episodes share."""
 
     tools: Tools
     """Functions beside an object's own methods."""

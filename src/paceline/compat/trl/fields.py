@@ -54,7 +54,7 @@ INSTEAD: Mapping[str, str] = {
     "override": "start a new run in another output_dir",
     "resume": "continue it with train(resume_from_checkpoint=True)",
 }
-"""What a program does where a remedy names an option without a field; empty if there is nothing that it can do."""
+"""Remedy for a program in place of one that names an option without a field; empty if there is none."""
 ErrorT = TypeVar("ErrorT", bound=PacelineError)
 
 OPTION = re.compile(r"--([a-z][a-z0-9-]*[a-z0-9])")

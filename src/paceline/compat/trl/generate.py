@@ -189,7 +189,7 @@ def sampling_by_program(job: TrainingJob) -> Iterator[None]:
 
 
 class VllmWeights:
-    """The trainer's `vllm_generation`, as far as a program needs it."""
+    """The methods of TRL's `vllm_generation` that programs call."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -204,7 +204,7 @@ class VllmWeights:
 
 
 class Generated(NamedTuple):
-    """What TRL's `_generate` returns, with an entry per completion."""
+    """Result of TRL's `_generate`, with an entry per completion."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
@@ -216,7 +216,7 @@ class Generated(NamedTuple):
     logprobs: list[list[float]]
     """In nats; 0.0 for a token that the model only read."""
     extra_fields: dict[str, Any]
-    """What else `rollout_func` returned."""
+    """Further values that `rollout_func` returned."""
     images: None = None
     tool_images: tuple[()] = ()
 

@@ -91,7 +91,7 @@ class CallbackObserver:
         self.control, self.console = TrainerControl(), open_console()
         self.run: Run | None = None
         self.has_begun = False
-        """A run of this trainer's was opened, so that what lies in the run directory may be its own."""
+        """A run of this trainer was opened, so that files in the run directory may be its own."""
         self.trackers = Trackers(opened=())
         self._named = frozenset[int]()
         """Global steps of the checkpoints that have transformers' name, when it was last looked."""
@@ -147,7 +147,7 @@ class CallbackObserver:
         return Requests(stop=self.control.should_training_stop)
 
     def step_begin(self, number: int) -> None:
-        """Fire on_epoch_begin at the start of an epoch, then on_step_begin; ConfigError for what is set too late."""
+        """Fire on_epoch_begin at the start of an epoch, then on_step_begin; ConfigError for a late change."""
         self.trainer._refuse_late_changes()
         self.reward_log.columns.clear()  # an evaluation's are of no step
         self._forget_objects()

@@ -1,4 +1,4 @@
-"""What scripts ask of accelerate: `args.distributed_state` and `trainer.accelerator`, for a process among others.
+"""Accelerate's interface for scripts: `args.distributed_state` and `trainer.accelerator`.
 
 Processes meet when the trainer is made. Inside one of its methods the first process leads and the others answer it, so
 there nobody waits, and what every process would have to call is refused.
@@ -49,7 +49,7 @@ REASONS: Mapping[str, str] = {name: reason for reason, names in NOT_OFFERED.item
 
 
 class ProcessState:
-    """Accelerate's `PartialState`, as far as it makes sense here: this process among those of a launcher."""
+    """The part of accelerate's `PartialState` that applies here: this process among those of a launcher."""
 
     fork_launched = debug = False
     initialized = True
@@ -64,10 +64,10 @@ class ProcessState:
         self.is_main_process, self.is_local_main_process = self.process_index == 0, self.local_process_index == 0
         self.is_last_process = self.process_index == self.num_processes - 1
         self.launch: Launch | None = None
-        """What the trainer leads on several processes, once it is made."""
+        """The trainer's launch on several processes, once it is made."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Be copied and stored without connections to other processes."""
+        """Leave out connections to other processes in copies and files."""
         return {**vars(self), "launch": None}
 
     @property
@@ -192,7 +192,7 @@ class ProcessState:
 
 
 class ScriptAccelerator(ProcessState):
-    """Accelerate's `Accelerator`, as far as it makes sense around a trainer that wraps no model."""
+    """The part of accelerate's `Accelerator` that applies to a trainer which wraps no model."""
 
     sync_gradients = device_placement = even_batches = use_seedable_sampler = step_scheduler_with_optimizer = True
     split_batches = native_amp = non_blocking = use_stateful_dataloader = optimizer_step_was_skipped = False

@@ -119,7 +119,7 @@ def make_graders(
     built_in: RewardContext,
     has_environments: bool = False,
 ) -> RunObjects:
-    """Every source as a function or a model of ours, by name; RewardError for a model without reward or tokenizer.
+    """Resolve every source to a reward function or model by name; RewardError for a model without reward or tokenizer.
 
     `context` holds TRL's further arguments of every function; `built_in` is the context of our own functions.
     `has_environments`: there is an `environment_factory`.
@@ -238,7 +238,7 @@ def adapted(
 
 
 ARGUMENTS = (*("paceline_row", "prompt_messages", "completions", "completion_messages", "episode_ids", "environments"),)
-"""Arguments of ours that TRL's are made of."""
+"""Paceline's arguments that TRL's are made of."""
 _SIGNATURE = inspect.Signature(
     [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in ARGUMENTS]
     + [inspect.Parameter(WHOLE, inspect.Parameter.KEYWORD_ONLY, default=())]

@@ -165,7 +165,7 @@ class _Part:
 
 
 def extra_fields(output: Mapping[str, Any]) -> dict[str, Any]:
-    """What a rollout function returned beside the fields that have a meaning of their own."""
+    """Return the values of a rollout function beside the fields with a meaning here."""
     return {name: value for name, value in output.items() if name not in (*REQUIRED, "env_mask")}
 
 

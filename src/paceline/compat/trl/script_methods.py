@@ -1,4 +1,4 @@
-"""What scripts ask of a trainer beside training: rows, counts, callbacks, environments; methods that all ranks call."""
+"""Methods of a trainer for scripts: rows, counts, callbacks, environments; and which methods all ranks call."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps

@@ -48,7 +48,7 @@ class Slot:
         self.inner: Any = None
         """The object, once it is made."""
         self.is_lost = False
-        """True once a call of its own has taken too long, and was broken off anywhere."""
+        """True once a call of the object was interrupted for taking too long."""
 
     def __lt__(self, other: "Slot") -> bool:
         return self.number < other.number

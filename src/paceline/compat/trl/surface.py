@@ -88,7 +88,7 @@ OTHER_VALUES: Mapping[str, str] = {
     "lr_scheduler": "give optimizers=(optimizer, scheduler) to the constructor",
     "entropy_coef": "set use_adaptive_entropy, or entropy_coef in args",
 }
-"""What to do where an attribute cannot be set."""
+"""Remedy for an attribute that cannot be set."""
 NOT_HERE: Mapping[str, str] = {
     "_logs": "completions with prompts and rewards are in the run directory's rollouts/",
     "_buffered_inputs": "a batch of rollouts is trained on as a whole",
@@ -100,7 +100,7 @@ NOT_HERE: Mapping[str, str] = {
     "_signature_columns": "reward functions always get every column",
     "_dist": "processes are Paceline's own",
 }
-"""Attributes of TRL's trainer that say something here in another place."""
+"""Attributes of TRL's trainer, with where to find their values here."""
 STATE = (
     *("_async_tool_dicts", "_batch_environments", "_created_lr_scheduler", "_entropy_bonus_enabled", "async_loop"),
     *("_entropy_window_stats", "_has_async_funcs", "_image_pad_token_id", "_is_vlm", "_last_world_entropy"),
@@ -152,7 +152,7 @@ def _refusing(name: str) -> Callable[..., Any]:
 
 
 def remedy_of(name: str) -> str:
-    """What a program does instead of overriding or calling a method."""
+    """Return what a program does instead of overriding or calling a method."""
     return REMEDIES.get(name, OTHERWISE)
 
 

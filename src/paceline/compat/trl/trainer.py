@@ -62,7 +62,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
     """
 
     _originals: ClassVar[Mapping[str, Any]]
-    """What this class has under each name of TRL's trainer; see `surface.refuse_hooks`."""
+    """Attributes of this class under the names of TRL's trainer; see `surface.refuse_hooks`."""
     _tag_names: ClassVar[list[str]] = []
     """Tags of the model card, which a class below may have."""
     _attributes: tuple[str, ...] = ()

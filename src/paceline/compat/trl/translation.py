@@ -308,7 +308,7 @@ OPTIONS = tuple(
 )
 """Options of the objective that fields decide."""
 UNSET = ("preset", "ref_sync", "rollout_correction", "correction_bounds")
-"""Those of them that no preset sets."""
+"""Options of the objective that no preset sets."""
 
 
 def objective_fields() -> tuple[str, ...]:

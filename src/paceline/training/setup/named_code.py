@@ -132,7 +132,7 @@ def code_named_by(values: Mapping[str, object]) -> tuple[NamedCode, ...]:
 def allow_named_code(
     config: Config,
     file: Path | None,
-    given: Mapping[str, object],
+    command: Mapping[str, object],
     *,
     runs: Collection[str] = READERS,
     override: Collection[str] = (),
@@ -143,7 +143,7 @@ def allow_named_code(
     Args:
         config: the options that are about to be used.
         file: where they came from; None: from the command alone.
-        given: the options that the command names itself.
+        command: the options that the command names itself.
         runs: options whose code the command runs.
         override: options whose files may have other content than when this user ran them.
         output_dir: directory of the run, where the command begins or resumes one.
@@ -152,8 +152,8 @@ def allow_named_code(
         ConfigError: the sentence holds what to read and what to say.
     """
     run = None if file is None else run_around(file)
-    said = {option_name(key): parse_value(find_option(key), value) for key, value in given.items()}
-    named = code_named_by(said)
+    values = {option_name(key): parse_value(find_option(key), value) for key, value in command.items()}
+    named = code_named_by(values)
     used = [code for code in code_named_by(values_of(config)) if code.option in runs]
     trusted = [code for code in used if run is None or code in named]
     where, known = output_dir or run or Path(), ran_before()

@@ -107,8 +107,8 @@ _joined = list[Joined]()
 class Launch:
     """A program on ranks: its objects on each of them, and the first rank's calls on all.
 
-        launch = Launch(place, config, objects)
-        if not place.leads:
+        launch = Launch(process, config, objects)
+        if not process.leads:
             return launch.follow("train")
         with launch.lead("train"):
             launch.result = ...       # with `launch.on_all_ranks` as the backend
