@@ -79,8 +79,8 @@ class JudgeClient:
         self._form: int | None = None if service is None else SERVED_FORM
 
     @property
-    def place(self) -> str:
-        """Where the judge is, behind its name."""
+    def location(self) -> str:
+        """Address of the judge, for a sentence after its name."""
         return f"at {self.url}" if self.service is None else "served by this run"
 
     @property

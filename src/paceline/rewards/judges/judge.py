@@ -213,7 +213,7 @@ class Judge:
         )
         remark = f" {self._remark};" if self._remark else ""
         return (
-            f"judge {settings.model} {self.client.place}, mode {settings.mode}:{remark}{open_key} "
+            f"judge {settings.model} {self.client.location}, mode {settings.mode}:{remark}{open_key} "
             f"{' and '.join(limits) or 'no limit to its calls and tokens'} in each process that grades; "
             f"verdicts are kept in {self.client.cache.directory}"
         )
@@ -327,7 +327,7 @@ class Judge:
 
     def _failure(self, verdicts: Sequence[VerdictOrFailure]) -> RewardError:
         failure = next(verdict for verdict in verdicts if isinstance(verdict, JudgeFailure))
-        return RewardError(f"judge {self.settings.model} {self.client.place}: {failure.kind}: {failure}")
+        return RewardError(f"judge {self.settings.model} {self.client.location}: {failure.kind}: {failure}")
 
 
 def _question(prompt: str, messages: Sequence[Mapping[str, object]] | None) -> str:

@@ -7,6 +7,7 @@ the wrong shape is no failure but a mistake in the function, and ends the run at
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from paceline.errors import TrainingError, with_printed
 from paceline.rewards.function import RewardFunction, is_marked
@@ -87,41 +88,41 @@ def score(
     for batch, outcome in zip(batches, results, strict=True):
         graded[batch.name] = grade(batch, outcome, timeout)
     return Scores(
-        values={name: result.values for name, result in graded.items()},
-        failed={name: tuple(result.failures) for name, result in graded.items()},
-        seconds={name: result.seconds for name, result in graded.items()},
-        first_failures={name: why for name, result in graded.items() if (why := result.first_failure) is not None},
-        notes={name: result.notes for name, result in graded.items()},
-        tallies={name: result.tally for name, result in graded.items()},
+        **_columns(graded),
         formed=tuple(has_format(functions, *pair) for pair in zip(tasks, (c.text for c in completions), strict=True)),
         may_be_silent=any(is_marked(function, "may_be_silent") for function in functions.values()),
     )
 
 
+def _columns(graded: Mapping[str, Graded]) -> dict[str, Any]:
+    """Return the fields of `Scores` that are by function."""
+    return {
+        "values": {name: result.values for name, result in graded.items()},
+        "failed": {name: tuple(result.failures) for name, result in graded.items()},
+        "seconds": {name: result.seconds for name, result in graded.items()},
+        "first_failures": {name: why for name, result in graded.items() if (why := result.first_failure) is not None},
+        "notes": {name: result.notes for name, result in graded.items()},
+        "tallies": {name: result.tally for name, result in graded.items()},
+    }
+
+
 def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Trajectory]) -> Scores:
     """Add the rewards of environments as columns by their names; a failed episode is a failure."""
-    values, failed, notes, seconds, first = {}, {}, {}, {}, {}
+    graded = dict[str, Graded]()
     for name in names:
         episodes = [completion if completion.environment == name else None for completion in completions]
         failures = {row: e.failure for row, e in enumerate(episodes) if e is not None and e.failure is not None}
-        values[name] = tuple(None if e is None else e.reward for e in episodes)
-        failed[name] = tuple(failures)
-        notes[name] = tuple(f"failed: {failures[row]}" if row in failures else None for row in range(len(episodes)))
-        seconds[name] = math.fsum(turn.seconds for e in episodes if e is not None for turn in e.turns)
-        if failures:
-            row = next(iter(failures))
-            episode = episodes[row]
-            first[name] = with_printed(failures[row], () if episode is None else episode.printed)
-    return replace(
-        scores,
-        values={**scores.values, **values},
-        failed={**scores.failed, **failed},
-        seconds={**scores.seconds, **seconds},
-        first_failures={**scores.first_failures, **first},
-        notes={**scores.notes, **notes},
-        tallies={**scores.tallies, **{name: Tally(failed_calls=len(rows)) for name, rows in failed.items()}},
-        environments=frozenset(names),
-    )
+        failed = (e for e in episodes if e is not None and e.failure is not None)
+        graded[name] = Graded(
+            values=tuple(None if e is None else e.reward for e in episodes),
+            notes=tuple(f"failed: {failures[row]}" if row in failures else None for row in range(len(episodes))),
+            failures=failures,
+            seconds=math.fsum(turn.seconds for e in episodes if e is not None for turn in e.turns),
+            tally=Tally(failed_calls=len(failures)),
+            first_failure=next((with_printed(e.failure or "", e.printed) for e in failed), None),
+        )
+    columns = {field: {**getattr(scores, field), **added} for field, added in _columns(graded).items()}
+    return replace(scores, **columns, environments=frozenset(names))
 
 
 def combine(rewards: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
