@@ -25,8 +25,8 @@ from paceline.training.backend import Backend, in_this_process
 from paceline.training.rollout_journal import Journal, SampledStep
 from paceline.training.session import train
 from paceline.training.setup.configuration import read_configuration
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
 
 

@@ -15,7 +15,7 @@ FLOORS = (
     {"data"},
     {"rewards", "models", "environments"},
     {"engines", "checkpoints"},
-    {"reports"},
+    {"reports", "episodes"},
     {"training"},
     {"workers", "serving"},
     {"library"},
@@ -55,7 +55,7 @@ OUTSIDE_WORLD = {"os", "pathlib", "time", "socket", "subprocess", "threading", "
 
 WITHOUT_TORCH = (
     *("types", "errors", "config", "metrics", "sandbox", "environments/hosting"),
-    *("models/places", "models/weight_headers"),
+    *("models/families", "models/places", "models/weight_headers"),
 )
 TORCH = {"torch", "transformers", "jaxtyping"}
 

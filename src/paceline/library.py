@@ -1,4 +1,4 @@
-"""The library's face: `train`, `evaluate`, and a `Session` for a loop of one's own; no torch before they are called.
+"""The Python API: `train`, `evaluate`, and a `Session` for a program's own loop; no torch before they are called.
 
 Every option of the command line is a keyword, under its name with underscores. A model, a tokenizer, rows and functions
 may be given as objects.
@@ -21,7 +21,6 @@ from paceline.reports.trained_run import TrainedRun
 from paceline.rewards.judges.own_service import end_services
 from paceline.training.measuring import measure
 from paceline.training.setup.checks import (
-    Checked,
     check,
     check_held_out,
     refuse_training_rows,
@@ -33,9 +32,9 @@ from paceline.training.setup.configuration import (
     read_configuration,
     with_named_tasks,
 )
+from paceline.training.setup.inputs import RunObjects, objects_apart
 from paceline.training.setup.named_code import MEASURED, allow_named_code
-from paceline.training.setup.own_objects import OwnObjects, objects_apart
-from paceline.training.setup.run_request import RunRequest, Voice, new_run, resumed_run
+from paceline.training.setup.run_request import RunRequest, Wording, new_run, resumed_run
 from paceline.types import RolloutGroup
 from paceline.workers.processes import carry_out, check_processes, choose_backend, saying_how_to_resume
 from paceline.workers.torchrun.environment import launched
@@ -43,11 +42,9 @@ from paceline.workers.torchrun.environment import launched
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from paceline.training.evaluation import AccuracyResult
+    from paceline.training.evaluation import AccuracyResult, EvalResult
     from paceline.training.learner.stats import UpdateStats
     from paceline.training.session import RunSession
-    from paceline.training.setup.evaluators import EvalResult
-    from paceline.training.setup.run_inputs import Overrides
     from paceline.training.step import Step
 
 FLAG = re.compile(r"(`[^`]*`)|--([a-z][a-z0-9-]*[a-z0-9])")
@@ -60,10 +57,10 @@ def in_keywords(text: str) -> str:
     >>> in_keywords("--max-steps must be at least 1; `paceline plan --max-steps 1` shows it")
     'max_steps must be at least 1; `paceline plan --max-steps 1` shows it'
     """
-    return FLAG.sub(lambda found: found[1] or found[2].replace("-", "_"), text)
+    return FLAG.sub(lambda flag: flag[1] or flag[2].replace("-", "_"), text)
 
 
-VOICE = Voice(resume=lambda run: f"resume={str(run)!r}", reword=in_keywords)
+WORDING = Wording(resume=lambda run: f"resume={str(run)!r}", reword=in_keywords)
 
 
 @contextmanager
@@ -76,40 +73,35 @@ def _said_in_keywords() -> Iterator[None]:
 
 def _advice(text: str) -> str:
     """Name options as a program does, and write the run to continue as an argument."""
-    before, found, run = text.partition("continue it with --resume ")
-    return f"{before}continue it with {VOICE.resume(Path(run))}" if found and run else in_keywords(text)
+    before, separator, run = text.partition("continue it with --resume ")
+    return f"{before}continue it with {WORDING.resume(Path(run))}" if separator and run else in_keywords(text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Order:
-    """A run that keywords ask for, checked as far as files can tell."""
+    """A run requested by keywords, checked as far as files can tell."""
 
     request: RunRequest
-    checked: Checked
-    objects: OwnObjects
-
-    @property
-    def overrides(self) -> "Overrides":
-        return self.objects.overrides(self.checked.functions)
+    objects: RunObjects
 
 
 def _order(
     options: Mapping[str, Any], config: str | Path | None, resume: str | Path | None, override: Sequence[str]
 ) -> _Order:
-    objects, override = objects_apart(options), [override] if isinstance(override, str) else override
+    (flags, objects), override = objects_apart(options), [override] if isinstance(override, str) else override
     if resume is not None:
-        request = resumed_run(resume, objects.flags, file=config, override=override)
+        request = resumed_run(resume, flags, file=config, override=override)
     elif override:
         raise ConfigError("override names options of a run that is gone on with, and resume is None; leave it out")
     else:
-        request = new_run(objects.flags, file=config)
+        request = new_run(flags, file=config)
     hold_base(request.base)
-    place = launched(os.environ)
-    if place is not None and resume is None:  # a default with the time would be another one on each rank
+    process = launched(os.environ)
+    if process is not None and resume is None:  # a default with the time would be another one on each rank
         require(request.config.loop.output_dir is not None, "output_dir", None, "be given on ranks", "name a directory")
-    check_processes(request.config, place)
-    looked_at = check(request.config, objects) if resume is None else resolved(request.config, objects)
-    return _Order(request=request, checked=looked_at, objects=objects)
+    check_processes(request.config, process)
+    objects = check(request.config, objects) if resume is None else resolved(request.config, objects)
+    return _Order(request=request, objects=objects)
 
 
 def train(
@@ -141,16 +133,9 @@ def train(
     with ExitStack() as after, _said_in_keywords(), held_base(working_directory()):
         after.callback(end_services)
         order = _order(options, config, resume, override)
-        status = carry_out(
-            order.request,
-            order.checked,
-            place=launched(os.environ),
-            voice=VOICE,
-            overrides=order.overrides,
-            console=console,
-        )
+        status = carry_out(order.request, order.objects, place=launched(os.environ), wording=WORDING, console=console)
     if status == INTERRUPTED:
-        raise KeyboardInterrupt(f"go on with {VOICE.resume(order.request.shown)}")
+        raise KeyboardInterrupt(f"go on with {WORDING.resume(order.request.shown)}")
     if status != DONE:  # of another rank than the first, which said why
         raise SystemExit(status)
     return TrainedRun(order.request.output_dir)
@@ -264,7 +249,7 @@ class Session:
         return self._step
 
     def _after_step(self, *, must_update: bool = False) -> "RunSession":
-        """The open session, with the step in hand finished if it has its update; with `must_update` it must have.
+        """Return the open session, after the current step if it has its update; `must_update` requires that.
 
         A step that the block leaves without one is not recorded; a resumed run goes on with its completions.
         """
@@ -279,16 +264,16 @@ class Session:
 
     @contextmanager
     def _open(self) -> Generator[None]:
-        order, place = self._order, self._place
-        with ExitStack() as around, saying_how_to_resume(order.request, VOICE), _said_in_keywords():
+        order, process = self._order, self._place
+        with ExitStack() as around, saying_how_to_resume(order.request, WORDING), _said_in_keywords():
             around.enter_context(held_base(order.request.base))
             around.callback(end_services)
             launch = None
-            if place is not None:
+            if process is not None:
                 from paceline.workers.torchrun.launch import Launch
 
-                launch = Launch(place, self.config, order.overrides)
-                if not place.leads:
+                launch = Launch(process, self.config, order.objects)
+                if not process.leads:
                     launch.follow()
                     yield
                     return
@@ -296,13 +281,13 @@ class Session:
             from paceline.reports.console import open_console
             from paceline.training.run import running
             from paceline.training.session import RunSession, opening_sentences
-            from paceline.training.setup.preparation import prepare
+            from paceline.training.setup.preparation import prepare_request
 
-            inputs, console = prepare(self.config, order.overrides, order.checked), self._console or open_console()
-            session = RunSession(order.request, inputs, VOICE)
+            inputs, console = prepare_request(order.request, order.objects), self._console or open_console()
+            session = RunSession(order.request, inputs, WORDING)
             around.enter_context(session)
             observer = session.command_line(console)
-            make_backend = choose_backend(self.config, launch, order.overrides)
+            make_backend = choose_backend(self.config, launch)
             run = session.start(make_backend, observer, opening=opening_sentences(inputs))
             self._session = session
             around.callback(self._close)
@@ -333,27 +318,25 @@ def evaluate(
         after.callback(end_services)
         if isinstance(run := options.get("model"), TrainedRun):
             options["model"] = str(run.path)
-        objects = objects_apart(options)
-        flags, file = of_trained_run(objects.flags, config) if objects.model is None else (objects.flags, config)
+        named, objects = objects_apart(options)
+        flags, file = of_trained_run(named, config) if objects.model is None else (named, config)
         configuration = read_configuration(with_named_tasks(flags), file=file)
         hold_base(configuration.base)
         allow_named_code(configuration.config, configuration.ground, configuration.given, runs=MEASURED)
         options_of_run = configuration.config
-        refuse_training_rows(options_of_run, configuration.ground, objects.flags)
-        refuse_unread_tasks(options_of_run, objects.flags, objects.rows)
+        refuse_training_rows(options_of_run, configuration.ground, named)
+        refuse_unread_tasks(options_of_run, named, objects.files)
         if launched(os.environ) is not None:
             raise ConfigError("evaluate is one process, and a launcher started several; call it in a program of one")
-        checked = check_held_out(options_of_run, objects)
+        objects = check_held_out(options_of_run, objects)
         name, longest = str(options_of_run.model.model), options_of_run.sampling.max_completion_length
         with MeasurementDisplay(console or open_console(), name=name, longest=longest) as display:
-            overrides = objects.overrides(checked.functions)
             say = display.say
             return [
                 *measure(
                     options_of_run,
-                    checked,
-                    overrides=overrides,
+                    objects,
                     say=lambda text: say(in_keywords(text)),
-                    is_length_free=configuration.ground is None and "max_completion_length" not in objects.flags,
+                    is_length_free=configuration.ground is None and "max_completion_length" not in named,
                 )
             ]

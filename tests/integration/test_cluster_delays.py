@@ -20,8 +20,8 @@ from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.session import train
+from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.setup.run_request import RunRequest
 from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup, Workers
@@ -87,9 +87,9 @@ def late_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | Non
 
     share = Share(cpus=1, gpus=0)
     with ray_cluster(config.cluster, share.cpus):
-        actors = RayWorkers(TrainerActor, "trainer", 1, share, config, Overrides(), None, inputs.run_size, None)
+        actors = RayWorkers(TrainerActor, "trainer", 1, share, config, RunObjects(), None, inputs.run_size, None)
         late = LateWorkers(actors, seed=1)
-        actors = RayWorkers(SamplerActor, "sampler", config.cluster.num_producers, share, config, Overrides())
+        actors = RayWorkers(SamplerActor, "sampler", config.cluster.num_producers, share, config, RunObjects())
         samplers = WorkerGroup(LateWorkers(actors, seed=2), "sampler")
         weights = StoredWeights(WorkerGroup(late, "trainer"), samplers, done=0)
         task_sampler = make_task_sampler(config, inputs, checkpoint)

@@ -33,7 +33,7 @@ from paceline.models.parallel.staging import StagingBuffers
 from paceline.models.policy_and_reference import load_policy
 from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.learner.learner import Learner
-from paceline.training.setup.run_inputs import RunSize
+from paceline.training.setup.inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
 from tests.laws.layouts import CPU, groups_of, learner, llama_with_one_embedding
 from tests.support.checkpoint_files import save_checkpoint

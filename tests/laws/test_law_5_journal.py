@@ -17,8 +17,8 @@ from paceline.config.sections import Config
 from paceline.errors import ProcessLost
 from paceline.training.backend import Backend, BackendFactory, in_this_process
 from paceline.training.session import train
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
 from tests.support.cluster_here import cluster_here
 from tests.support.cluster_runs import completions, options_in, weights

@@ -4,6 +4,7 @@ import io
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from paceline.config.sections import Config
 from paceline.models.loading import load_model
 from paceline.training.backend import Backend, BackendFactory, make_task_sampler
 from paceline.training.session import train
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
 from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import WorkerGroup
@@ -39,7 +40,7 @@ class Here:
 
     def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
         for worker in workers:
-            self.answers[worker] = getattr(self.parts[worker], method)(*arguments)
+            self.answers[worker] = attrgetter(method)(self.parts[worker])(*arguments)
 
     def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
         getattr(self.parts[worker], method)(*arguments)

@@ -11,8 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from paceline.cli.machine import Check, State, machine, torch_and_devices
-from paceline.config.packages import install_command, requirements
-from paceline.config.sections import TRACKERS
+from paceline.config.packages import TRACKERS, install_command, requirements
 from paceline.errors import DONE, FAILED, ConfigError, RewardError
 from paceline.kernels.cache import cache_directory
 from paceline.models.places import DEFAULT, RECIPE

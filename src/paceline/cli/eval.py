@@ -23,13 +23,14 @@ from paceline.models.places import holds_model
 from paceline.reports.console import MeasurementDisplay, PlainConsole, open_console, tell
 from paceline.reports.format import points_interval
 from paceline.training.measuring import measure
-from paceline.training.setup.checks import Checked, check_held_out, refuse_training_rows, refuse_unread_tasks
+from paceline.training.setup.checks import check_held_out, refuse_training_rows, refuse_unread_tasks
 from paceline.training.setup.configuration import (
     of_trained_run,
     read_configuration,
     with_named_tasks,
 )
 from paceline.training.setup.file_names import seen_from
+from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.named_code import MEASURED, allow_named_code
 from paceline.workers.torchrun.environment import launched
 
@@ -130,7 +131,7 @@ def run(argv: list[str]) -> int:
 
 def _measured(
     config: Config,
-    checked: Checked,
+    checked: RunObjects,
     console: Console,
     directory: Path | None,
     *,

@@ -7,6 +7,7 @@ from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, parse
 from paceline.compat.commands.command import translate
 from paceline.compat.commands.layouts import translate_layout_flags
+from paceline.config.algorithms import ADVANTAGES, BOUNDS
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import option_lines, parse_yaml, yaml_line
 from paceline.config.presets import PRESETS, preset_values
@@ -32,7 +33,6 @@ WIDEST = 28
 DAPO = "DAPO, arXiv:2503.14476"
 DEEPSEEK = "DeepSeek-V3.2, arXiv:2512.02556"
 GRPO = "GRPO, arXiv:2402.03300"
-MINIMAX = "MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5"
 MASKED = "When speed kills stability (Liu et al., 2025)"
 TRUNCATED = "truncated importance sampling (Yao et al., 2025)"
 TR_DPO = "TR-DPO, arXiv:2404.09656"
@@ -56,21 +56,10 @@ OPTION_SOURCES: Mapping[str, str] = {
 """Source of an option, whatever its value."""
 
 VALUE_SOURCES: Mapping[str, Mapping[object, str]] = {
-    "advantage": {
-        "group": f"{GRPO}, section 4.1.2",
-        "batch": "REINFORCE++, arXiv:2501.03262",
-        "group_mean_batch_std": "REINFORCE++ with baseline, arXiv:2501.03262",
-        "leave_one_out": "RLOO, arXiv:2402.14740",
-        "none": "Dr. GRPO, arXiv:2503.20783",
-    },
+    "advantage": {name: row.source for name, row in ADVANTAGES.items() if row.source is not None},
     "reward_aggregation": {"normalize_then_sum": "GDPO, arXiv:2601.05242"},
     "ratio_level": {"token": f"{GRPO}, Eq. 3", "sequence": "GSPO, arXiv:2507.18071, Eq. 7"},
-    "bound": {
-        "clip": f"{DAPO}, Eq. 8",
-        "cispo": MINIMAX,
-        "sapo": "SAPO, arXiv:2511.20347",
-        "vespo": "VESPO, arXiv:2602.10693",
-    },
+    "bound": {name: row.source for name, row in BOUNDS.items() if row.source is not None},
     "average": {
         "token": f"{DAPO}, Eq. 8",
         "sequence": f"{GRPO}, Eq. 3",

@@ -16,8 +16,7 @@ from paceline.cli.arguments import HelpAsked
 from paceline.config.reading import suggest
 from paceline.errors import APPENDED, DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.runtime.secrets import hidden
-from paceline.runtime.streams import encodable
-from paceline.runtime.terminal import visible
+from paceline.runtime.terminal import encodable, visible
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),

@@ -118,7 +118,7 @@ def _show(result: "Replay", changed: Mapping[str, list[Any]]) -> None:
     console.print(f"step {result.step}, weights: {result.weights}", soft_wrap=True)
     for name, (before, other) in changed.items():
         console.print(f"--{name.replace('_', '-')}: {before} -> {other}", soft_wrap=True, markup=False)
-    columns = {"as it was": result.recorded, "own objective": result.own, "other": result.other}
+    columns = {"as it was": result.recorded, "own objective": result.unchanged, "other": result.other}
     shown = {name: numbers for name, numbers in columns.items() if numbers is not None}
     table = Table(box=None, pad_edge=False)
     table.add_column("")

@@ -14,8 +14,8 @@ from paceline.compat.commands.layouts import translate_layout_flags
 from paceline.config.reading import options
 from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError, exit_status_of, first_line
 from paceline.reports.console import LOG_FORMATS, json_log, open_console, tell
-from paceline.training.setup.checks import check
-from paceline.training.setup.run_request import COMMAND_LINE_VOICE, new_run, resumed_run
+from paceline.training.setup.checks import NO_OBJECTS, check
+from paceline.training.setup.run_request import COMMAND_LINE_WORDING, new_run, resumed_run
 from paceline.workers.processes import carry_out, check_processes
 from paceline.workers.torchrun.environment import Launched, launched
 
@@ -99,7 +99,7 @@ def _train(arguments: ParsedArguments, launch: Launched | None, console: Console
     """Train as the command line says; returns the exit status and the run's directory."""
     speaks = launch is None or launch.leads
     file, override = arguments.flags.get("config"), arguments.flags.get("override", [])
-    checked = None
+    objects = NO_OBJECTS
     if "resume" in arguments.flags:
         request = resumed_run(arguments.flags["resume"], arguments.options, file=file, override=override)
         hold_base(request.base)
@@ -114,10 +114,10 @@ def _train(arguments: ParsedArguments, launch: Launched | None, console: Console
         if speaks:
             tell(console, request.origin)
         check_processes(request.config, launch)
-        checked = check(request.config)
+        objects = check(request.config)
     if speaks and console.is_terminal:
         tell(console, "loading torch and transformers, which takes some seconds")
     status = carry_out(
-        request, checked, place=launch, voice=COMMAND_LINE_VOICE, console=console, loading=loading_libraries
+        request, objects, place=launch, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries
     )
     return status, request.output_dir

@@ -92,8 +92,8 @@ def of_deepspeed(label: str, settings: object, agreement: Agreement = ANYTHING) 
     >>> of_deepspeed("ds.json", {"zero_optimization": {"stage": 2}, "gradient_clipping": "auto"})
     {'zero_stage': 2}
     """
-    given = settings if isinstance(settings, Mapping) else {}
-    zero = given.get("zero_optimization", {} if agreement.values else None)
+    sections = settings if isinstance(settings, Mapping) else {}
+    zero = sections.get("zero_optimization", {} if agreement.values else None)
     stage = zero.get("stage", 0 if agreement.values else None) if isinstance(zero, Mapping) else None
     if not isinstance(zero, Mapping) or isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         raise ConfigError(f"{label} must name a stage of 0 to 3 in zero_optimization, got {stage!r}")
@@ -110,7 +110,7 @@ def of_deepspeed(label: str, settings: object, agreement: Agreement = ANYTHING) 
         is_off = value is not True and value in (False, None, 1, -1, "auto")
         if name not in HOW_FAST["zero_optimization"].split() and not is_off:
             raise ConfigError(f"{label}: zero_optimization.{name} has no counterpart here, got {value!r}; leave it out")
-    for name, value in given.items():
+    for name, value in sections.items():
         options |= _of_section(label, name, value, agreement)
     return options
 
@@ -124,8 +124,8 @@ def _of_section(label: str, name: str, value: Any, agreement: Agreement) -> dict
         elif is_on not in (False, "auto"):
             raise ConfigError(f"{label}: {name} must be off, got {is_on!r}; the products are of float32 or bfloat16")
     elif name == "optimizer" and isinstance(value, Mapping) and value.get("type") in ("AdamW", "Adam"):
-        for one, number in dict(value.get("params", {})).items():
-            agreement.check(f"{label}: optimizer", one, tuple(number) if isinstance(number, list) else number)
+        for parameter, number in dict(value.get("params", {})).items():
+            agreement.check(f"{label}: optimizer", parameter, tuple(number) if isinstance(number, list) else number)
     elif name == "tensor_parallel" and isinstance(value, Mapping) and "autotp_size" in value:
         return {"tensor_parallel": value["autotp_size"]}
     elif name == "sequence_parallel_size":
@@ -138,7 +138,7 @@ def _of_section(label: str, name: str, value: Any, agreement: Agreement) -> dict
     return {}
 
 
-def of_fsdp(given: object, settings: Mapping[str, Any], agreement: Agreement = ANYTHING) -> dict[str, object]:
+def of_fsdp(fsdp: object, settings: Mapping[str, Any], agreement: Agreement = ANYTHING) -> dict[str, object]:
     """Options behind transformers' `fsdp` (a switch, or words of FSDP 1) and `fsdp_config`.
 
     >>> of_fsdp("shard_grad_op auto_wrap", {}), of_fsdp(True, {"reshard_after_forward": False, "cpu_offload": True})
@@ -147,8 +147,8 @@ def of_fsdp(given: object, settings: Mapping[str, Any], agreement: Agreement = A
     Raises:
         ConfigError: something has no counterpart here.
     """
-    words = given.split() if isinstance(given, str) else [str(one) for one in given] if isinstance(given, list) else []
-    words = [str(getattr(one, "value", one)) for one in words if one not in ("auto_wrap", "true", "True")]
+    words = fsdp.split() if isinstance(fsdp, str) else [str(word) for word in fsdp] if isinstance(fsdp, list) else []
+    words = [str(getattr(word, "value", word)) for word in words if word not in ("auto_wrap", "true", "True")]
     options = {"zero_stage": 3}
     is_moved = "offload" in words
     for word in (word for word in words if word != "offload"):
@@ -249,8 +249,8 @@ def _of_deepspeed_variables(
         return of_deepspeed(path, read(path), agreement)
     for name in ("GRADIENT_ACCUMULATION_STEPS", "GRADIENT_CLIPPING"):
         value = environment.get(f"ACCELERATE_{name}", "auto").lower()
-        said = float(value) if value.replace(".", "", 1).isdecimal() else None
-        agreement.check(f"ACCELERATE_{name}", name.lower(), said)
+        number = float(value) if value.replace(".", "", 1).isdecimal() else None
+        agreement.check(f"ACCELERATE_{name}", name.lower(), number)
     settings: dict[str, Any] = {"stage": int(environment.get(f"{prefix}ZERO_STAGE", "2"))}
     for name in ("OPTIMIZER", "PARAM"):
         settings[f"offload_{name.lower()}"] = {"device": environment.get(f"{prefix}OFFLOAD_{name}_DEVICE", "none")}
@@ -259,8 +259,8 @@ def _of_deepspeed_variables(
 
 def _of_fsdp_variables(environment: Mapping[str, str], agreement: Agreement) -> dict[str, object]:
     names = ("OFFLOAD_PARAMS", "ACTIVATION_CHECKPOINTING", "RESHARD_AFTER_FORWARD")
-    given = {name: environment[f"FSDP_{name}"] for name in names if f"FSDP_{name}" in environment}
+    settings = {name: environment[f"FSDP_{name}"] for name in names if f"FSDP_{name}" in environment}
     # FSDP 1 has strategies, and accelerate gives its switch a value there too
     if environment.get("FSDP_VERSION", "1") == "1" and "FSDP_SHARDING_STRATEGY" in environment:
-        given["RESHARD_AFTER_FORWARD"] = environment["FSDP_SHARDING_STRATEGY"]
-    return of_fsdp(True, {name.lower(): value for name, value in given.items()}, agreement)
+        settings["RESHARD_AFTER_FORWARD"] = environment["FSDP_SHARDING_STRATEGY"]
+    return of_fsdp(True, {name.lower(): value for name, value in settings.items()}, agreement)

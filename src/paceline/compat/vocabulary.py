@@ -130,9 +130,9 @@ def same(value: object, other: object) -> bool:
 
 def fields_by_option(meanings: Mapping[str, Meaning]) -> dict[str, tuple[str, ...]]:
     """Fields that decide each option; those come first that decide it before any other option."""
-    found: dict[str, tuple[str, ...]] = {}
-    for option in dict.fromkeys(option for one in meanings.values() for option in one.options):
-        names = [name for name, one in meanings.items() if option in one.options]
+    deciding: dict[str, tuple[str, ...]] = {}
+    for option in dict.fromkeys(option for meaning in meanings.values() for option in meaning.options):
+        names = [name for name, meaning in meanings.items() if option in meaning.options]
         ranks = {name: (name != option, meanings[name].options[0] != option) for name in names}
-        found[option] = tuple(sorted(names, key=ranks.__getitem__))
-    return found
+        deciding[option] = tuple(sorted(names, key=ranks.__getitem__))
+    return deciding

@@ -4,6 +4,7 @@ sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
 sampling.py  the same for sampling, conversations and the engine
 layout.py    the same for processes: those of a cluster, and the grid on which model and samples lie
+algorithms.py  advantages and bounds of the ratio, with their formulas and papers
 presets.py   published objectives as values of these options
 rules.py     bounds beside the fields, and the refusal of a value
 reading.py   the table of options; one text or value to the option's type

@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from paceline.config.algorithms import BOUNDS, CREDITED
 from paceline.config.layout import divisors, layout
-from paceline.config.objective import CREDITED, PROGRAM, SCHEDULERS
+from paceline.config.objective import PROGRAM, SCHEDULERS
 from paceline.config.presets import preset_values
 from paceline.config.reading import (
     NULL_WORDS,
@@ -44,7 +45,10 @@ def following_values(values: Mapping[str, object]) -> dict[str, object]:
     """
     differs = values.get("max_staleness") or values.get("engine_quantization") == "fp8"
     others: dict[str, object] = {"rollout_correction": "token_truncate"} if differs else {}
-    return others | ({"clip_eps_high": 4.0} if values.get("bound") == "cispo" else {})
+    bound = BOUNDS.get(str(values.get("bound")))
+    if bound is not None and bound.clip_eps_high is not None:
+        others["clip_eps_high"] = bound.clip_eps_high
+    return others
 
 
 def tasks_of(environment: str) -> str | None:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
+from paceline.config.algorithms import BOUNDS, AdvantageName, BoundName
+from paceline.config.presets import PresetName
 from paceline.config.rules import (
     ABOVE_0,
     AT_LEAST_0,
@@ -16,10 +18,6 @@ from paceline.config.rules import (
     require,
 )
 
-PresetName = Literal["grpo", "dapo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo", "reinforce_pp", "scalerl"]
-CREDITED = ("group", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none")
-"""Advantages with a baseline of the group, which turns can be compared to as well."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdvantageConfig:
@@ -27,9 +25,7 @@ class AdvantageConfig:
 
     preset: PresetName | None = None
     """A published objective: sets the options of this and the next two sections that are not given themselves."""
-    advantage: (
-        Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"] | str
-    ) = "group"
+    advantage: AdvantageName | str = "group"
     """Baseline and scale of the reward: group mean and standard deviation (GRPO), or one of its relatives. Or a
     function of one group's rewards, as file.py:function or module:function."""
     reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
@@ -63,10 +59,6 @@ class AdvantageConfig:
             check_unused(self, ("oversampling",), without="--filter-range", why=why)
 
 
-SHAPES: Mapping[str, tuple[float, ...]] = {"clip": (), "sapo": (1.0, 1.05), "vespo": (2.0, 3.0, 3.0, 2.0)}
-"""Default numbers of each bound; `clip` may be given one, and has none by default."""
-
-
 def _is_ref_sync(value: tuple[float, ...]) -> bool:
     return len(value) == 2 and value[0] >= 1 and value[0] == int(value[0]) and 0 < value[1] <= 1
 
@@ -81,7 +73,7 @@ class LossConfig:
 
     ratio_level: Literal["token", "sequence"] = "token"
     """Ratio to the old policy: of each token, or of a sequence by the mean of its log ratios (GSPO)."""
-    bound: Literal["clip", "cispo", "sapo", "vespo", "none"] | str = "clip"
+    bound: BoundName | str = "clip"
     """Bound of the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), a smooth
     weight of the whole completion (VESPO), or none. Or a policy loss per token of your own, as file.py:function or
     module:function."""
@@ -152,14 +144,13 @@ class LossConfig:
         self._check_vespo()
 
     def _check_shape(self) -> None:
-        shape, usual = self.bound_shape, SHAPES.get(self.bound, ())
+        shape, row = self.bound_shape, BOUNDS.get(self.bound)
         if shape is None:
             return
-        known = self.bound in SHAPES
-        require(known, "bound_shape", shape, f"be none with --bound {self.bound}", "it has no numbers of its own")
-        count = len(usual) or 1
+        count = 0 if row is None else row.shape_length
+        require(count > 0, "bound_shape", shape, f"be none with --bound {self.bound}", "it has no numbers of its own")
         rule = f"be {'one number' if count == 1 else f'{count} numbers'} with --bound {self.bound}"
-        advice = f"{' '.join(map(str, usual)) or 3} is usual"
+        advice = f"{' '.join(map(str, BOUNDS[self.bound].shape)) or 3} is usual"
         require(len(shape) == count, "bound_shape", shape, rule, advice)
         if self.bound == "clip":
             require(shape[0] > 1 + self.clip_eps_high, "bound_shape", shape, "be above 1 + clip_eps_high", advice)
@@ -176,8 +167,10 @@ class LossConfig:
 
     @property
     def shape(self) -> tuple[float, ...]:
-        """Numbers of the bound, given or default; for `clip` none without a dual clip."""
-        return SHAPES.get(self.bound, ()) if self.bound_shape is None else self.bound_shape
+        """Numbers of the bound, as given or default; for `clip` none without a dual clip."""
+        if self.bound_shape is not None:
+            return self.bound_shape
+        return BOUNDS[self.bound].shape if self.bound in BOUNDS else ()
 
     @property
     def ref_sync_steps(self) -> int:
@@ -194,7 +187,8 @@ class LossConfig:
         """True if a token's loss depends on other tokens of its completion."""
         return (
             self.ratio_level == "sequence"
-            or self.bound not in ("clip", "cispo", "sapo", "none")  # VESPO, and functions, which may
+            or self.bound not in BOUNDS  # a function, which may
+            or BOUNDS[self.bound].reads_completion
             or self.rollout_correction.startswith("sequence")
             or self.off_policy_threshold is not None
             or self.skip_threshold is not None

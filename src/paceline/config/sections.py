@@ -17,8 +17,6 @@ from paceline.config.sampling import EngineConfig, EnvironmentConfig, SamplingCo
 MODEL = "model:"
 JUDGE = "judge:"
 SANDBOXES = ("auto", "namespaces", "landlock", "none")
-TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
-"""Values of `report_to`, each the name of its package."""
 NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
 """Pattern of a named set of held-out tasks; a path with an equals sign is written with a slash before it."""
 RESERVED_SWITCHES = frozenset(

@@ -32,9 +32,9 @@ from paceline.engines.requests import texts_of
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.endpoint.serving import LOOK_SECONDS
+from paceline.episodes.contexts import parsed_response
 from paceline.serving.generations import Generation, Generations
 from paceline.serving.prompts import PromptReader
-from paceline.training.rollouts.contexts import parsed_answer
 from paceline.types import FinishReason
 
 DRAWN_BY = ("temperature", "top_p", "top_k", "min_p")
@@ -332,7 +332,7 @@ class Choice:
             return told
         raw = by.tokens.raw_text(ids[:-1] if ids[-1] in by.tokens.stop_ids else ids)
         raw = raw[: _first(raw, by.stop)] if is_cut else raw
-        parsed, reasoning = parsed_answer(by.asked, by.tokens, raw=raw, text=text)
+        parsed, reasoning = parsed_response(by.asked, by.tokens, raw=raw, text=text)
         calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
         return replace(told, content=parsed.content, calls=calls, malformed=parsed.malformed, reasoning=reasoning)
 

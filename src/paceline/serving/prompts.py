@@ -12,8 +12,8 @@ from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.turns import TurnTokens, plain_prompt
 from paceline.environments import ModelRequest
 from paceline.environments.endpoint.requests import Refusal
+from paceline.episodes.contexts import requested_context
 from paceline.errors import ConfigError, ModelError
-from paceline.training.rollouts.contexts import requested_context
 
 TOOLS_SHARE = 2
 """Tools whose JSON has more tokens than this many prompts are refused: a template may show less than all of it."""

@@ -3,7 +3,7 @@
 loop.py             the algorithm: sample, compare, update, record
 step.py             one turn of it, for a loop of a program's own too
 run.py              a run under way: what happens around and between its steps
-session.py          around the loop, for every door: run directory, start point, watchdog, signals, final model
+session.py          around the loop, for every entry point: run directory, start point, watchdog, signals, final model
 setup/              everything of a run that needs no weights
 rollouts/           the sampler: tasks to scored completions in groups
 learner/            the trainer: groups to new weights

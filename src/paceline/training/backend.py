@@ -14,13 +14,13 @@ from paceline.engines import TrainedEngine
 from paceline.models.loading import restore_weights
 from paceline.runtime.activity import ACTIVITY, RUN
 from paceline.training.assembly import make_engine
+from paceline.training.evaluation import EvalResult, Evaluator
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint
 from paceline.training.records import engine_sentences, trainer_sentences
 from paceline.training.rollout_journal import NO_TRANSFER, Journal, SampledStep, WeightTransfer
 from paceline.training.rollouts.sampler import Sampler
-from paceline.training.setup.evaluators import EvalResult, Evaluator
-from paceline.training.setup.run_inputs import Overrides, RunInputs
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.samplers import training_rounds, training_sampler
 from paceline.training.task_sampler import TaskSampler, prompts_of_step
 from paceline.training.trainer import Trainer, make_trainer
@@ -31,26 +31,26 @@ class Backend(Protocol):
     """A sampler and a trainer, wherever they run. Steps come in order: first the rollouts of one, then its update."""
 
     sentences: tuple[str, ...] = ()
-    """What a person should know of it before the first step."""
+    """Sentences for the user before the first step."""
 
     @property
     def policy_version(self) -> int:
         """Updates that the weights have seen."""
 
     def begin(self, journal: Journal) -> None:
-        """Go on behind the steps whose rollouts `journal` has; called once, before anything is sampled."""
+        """Continue after the steps whose rollouts `journal` has; called once, before anything is sampled."""
 
     def sample(self, number: int) -> SampledStep:
         """Sample, grade and compare the rollouts of step 1, 2, ..., in the data order, and begin to commit them."""
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
-        """All updates of a step, and the learning rate of the last of them."""
+        """Run all updates of a step; returns their statistics and the last learning rate."""
 
     def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
-        """A held-out set with the weights as they are."""
+        """Measure a held-out set with the current weights."""
 
     def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
-        """Begin a checkpoint of this moment below `root`; those of the steps `protected` stay, however many follow.
+        """Begin a checkpoint below `root`; those of the steps `protected` are never deleted.
 
         It may be written while steps follow. The one before it must have been asked for by `saved`. Returns what a
         person should know of it.
@@ -60,29 +60,29 @@ class Backend(Protocol):
         """
 
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        """The checkpoint that was begun, once it is on disk; None: it is not yet, and nobody wished to `wait`.
+        """Return the checkpoint that was begun, once it is on disk; None while it is not, without `wait`.
 
         Raises:
             StorageError: it cannot be written, or is not in time.
         """
 
     def footprint(self) -> Footprint:
-        """What a checkpoint and the final model take on a disk."""
+        """Return the disk space of a checkpoint and of the final model."""
 
     def export(self, folder: Path) -> None:
-        """The trained model, as transformers or peft loads it."""
+        """Write the trained model as transformers or peft loads it."""
 
     def news(self) -> list[str]:
-        """What happened since this was last asked that a person should know, a sentence each."""
+        """Return sentences for the user on what happened since the last call."""
         return []
 
-    def foresee(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
-        """Seconds that steps should take by their clocks and the order of the work; None: one thing after the other."""
+    def predict(self, steps: Sequence[Mapping[str, Any]]) -> float | None:
+        """Predict the seconds of steps from their clocks and the order of the work; None if nothing overlaps."""
         return None
 
 
 BackendFactory = Callable[[Config, RunInputs, Checkpoint | None], AbstractContextManager[Backend]]
-"""Builds a backend, from the checkpoint where there is one, and takes it down when the run is over."""
+"""Builds a backend, from a checkpoint if there is one, and closes it when the run ends."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -98,7 +98,7 @@ class OneProcess(Backend):
     _journal: Journal = field(init=False)
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Put a checkpoint into a backend that was built without it."""
+        """Restore a checkpoint in a backend that was built without it."""
         self.trainer.restore(checkpoint)
         self.engine.take_weights(self.policy_version)
 
@@ -123,10 +123,10 @@ class OneProcess(Backend):
     @override
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
         self.engine.rest()
-        found = self.trainer.update(number, groups)
+        update = self.trainer.update(number, groups)
         with ACTIVITY.span(RUN, f"publish {number}"):
             self.engine.take_weights(self.policy_version)
-        return found
+        return update
 
     @override
     def evaluate(self, evaluator: Evaluator, *, step: int) -> EvalResult:
@@ -138,7 +138,7 @@ class OneProcess(Backend):
 
     @override
     def saved(self, *, wait: bool) -> Checkpoint | None:
-        return self.trainer.saved(wait=wait)
+        return self.trainer.saved(wait)
 
     @override
     def footprint(self) -> Footprint:
@@ -146,10 +146,10 @@ class OneProcess(Backend):
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Report what an update would find in these groups, without an update."""
-        return self.trainer.learner.measure(groups)
+        return self.trainer.measure(groups)
 
     def load_weights(self, model: Path) -> None:
-        """Put the weights of a checkpoint's `model` directory in the place of the trained ones."""
+        """Load the weights of a checkpoint's `model` directory."""
         restore_weights(self.trainer.policy, model)
         self.engine.take_weights(self.policy_version)
 
@@ -177,12 +177,10 @@ def sample_step(
     return sampled
 
 
-def one_process(
-    config: Config, inputs: RunInputs, overrides: Overrides | None = None, *, checkpoint: Checkpoint | None = None
-) -> OneProcess:
+def one_process(config: Config, inputs: RunInputs, *, checkpoint: Checkpoint | None = None) -> OneProcess:
     """Build sampler, engine and trainer around one set of weights, which `make_trainer` reads."""
-    overrides = replace(overrides or Overrides(), policy_loss=inputs.policy_loss)
-    trainer = make_trainer(config, inputs.tokenizer, inputs.run_size, overrides, checkpoint=checkpoint)
+    objects = replace(inputs.objects, policy_loss=inputs.policy_loss)
+    trainer = make_trainer(config, inputs.tokenizer, inputs.run_size, objects, checkpoint=checkpoint)
     engine = make_engine(config, trainer.policy, inputs.tokenizer)
     if checkpoint is not None:
         engine.take_weights(trainer.policy_version)
@@ -192,9 +190,9 @@ def one_process(
         engine=engine,
         sampler=training_sampler(
             config,
-            training_rounds(config, engine, inputs.functions, inputs.conversations, inputs.completer),
+            training_rounds(config, engine, inputs.functions, inputs.conversations, inputs.objects.completer),
             inputs.advantage,
-            needs_reward=inputs.needs_reward,
+            needs_reward=inputs.objects.needs_reward,
         ),
         task_sampler=make_task_sampler(config, inputs, checkpoint),
         sentences=(*engine_sentences(engine), *trainer_sentences(trainer)),
@@ -202,14 +200,12 @@ def one_process(
 
 
 @contextmanager
-def in_this_process(
-    config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, overrides: Overrides | None = None
-) -> Iterator[Backend]:
+def in_this_process(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
     """The `BackendFactory` of a run in one process."""
-    if overrides is None or overrides.model is None:
-        yield one_process(config, inputs, overrides, checkpoint=checkpoint)
+    if inputs.objects.model is None:
+        yield one_process(config, inputs, checkpoint=checkpoint)
         return
-    backend = one_process(config, inputs, overrides)
+    backend = one_process(config, inputs)
     if checkpoint is not None:
         backend.restore(checkpoint)
     yield backend

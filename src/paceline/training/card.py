@@ -18,8 +18,17 @@ from paceline.errors import DataError
 from paceline.metrics.comparisons import compare_records
 from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
-from paceline.reports.model_card.facts import CardFacts, Example, HeldOutResult, Measured, Prompting, Source, named
-from paceline.reports.model_card.page import MARK, model_card
+from paceline.reports.model_card import (
+    MARK,
+    CardFacts,
+    Example,
+    HeldOutResult,
+    Measured,
+    Prompting,
+    Source,
+    model_card,
+    named,
+)
 from paceline.rewards.resolving import default_system_prompt
 
 LIBRARIES = ("paceline", "torch", "transformers", "datasets", "peft")
@@ -27,9 +36,9 @@ CARD = "README.md"
 LONGEST, LONGEST_ANSWER = 1500, 100
 """Characters of a prompt and of an answer that the card prints."""
 PLACE = "THE-QUESTION"
-"""Where a question stands in a prompt, to find it there."""
+"""Pattern of a question in a prompt."""
 BESIDE = "README-paceline.md"
-"""Where a file of somebody else's has the card's name."""
+"""Name of the card beside a file of that name that is not Paceline's."""
 
 
 def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> CardFacts:
@@ -39,9 +48,10 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         CheckpointError: a record cannot be read.
     """
     evaluations = [
-        one
-        for one in run_dir.evals()
-        if one["step"] <= step and all(one.get(name) is not None for name in ("n", "accuracy", "ci_low", "ci_high"))
+        record
+        for record in run_dir.evals()
+        if record["step"] <= step
+        and all(record.get(name) is not None for name in ("n", "accuracy", "ci_low", "ci_high"))
     ]
     is_adapter = (folder / "adapter_config.json").is_file()
     versions = dict.fromkeys(LIBRARIES if is_adapter else LIBRARIES[:-1], "not installed")
@@ -60,11 +70,11 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
         prompting = Prompting(has_chat_template=has_template, system=system)
     # the result on each held-out set, from its evaluations, oldest first
     results = list[HeldOutResult]()
-    for name in dict.fromkeys(one["set"] for one in evaluations):
-        records = [one for one in evaluations if one["set"] == name]
+    for name in dict.fromkeys(record["set"] for record in evaluations):
+        records = [record for record in evaluations if record["set"] == name]
         first, last, comparison = records[0], records[-1], None
         if len(records) > 1:
-            before, after = (run_dir.eval_completions(name, one["step"]) for one in (first, last))
+            before, after = (run_dir.eval_completions(name, record["step"]) for record in (first, last))
             comparison = compare_records(before, after)
         results.append(
             HeldOutResult(
@@ -79,7 +89,7 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
     example = None
     if evaluations:  # of the first set, as it was measured last
         name = evaluations[0]["set"]
-        last = [one for one in evaluations if one["set"] == name][-1]
+        last = [record for record in evaluations if record["set"] == name][-1]
         example = _example(run_dir.eval_completions(name, last["step"]), prompting, config, folder)
     return CardFacts(
         name=run_dir.path.resolve().name,
@@ -100,13 +110,13 @@ def card_facts(run_dir: RunDir, config: Config, folder: Path, *, step: int) -> C
 def _example(records: Sequence[Record], prompting: Prompting, config: Config, folder: Path) -> Example | None:
     """A held-out task of one turn that was answered right, or else the first one; None where there is none to print."""
     known = [
-        one
-        for one in records
-        if isinstance(one.get("answer"), str) and len(one["prompt"]) <= LONGEST and "episode" not in one
+        record
+        for record in records
+        if isinstance(record.get("answer"), str) and len(record["prompt"]) <= LONGEST and "episode" not in record
     ]
     if not known:
         return None
-    record = next((one for one in known if one["correct"]), known[0])
+    record = next((candidate for candidate in known if candidate["correct"]), known[0])
     answer, question = " ".join(record["answer"].split()), None
     if prompting.has_chat_template and prompting.missing_file is None:
         from paceline.models.pretrained import load_tokenizer  # it brings transformers, which exporting has loaded
@@ -123,16 +133,16 @@ def _example(records: Sequence[Record], prompting: Prompting, config: Config, fo
 
 
 def write_card(facts: CardFacts, folder: Path) -> Path:
-    """Write the card into the model's directory, beside a file of the same name that is not Paceline's; where it is.
+    """Write the card into the model's directory, beside a file of that name that is not Paceline's; returns its path.
 
     Raises:
         StorageError: the disk refused.
     """
-    place = folder / CARD
-    if place.is_file() and MARK not in place.read_text(encoding="utf-8", errors="replace"):
-        place = folder / BESIDE
-    write_or_explain(place, model_card(facts).encode())
-    return place
+    path = folder / CARD
+    if path.is_file() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        path = folder / BESIDE
+    write_or_explain(path, model_card(facts).encode())
+    return path
 
 
 def _source(address: str) -> Source:

@@ -1,106 +1,117 @@
-"""Accuracy of a model on a named set of held-out tasks, with its interval and every completion behind it."""
+"""Held-out tasks measured: accuracy with its interval, or the rewards of training, and every completion behind it."""
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from paceline.chat.thinking import prefills_think, visible_text
+from paceline.config.objective import AdvantageConfig
+from paceline.config.sections import Config
 from paceline.data.extraction.answers import final_answer
 from paceline.engines import Engine, Sampling
+from paceline.episodes.conversations import Completer, Conversations, ends_without_reward
 from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
-from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
+from paceline.metrics.statistics import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import count, percent_interval, sample_size
-from paceline.reports.page.headline import is_right_leniently
+from paceline.reports.page.outcome import is_right_leniently
 from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of
 from paceline.rewards.judges.settings import spending_metrics
-from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import check_failure_rate
 from paceline.rewards.selecting import has_format, stated_answer
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Conversations, Draws
-from paceline.training.rollouts.episodes import ends_without_reward
-from paceline.training.rollouts.rounds import score_completed
-from paceline.types import Completion, Task
+from paceline.training.rollouts.records import episode_record, rollout_metrics, rollout_records
+from paceline.training.rollouts.rounds import EngineSampler, RolloutBatch
+from paceline.training.setup.samplers import training_sampler
+from paceline.types import RolloutGroup, Task, Trajectory
+
+COUNTED = (
+    *("reward_mean", "reward_std", "reward_std_within", "format_accuracy", "rewards", "completion_length_mean"),
+    *("completion_length_max", "truncated_fraction", "groups_zero_deviation", "groups_no_reward"),
+    *("rollouts_without_reward", "tokens_generated"),
+)
+"""Metrics of a training step's rollouts that mean the same on held-out tasks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AccuracyEvaluator:
-    """Measures one set of held-out tasks, always the same way."""
+class Evaluator:
+    """Measures one held-out set, always the same way: how many answers are right, or which rewards they earn."""
 
     name: str
-    """What the tasks are, for example `arithmetic:test`."""
+    """Name of the set, for example `arithmetic:test`."""
     tasks: tuple[Task, ...]
     notes: tuple[str, ...] = ()
-    """What a person should know of them before any number: rows left out, how programs are isolated."""
-    function: Mapping[str, RewardFunction]
-    """The one reward function that says what is right, under its name; empty: environments say it by their rewards."""
+    """Sentences for the user before any number: rows left out, how programs are isolated."""
+    functions: Mapping[str, RewardFunction]
+    """The one reward function that says what is right, under its name, or none where environments say it by their
+    rewards; with `training`, every reward function of training."""
+    training: Config | None = None
+    """Options that weigh the training rewards, without a filter of groups; None: right answers are counted."""
     sampling: Sampling
     generations: int
     max_failure_rate: float
     reward_timeout: float
     """Seconds that one call of the reward function may take."""
     seed: int
-    asking: Mapping[str, RewardFunction] = field(default_factory=dict)
-    """The reward functions of training that ask for a format; without any, that of `function` counts, if it asks."""
+    format_functions: Mapping[str, RewardFunction] = field(default_factory=dict)
+    """Reward functions of training that ask for a format; without any, `functions` are asked."""
     conversations: Conversations | None = None
-    """How conversations are held; None: every completion has one turn."""
+    """Conversations with environments; None: every completion has one turn."""
+    completer: Completer | None = None
+    """What completes tasks in place of the engine; None: the engine does."""
 
     @property
-    def reach(self) -> str:
-        """One sentence, before anything is measured: how small a difference so many tasks can show."""
-        found, n = detectable_difference(len(self.tasks)), len(self.tasks)
-        if found is None:
+    def detectable(self) -> str:
+        """One sentence, before anything is measured: the smallest difference that so many tasks can show."""
+        effect, n = detectable_difference(len(self.tasks)), len(self.tasks)
+        if effect is None:
             return f"{self.name}: {n} tasks are too few to tell any difference between two models; take more"
-        return f"{self.name}: with {n} held-out tasks, differences below about {100 * found:.0f} points are noise"
+        return f"{self.name}: with {n} held-out tasks, differences below about {100 * effect:.0f} points are noise"
 
-    def evaluate(self, engine: Engine, *, step: int) -> "AccuracyResult":
+    def evaluate(self, engine: Engine, *, step: int) -> "EvalResult":
         """Complete every task `generations` times and grade.
 
         Raises:
-            TrainingError: the grader failed on more than `max_failure_rate` of the completions.
+            TrainingError: a reward function failed on more than `max_failure_rate` of the completions, or no
+                conversation got a reward.
             DataError: no task could be graded.
         """
         started = time.perf_counter()
-        drawn = [(task, 0) for task in self.tasks]
-        draws = Draws(seed=self.seed, purpose="eval", num_generations=self.generations)
-        early = early_start(self.function, self.tasks)
-        completed = complete(engine, drawn, self.sampling, draws, self.conversations, early)
-        scores = score_completed(self.function, completed, self.conversations, timeout=self.reward_timeout)
-        episodes = [answer.episode for one in completed for answer in one.completions]
-        values: Sequence[float | None] = [None if one is None else one.reward for one in episodes]
-        notes: Sequence[str | None] = [None if one is None else one.failure for one in episodes]
-        for name in self.function:  # in the place of what environments say
-            values, notes = scores.values[name], scores.notes[name]
-        right = max([right_of(function) for function in self.function.values()], default=RIGHT)
-        parts = [slice(start, start + self.generations) for start in range(0, len(values), self.generations)]
-        outcomes = tuple(
-            TaskResult(
-                task=one.task,
-                completions=one.completions,
-                rewards=tuple(values[part]),
-                notes=tuple(notes[part]),
-                right=right,
-                parsed=tuple(
-                    stated_answer(self.function, one.task, answer.text, answer.finish_reason)
-                    for answer in one.completions
-                ),
-                formed=tuple(
-                    has_format(self.asking or self.function, one.task, answer.text) for answer in one.completions
-                ),
-            )
-            for one, part in zip(completed, parts, strict=True)
+        rounds = EngineSampler(
+            engine=engine,
+            functions=self.functions,
+            sampling=self.sampling,
+            num_generations=self.generations,
+            advantage=AdvantageConfig() if self.training is None else self.training.advantage,
+            reward_timeout=self.reward_timeout,
+            seed=self.seed,
+            purpose="eval",
+            conversations=self.conversations,
+            completer=self.completer,
         )
+        if self.training is None:
+            return self._accuracy(rounds.sample([(task, 0) for task in self.tasks]), step, started)
+        sampler = training_sampler(self.training, rounds, None)
+        batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
+        seconds = time.perf_counter() - started
+        parsed = tuple(
+            self._stated(group.task, rollout.trajectory) for group in batch.groups for rollout in group.rollouts
+        )
+        return RewardResult(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
+
+    def _accuracy(self, sampled: RolloutBatch, step: int, started: float) -> "AccuracyResult":
+        scores, right = sampled.scores, max([right_of(function) for function in self.functions.values()], default=RIGHT)
+        outcomes = tuple(self._outcome(group, right) for group in sampled.groups)
         result = AccuracyResult(
             name=self.name,
             step=step,
             outcomes=outcomes,
             failed_calls=sum(tally.failed_calls for tally in scores.tallies.values()),
             counts=next((tally.counts for tally in scores.tallies.values() if tally.counts), {}),
-            reads_answers=bool(self.function),
-            mark=next((one.mark for one in self.function.values() if isinstance(one, BuiltIn)), ""),
+            reads_answers=bool(self.functions),
+            mark=next((function.mark for function in self.functions.values() if isinstance(function, BuiltIn)), ""),
             seconds=time.perf_counter() - started,
         )
         try:
@@ -111,16 +122,37 @@ class AccuracyEvaluator:
             raise
         return result
 
+    def _outcome(self, group: RolloutGroup, right: float) -> "TaskResult":
+        trajectories = tuple(rollout.trajectory for rollout in group.rollouts)
+        rewards = [trajectory.reward for trajectory in trajectories]
+        notes = [trajectory.failure for trajectory in trajectories]
+        for name in self.functions:  # a reward function counts in place of what environments say
+            rewards = [rollout.rewards[name] for rollout in group.rollouts]
+            notes = [rollout.notes.get(name) for rollout in group.rollouts]
+        asking = self.format_functions or self.functions
+        return TaskResult(
+            task=group.task,
+            trajectories=trajectories,
+            rewards=tuple(rewards),
+            notes=tuple(notes),
+            right=right,
+            parsed=tuple(self._stated(group.task, trajectory) for trajectory in trajectories),
+            formed=tuple(has_format(asking, group.task, trajectory.text) for trajectory in trajectories),
+        )
+
+    def _stated(self, task: Task, trajectory: Trajectory) -> str | None:
+        return stated_answer(self.functions, task, trajectory.text, trajectory.finish_reason)
+
     def _check_graded(self, result: "AccuracyResult") -> None:
         if any(outcome.graded for outcome in result.outcomes):
             return
         ends = ends_without_reward(
-            [one for outcome in result.outcomes for one in outcome.completions],
+            [trajectory for outcome in result.outcomes for trajectory in outcome.trajectories],
             max_completion_length=self.sampling.max_completion_length,
             max_turns=None if self.conversations is None else self.conversations.limits.turns,
         )
-        if ends is None or self.function:
-            name = next(iter(self.function), "its environment")
+        if ends is None or self.functions:
+            name = next(iter(self.functions), "its environment")
             raise DataError(f"{self.name}: {name} could grade no task; are there gold answers? see --answer-column")
         how, remedies = ends
         raise TrainingError(f"{self.name}: no conversation got a reward: {how}", remedies=remedies)
@@ -128,14 +160,14 @@ class AccuracyEvaluator:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskResult:
-    """What the model did on one task."""
+    """Completions of one task with their verdicts."""
 
     task: Task
-    completions: tuple[Completion, ...]
+    trajectories: tuple[Trajectory, ...]
     rewards: tuple[float | None, ...]
     """None: not graded; such a completion counts neither as right nor as wrong."""
     notes: tuple[str | None, ...]
-    """What the grader said of each score, or why it failed."""
+    """Note of the grader on each score, or why it failed."""
     right: float
     """A reward of at least this is a right answer."""
     parsed: tuple[str | None, ...]
@@ -156,7 +188,7 @@ class TaskResult:
     @property
     def votes(self) -> tuple[Vote, ...]:
         """The final answer of each graded completion, outside its thinking, and whether it was right."""
-        prefilled, pairs = prefills_think(self.task.prompt), zip(self.completions, self.rewards, strict=True)
+        prefilled, pairs = prefills_think(self.task.prompt), zip(self.trajectories, self.rewards, strict=True)
         graded = [(one.text, reward >= self.right) for one, reward in pairs if reward is not None]
         return tuple((final_answer(visible_text(text, prefilled=prefilled)), is_right) for text, is_right in graded)
 
@@ -172,11 +204,11 @@ class AccuracyResult:
     """Calls of the grader that raised or took too long, those among them that another call made good."""
     seconds: float
     counts: Mapping[str, float] = field(default_factory=dict)
-    """What a judge spent; empty for any other grader."""
+    """Costs of a judge; empty for any other grader."""
     reads_answers: bool
     """False where environments say what is right: a conversation need not state an answer."""
     mark: str = ""
-    """How the grader wants answers marked, in words; empty: it asks for no mark."""
+    """How the grader wants answers marked, in words; empty for no mark."""
 
     @property
     def accuracy(self) -> Interval:
@@ -188,7 +220,7 @@ class AccuracyResult:
 
     def record(self) -> dict[str, object]:
         """The object that goes to `evals.jsonl`."""
-        accuracy, completions = self.accuracy, [one for o in self.outcomes for one in o.completions]
+        accuracy, trajectories = self.accuracy, [one for outcome in self.outcomes for one in outcome.trajectories]
         graded = [outcome for outcome in self.outcomes if outcome.graded]
         generations = len(self.outcomes[0].rewards)
         record: dict[str, object] = {
@@ -203,13 +235,13 @@ class AccuracyResult:
             "generations": generations,
             "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
             "failed_calls": self.failed_calls,
-            "completion_length_mean": sum(one.num_sampled for one in completions) / len(completions),
-            "truncated_fraction": sum(one.finish_reason == "length" for one in completions) / len(completions),
+            "completion_length_mean": sum(one.num_sampled for one in trajectories) / len(trajectories),
+            "truncated_fraction": sum(one.finish_reason == "length" for one in trajectories) / len(trajectories),
         }
-        turns = [len(one.episode.turns) for one in completions if one.episode is not None]
+        turns = [len(trajectory.turns) for trajectory in trajectories if trajectory.environment is not None]
         if turns:
             record["turns_mean"] = sum(turns) / len(turns)
-        formed = [one for outcome in self.outcomes for one in outcome.formed if one is not None]
+        formed = [has_form for outcome in self.outcomes for has_form in outcome.formed if has_form is not None]
         if formed:
             record["format_accuracy"] = sum(formed) / len(formed)
         if self.counts:
@@ -222,20 +254,20 @@ class AccuracyResult:
         graded = [outcome for outcome in self.outcomes if outcome.graded]
         if len(self.outcomes[0].rewards) == 1:
             return {}
-        found = {"pass": math.fsum(pass_at_k(o.correct, o.graded, o.graded) for o in graded) / len(graded)}
+        shares = {"pass": math.fsum(pass_at_k(o.correct, o.graded, o.graded) for o in graded) / len(graded)}
         votes = [outcome.votes for outcome in graded]
         if any(answer is not None for task in votes for answer, _ in task):
-            found["maj"] = math.fsum(map(maj_at_k, votes)) / len(graded)
-        return found
+            shares["maj"] = math.fsum(map(maj_at_k, votes)) / len(graded)
+        return shares
 
     def shown(self) -> str:
-        """The accuracy with its interval, and of several completions per task what else they say."""
+        """Format the accuracy with its interval, and pass@k and maj@k of several completions."""
         k = len(self.outcomes[0].rewards)
         others = [f"{name}@{k} {100 * value:.1f} %" for name, value in self.at_k().items()]
         return ", ".join([f"{percent_interval(self.accuracy)}{f' (avg@{k})' if k > 1 else ''}", *others])
 
     def describe(self) -> str:
-        """The accuracy with its interval, the set, and of how many tasks."""
+        """Describe the accuracy with its interval, the set and the number of tasks."""
         return (
             f"held-out accuracy after step {self.step}: {self.shown()} "
             f"({self.name}, {self.sample_size()}, {self.seconds:.1f} s)"
@@ -261,30 +293,34 @@ class AccuracyResult:
             "right": len(graded) - len(missed),
             "wrong_answer": len(missed) - silent,
             "no_answer": silent,
-            "right_leniently": sum(isinstance(one["answer"], str) and is_right_leniently(one) for one in stated),
+            "right_leniently": sum(
+                isinstance(record["answer"], str) and is_right_leniently(record) for record in stated
+            ),
             "cut": sum(record["finish_reason"] == "length" for record in records),
             "ungraded": len(records) - len(graded),
         }
 
     def reasons(self) -> str:
         """One sentence on why the accuracy is what it is."""
-        found = self.verdicts()
-        parts = [f"{found['right']:,} right"]
+        verdicts = self.verdicts()
+        parts = [f"{verdicts['right']:,} right"]
         if self.reads_answers:
-            parts.append(f"{found['wrong_answer']:,} with a wrong answer")
-            parts.append(f"{found['no_answer']:,} without a marked answer")
+            parts.append(f"{verdicts['wrong_answer']:,} with a wrong answer")
+            parts.append(f"{verdicts['no_answer']:,} without a marked answer")
         else:
-            parts.append(f"{found['wrong_answer']:,} not right")
-        if found["ungraded"]:
-            parts.append(f"{found['ungraded']:,} not graded")
-        lenient = f"; {found['right_leniently']:,} more would be right if read leniently" if self.reads_answers else ""
-        cut = f"{found['cut']:,} cut at --max-completion-length"
-        said = f"of {count(found['completions'], 'completion')}: {', '.join(parts)}{lenient}; {cut}"
-        if not self.mark or found["no_answer"] < found["completions"] - found["ungraded"]:
-            return said
+            parts.append(f"{verdicts['wrong_answer']:,} not right")
+        if verdicts["ungraded"]:
+            parts.append(f"{verdicts['ungraded']:,} not graded")
+        lenient = (
+            f"; {verdicts['right_leniently']:,} more would be right if read leniently" if self.reads_answers else ""
+        )
+        cut = f"{verdicts['cut']:,} cut at --max-completion-length"
+        sentence = f"of {count(verdicts['completions'], 'completion')}: {', '.join(parts)}{lenient}; {cut}"
+        if not self.mark or verdicts["no_answer"] < verdicts["completions"] - verdicts["ungraded"]:
+            return sentence
         return (
-            f"{said}; the model does not write {self.mark}: say so in the system message, show it an example, or grade "
-            "by accuracy(plain=true)"
+            f"{sentence}; the model does not write {self.mark}: say so in the system message, show it an example, or "
+            "grade by accuracy(plain=true)"
         )
 
     def completion_records(self) -> list[dict[str, object]]:
@@ -294,19 +330,63 @@ class AccuracyResult:
                 "task_id": outcome.task.task_id,
                 "prompt": outcome.task.prompt,
                 "answer": outcome.task.answer,
-                "completion": completion.text,
+                "completion": trajectory.text,
                 "reward": reward,
                 "correct": None if reward is None else reward >= outcome.right,
                 "note": note,
                 "parsed": parsed,
                 "format": formed,
-                "completion_tokens": completion.num_sampled,
-                "finish_reason": completion.finish_reason,
+                "completion_tokens": trajectory.num_sampled,
+                "finish_reason": trajectory.finish_reason,
                 **({} if self.reads_answers else {"judged_by": "environment"}),
-                **({} if completion.episode is None else {"episode": asdict(completion.episode)}),
+                **({} if trajectory.environment is None else {"episode": episode_record(trajectory, outcome.task)}),
             }
             for outcome in self.outcomes
-            for completion, reward, note, parsed, formed in zip(
-                outcome.completions, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
+            for trajectory, reward, note, parsed, formed in zip(
+                outcome.trajectories, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
             )
         ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewardResult:
+    """Rewards of the completions of one held-out set."""
+
+    name: str
+    step: int
+    batch: RolloutBatch
+    parsed: tuple[str | None, ...]
+    """The answer that each completion states; None: it states none."""
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """The object that goes to `evals.jsonl`."""
+        metrics = rollout_metrics(self.batch)
+        return {
+            "set": self.name,
+            "step": self.step,
+            "n": len(self.batch.groups),
+            "generations": len(self.batch.groups[0].rollouts),
+            **{name: metrics[name] for name in COUNTED if name in metrics},
+            "clock": {"seconds": self.seconds},
+        }
+
+    def completion_records(self) -> list[dict[str, Any]]:
+        """One object per completion, in the order of the tasks."""
+        records = rollout_records(self.batch.groups)
+        return [
+            {**record, "parsed": parsed, "format": formed}
+            for record, parsed, formed in zip(records, self.parsed, self.batch.scores.formed, strict=True)
+        ]
+
+    def describe(self) -> str:
+        """Describe the mean reward, the set and the number of tasks."""
+        record = self.record()
+        reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.4f}"
+        return (
+            f"held-out reward after step {self.step}: {reward} "
+            f"({self.name}, n = {record['n']} times {record['generations']}, {self.seconds:.1f} s)"
+        )
+
+
+EvalResult = AccuracyResult | RewardResult

@@ -1,12 +1,12 @@
-"""What watches the numbers of a run and says, or stops, what goes wrong: skipped updates, alarms, short memory."""
+"""Guards of a run's numbers: skipped updates, alarms, short memory. They warn, or stop the run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.errors import TrainingError
+from paceline.errors import CheckpointError, TrainingError
 from paceline.metrics.alarms import AlarmChange, AlarmState
-from paceline.metrics.definitions import Record
+from paceline.metrics.definitions import METRICS, OPTIONAL, Record
 from paceline.training.learner.stats import UpdateStats
 
 MOST_SKIPPED = 3
@@ -14,27 +14,42 @@ MOST_SKIPPED = 3
 NOT_FINITE = "loss or gradient was not finite"
 
 
+def refuse_other_records(path: Path, records: Sequence[Record]) -> None:
+    """Refuse to resume a run whose steps were recorded by another version, without a metric that is computed with now.
+
+    Raises:
+        CheckpointError: naming the step and the metric.
+    """
+    for record in records:
+        missing = sorted(METRICS.keys() - OPTIONAL - record.keys())
+        if missing:
+            raise CheckpointError(
+                f"--resume {path}: step {record['step']} of metrics.jsonl has no {missing[0]}, as another version "
+                "wrote it; go on with that version, or start a new run from a checkpoint's model/"
+            )
+
+
 class Guards:
-    """Over the steps of a run, those that it made before it was resumed included."""
+    """Guards over all steps of a run, those before it was resumed included."""
 
     def __init__(self, past: Sequence[Record] = ()) -> None:
-        """`past`: the records of the steps that are behind."""
+        """`past`: records of the earlier steps."""
         self._alarms = AlarmState(past)
         self._in_a_row: int = past[-1]["skipped_in_a_row"] if past else 0
         self._changes = list[AlarmChange]()
 
     def counted(self, stats: UpdateStats) -> UpdateStats:
-        """What a step's updates did, with the skipped ones counted on from the steps before."""
+        """Return a step's statistics, with skipped updates counted over earlier steps too."""
         self._in_a_row = stats.skipped_in_a_row + (0 if stats.updates else self._in_a_row)
         return replace(stats, skipped_in_a_row=self._in_a_row)
 
     def see(self, record: Record) -> tuple[str, ...]:
-        """A step's numbers; the names of the alarms that hold behind it."""
+        """Take a step's numbers; returns the names of the alarms that are active after it."""
         self._changes = self._alarms.see(record)
         return self._alarms.active
 
     def sentences(self, number: int, stats: UpdateStats) -> list[str]:
-        """What a person should know of this step: what changed, once."""
+        """Return sentences for the user on this step's changes."""
         lines = [change.describe() for change in self._changes]
         if stats.micro_batches_halved:
             lines.append(
@@ -49,7 +64,7 @@ class Guards:
         return lines
 
     def check(self, number: int, kept: Path) -> None:
-        """Before anything more is made of a step, such as a checkpoint. `kept`: where its rollouts lie.
+        """Stop the run after too many skipped updates, before it is saved. `kept`: file of the step's rollouts.
 
         Raises:
             TrainingError: too many updates in a row were skipped.

@@ -20,15 +20,14 @@ from paceline.config.changing import Difference, changes_what_is_computed, diffe
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import served_model
 from paceline.config.sections import Config
+from paceline.episodes.conversations import Conversations
 from paceline.errors import ConfigError
 from paceline.metrics.definitions import Record
 from paceline.models.places import model_place
 from paceline.rewards.model_files import reward_model_files, sampled_digest
 from paceline.rewards.resolving import source_files
-from paceline.training.evaluation import AccuracyEvaluator
-from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.file_names import recorded_base
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.inputs import RunInputs
 from paceline.types import Task
 
 IdentityPart = Literal[
@@ -59,12 +58,12 @@ EXPLAINED: Mapping[str, tuple[IdentityPart, ...]] = {
 }
 """By option, the parts that its change, itself asked for by name, explains. Every other change of a file is refused."""
 CONFIG_SETTING = "config.json: "
-"""What the name of a model's digest begins with that is a setting of its configuration."""
+"""Prefix of digests that are settings of a model's configuration."""
 WEIGHTS = "weights"
 """Name of the digest of a program's own model."""
 SAMPLED_NUMBERS = 1000
 PLACE_SETTINGS = ("_name_or_path", "transformers_version")
-"""Settings of a model's configuration that tell where it lies and what wrote it."""
+"""Settings of a model's configuration that name its directory and what wrote it."""
 SAVED_SETTINGS = ("architectures", "dtype")
 """Settings that saving or loading a model adds to it, so that an object and its files differ in them."""
 
@@ -80,8 +79,10 @@ class RunChange:
     """True if completions sampled after the checkpoint would now be others."""
 
     def describe(self) -> list[str]:
-        """A sentence for each, for a person."""
-        return [one.describe() for one in self.options] + [f"{_flag(name)} {what}" for name, what in self.files.items()]
+        """Return a sentence for each change."""
+        return [change.describe() for change in self.options] + [
+            f"{_flag(name)} {what}" for name, what in self.files.items()
+        ]
 
 
 def graders(config: Config) -> dict[str, dict[str, str]]:
@@ -100,7 +101,7 @@ def graders(config: Config) -> dict[str, dict[str, str]]:
         "bound": {name: source_files(name) for name in (config.loss.bound,)},
     }
     return {
-        option: {name: " ".join(map(sampled_digest, found)) for name, found in named.items() if found}
+        option: {name: " ".join(map(sampled_digest, paths)) for name, paths in named.items() if paths}
         for option, named in files.items()
     }
 
@@ -110,14 +111,16 @@ def model_digests(
 ) -> dict[str, str]:
     """By name, the settings of a model's configuration, and digests of its weight files on this disk and of its
     tokenizer. Of a program's own `model`, digests of the weights that no checkpoint holds."""
-    found, settings = dict[str, str](), {}
+    digests, settings = dict[str, str](), {}
     if model is None:
-        place = model_place(config.model.model)
+        files = model_place(config.model.model)
         settings = AutoConfig.from_pretrained(
-            place.base, trust_remote_code=config.model.trust_remote_code
+            files.base, trust_remote_code=config.model.trust_remote_code
         ).to_diff_dict()
-        folders = [local_path(place.base), *([] if place.adapter is None else [place.adapter])]
-        found = {file.name: sampled_digest(file) for folder in folders for file in sorted(folder.glob("*.safetensors"))}
+        folders = [local_path(files.base), *([] if files.adapter is None else [files.adapter])]
+        digests = {
+            file.name: sampled_digest(file) for folder in folders for file in sorted(folder.glob("*.safetensors"))
+        }
     else:
         settings = model.config.to_diff_dict()
         if has_adapter or (config.loss.beta > 0 and not config.loss.ref_sync_steps):
@@ -127,7 +130,7 @@ def model_digests(
                 if not (is_adapted and weight.requires_grad):
                     numbers = weight.detach().flatten()[:: max(1, weight.numel() // SAMPLED_NUMBERS)]
                     digest.update(f"{name} {tuple(weight.shape)} ".encode() + numbers.float().cpu().numpy().tobytes())
-            found = {WEIGHTS: digest.hexdigest()[:16]}
+            digests = {WEIGHTS: digest.hexdigest()[:16]}
     parts: Mapping[str, object] = {
         "vocabulary": tokenizer.get_vocab(),
         "special tokens": tokenizer.special_tokens_map,
@@ -135,7 +138,7 @@ def model_digests(
     }
     shown = {f"{CONFIG_SETTING}{key}": _json(value) for key, value in settings.items() if key not in PLACE_SETTINGS}
     hashed = {name: hashlib.sha256(_json(part).encode()).hexdigest()[:16] for name, part in parts.items()}
-    return shown | found | hashed
+    return shown | digests | hashed
 
 
 def environment_digests(conversations: Conversations | None) -> dict[str, dict[str, str]]:
@@ -189,7 +192,7 @@ def identity_of(config: Config, inputs: RunInputs) -> Record:
 
 
 def find_change(before: Record, config: Config, inputs: RunInputs, *, override: Collection[str]) -> RunChange | None:
-    """What is otherwise than it was before; None where nothing is.
+    """Return what has changed since the run was recorded; None for nothing.
 
     Raises:
         ConfigError: something changes what is computed, and is not named by `override`.
@@ -210,7 +213,7 @@ def find_change(before: Record, config: Config, inputs: RunInputs, *, override: 
         )
     if not options and not files:
         return None
-    telling = any(changes_what_is_computed(one, new, old) for one in options)
+    telling = any(changes_what_is_computed(change, new, old) for change in options)
     return RunChange(options=options, files=files, voids_samples=telling or bool(files))
 
 
@@ -232,21 +235,23 @@ def write_identity(
         run_dir.discard_rollouts_after(step)
     entry = {
         "after_step": step,
-        "options": {one.option: {"old": one.old, "new": one.new} for one in change.options},
+        "options": {difference.option: {"old": difference.old, "new": difference.new} for difference in change.options},
         "files": dict(change.files),
     }
     history = [*before.get("changes", []), entry]
     header = ""  # the changes as comments at the top of `config.yaml`
-    for one in history:
-        whats = [Difference(option=name, **values).describe() for name, values in one["options"].items()]
-        whats += [f"{_flag(name)} {what}" for name, what in one["files"].items()]
-        header += "".join(" ".join(f"# after step {one['after_step']}: {what}".split()) + "\n" for what in whats)
+    for entry_before in history:
+        whats = [Difference(option=name, **values).describe() for name, values in entry_before["options"].items()]
+        whats += [f"{_flag(name)} {what}" for name, what in entry_before["files"].items()]
+        header += "".join(
+            " ".join(f"# after step {entry_before['after_step']}: {what}".split()) + "\n" for what in whats
+        )
     run_dir.write_config(header + to_yaml(config))
     run_dir.write_identity(now | {"changes": history})
 
 
 def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[str, str]:
-    """By option, what is otherwise in the files that it names."""
+    """Describe, by option, what has changed in the files that it names."""
     changed = {}
     for option, named in graders(config).items():
         old = before["graders"][option]
@@ -255,7 +260,9 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
             is_model = others[0] in config.rewards.reward_models or served_model(others[0]) is not None
             how = "has other files than it had" if is_model else "is of a file with other content than it had"
             changed[option] = f"{others[0]} {how}" + _more(len(others) - 1)
-    parts = explained({one.option for one in differences(before["options"], plain_options(config))}, config)
+    parts = explained(
+        {difference.option for difference in differences(before["options"], plain_options(config))}, config
+    )
     if "environments" not in parts:
         changed |= _changed_environments(before["environments"], environment_digests(inputs.conversations))
     was, now = before["model"], inputs.model_digests
@@ -290,7 +297,7 @@ def _changed_files(before: Record, config: Config, inputs: RunInputs) -> dict[st
 
 
 def _changed_environments(before: Record, now: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What is otherwise of the environments of the same names, under the option that names them."""
+    """Describe what has changed in environments of the same names, under the option that names them."""
     others = [
         f"{name} is of {parts[part] or 'no package'} and was of {before[name].get(part) or 'none'}"
         if part == "package"
@@ -308,7 +315,7 @@ def _more(count: int) -> str:
 
 
 def _held_out(inputs: RunInputs) -> dict[str, tuple[Task, ...]]:
-    return {one.name: one.tasks for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)}
+    return {measured.name: measured.tasks for measured in inputs.evaluators if measured.training is None}
 
 
 def _flag(option: str) -> str:

@@ -1,6 +1,6 @@
 """The algorithm: sample completions, grade and compare them, update the policy, record the step.
 
-One loop for every door, wherever the sampler and the trainer behind `run.backend` are.
+One loop for every entry point, wherever the sampler and the trainer behind `run.backend` are.
 """
 
 from collections.abc import Callable, Iterator

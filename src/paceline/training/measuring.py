@@ -2,22 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from paceline.config.sections import Config
 from paceline.runtime.activity import ACTIVITY
-from paceline.training.setup.checks import Checked
+from paceline.training.setup.inputs import RunObjects
 
 if TYPE_CHECKING:
     from paceline.training.evaluation import AccuracyResult
-    from paceline.training.setup.run_inputs import Overrides
 
 
 def measure(
     config: Config,
-    checked: Checked,
+    objects: RunObjects,
     *,
-    overrides: "Overrides | None" = None,
     say: Callable[[str], None],
     is_length_free: bool = False,
     loading: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -35,29 +33,28 @@ def measure(
         from paceline.training.setup.held_out import make_evaluators
         from paceline.training.setup.preparation import check_eight_bits, conversations_of
 
-    own = None if overrides is None else overrides.model
-    described = read_config(config.model) if own is None else own.config
-    if own is None:
+    described = read_config(config.model) if objects.model is None else objects.model.config
+    if objects.model is None:
         check_eight_bits(config, described, choose_device(config.model))
     limit = positions_in(described)
-    tokenizer = (None if overrides is None else overrides.tokenizer) or load_tokenizer(config.model)
-    conversations = conversations_of(config, tokenizer, checked.environments, described, own)
-    evaluators = make_evaluators(config, tokenizer, checked, conversations, limit=limit, is_length_free=is_length_free)
-    for one in evaluators:
-        for note in one.notes:
-            say(note if len(evaluators) == 1 else f"{one.name}: {note}")
-        say(one.reach)
+    tokenizer = objects.tokenizer or load_tokenizer(config.model)
+    conversations = conversations_of(config, tokenizer, objects.environments, described, objects.model)
+    evaluators = make_evaluators(config, tokenizer, objects, conversations, limit=limit, is_length_free=is_length_free)
+    for evaluator in evaluators:
+        for note in evaluator.notes:
+            say(note if len(evaluators) == 1 else f"{evaluator.name}: {note}")
+        say(evaluator.detectable)
     # what computes a model takes as long again: whatever needs no weights is refused before these lines
     with loading():
         from paceline.models.loading import adopt_model, load_model
         from paceline.training.assembly import make_engine
         from paceline.training.records import engine_sentences, of_machine
 
-    policy = load_model(config.model) if own is None else adopt_model(own, config.model)
+    policy = load_model(config.model) if objects.model is None else adopt_model(objects.model, config.model)
     engine = make_engine(config, policy, tokenizer)
     for note in (*of_machine(policy), *engine_sentences(engine)):
         say(note)
     with nullcontext() if conversations is None else conversations.hosts:
         for evaluator in evaluators:
             ACTIVITY.begin(evaluator.name)
-            yield evaluator.evaluate(engine, step=0)
+            yield cast("AccuracyResult", evaluator.evaluate(engine, step=0))

@@ -1,4 +1,4 @@
-"""What the options about memory come to on this machine and this model, and what a run takes on its disk."""
+"""Activation checkpointing and micro-batches by the memory of this machine, and the disk space of a run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from paceline.training.plan.batches import considered_micro_batches, most_tokens
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recomputing:
-    """What was chosen of what `--gradient-checkpointing` and `--micro-batch-tokens` leave open."""
+    """Choice of what `--gradient-checkpointing` and `--micro-batch-tokens` leave open."""
 
     micro_batch_tokens: int
     layers: int
@@ -27,7 +27,7 @@ class Recomputing:
     needed: float
     """Bytes of activations that remain."""
     room: float
-    """Bytes that they were to fit into."""
+    """Bytes that were available for them."""
 
     def describe(self) -> list[str]:
         """A sentence where something is recomputed, or should be and cannot."""
@@ -46,9 +46,9 @@ class Recomputing:
 
 
 def least_memory(free: int | None, ranks: Ranks) -> int | None:
-    """What the rank with the least has: ranks that share layers must compute the same ones again."""
-    found = [numbers["free"] for numbers in ranks.collect({} if free is None else {"free": free}) if numbers]
-    return int(min(found)) if found else None
+    """Return the least free memory of all ranks, in bytes: ranks that share layers must recompute the same ones."""
+    bytes_free = [numbers["free"] for numbers in ranks.collect({} if free is None else {"free": free}) if numbers]
+    return int(min(bytes_free)) if bytes_free else None
 
 
 def choose_recomputing(

@@ -19,14 +19,14 @@ from paceline.errors import CheckpointError, first_line
 from paceline.metrics.definitions import Record
 from paceline.reports.console import RunDisplay
 from paceline.reports.page.html import write_report
-from paceline.reports.trackers.opening import Trackers, flat_numbers
+from paceline.reports.trackers import Trackers, flat_numbers
 from paceline.runtime.devices import choose_device, used_memory
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.evaluation import EvalResult
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import Requests, Run
-from paceline.training.setup.evaluators import EvalResult
 
 LEAST_SECONDS = 30.0
-"""Between two pages: a person who loads it again sees something new."""
+"""Least seconds between two pages, so that a reload shows something new."""
 LARGEST_SHARE = 0.01
 """Largest share of the run's time that pages may take: reading a long run's files takes seconds."""
 
@@ -40,17 +40,17 @@ class Timetable:
     total_steps: int
 
     def at_start(self, steps_done: int) -> Requests:
-        """Request an evaluation of a new run; a resumed one was evaluated when it started."""
+        """Request an evaluation of a new run; a resumed one has it."""
         return Requests(evaluate=steps_done == 0)
 
     def after(self, number: int) -> Requests:
-        """What is due after step `number`."""
+        """Request what is due after step `number`."""
         evaluate, save = (every > 0 and number % every == 0 for every in (self.eval_steps, self.save_steps))
         return Requests(evaluate=evaluate or number == self.total_steps, save=save)
 
 
 def draw_page(directory: Path, write: Callable[[Path], Path] = write_report) -> Path | str:
-    """Write a run's page; where it lies, or a sentence on why there is none.
+    """Write a run's page; returns its path, or a sentence on why there is none.
 
     A border: a page is drawn of whatever numbers a run has come to, and nothing of the run depends on it, so no error
     of drawing may end a training of days.
@@ -59,7 +59,7 @@ def draw_page(directory: Path, write: Callable[[Path], Path] = write_report) -> 
         return write(directory)
     except CheckpointError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - told, and `paceline report` raises it
+    except Exception as error:  # noqa: BLE001 - printed, and `paceline report` raises it
         return (
             f"{type(error).__name__} while drawing it: {first_line(error)}; `paceline report {directory}` shows where"
         )
@@ -76,18 +76,18 @@ class RunningReport:
         write: Callable[[Path], Path] = write_report,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`notify` is told of a page that cannot be written: no run ends for its page."""
+        """`notify` gets a sentence on a page that cannot be written: no run ends for its page."""
         self._directory, self._notify, self._write, self._clock = directory, notify, write, clock
         self._due: float | None = None
         self._fault = ""
 
     def refresh(self) -> None:
-        """Something was written down: a page, if it is due."""
+        """Write a page if one is due."""
         if self._due is None or self._clock() >= self._due:
             self.write()
 
     def write(self) -> None:
-        """A page of the run as it stands. The same fault is told once."""
+        """Write a page of the run as it stands. The same fault is reported once."""
         started = self._clock()
         page = draw_page(self._directory, self._write)
         if isinstance(page, str) and page != self._fault:
@@ -111,11 +111,11 @@ class CommandLine:
         name: str = "",
         reword: Callable[[str], str] = str,
     ) -> None:
-        """`done` of `total_steps` steps are behind. Within `with` the screen stands.
+        """Begin after `done` of `total_steps` steps. The screen is open within `with`.
 
         `name` is how the run's user names `directory`; empty: by its path.
 
-        `reword` makes of a sentence that names options one in the words of the door.
+        `reword` puts a sentence that names options into the words of the entry point.
         """
         self._reword = reword
         memory = None if config.cluster.cluster else partial(used_memory, choose_device(config.model))
@@ -138,40 +138,40 @@ class CommandLine:
         self.display.__exit__(kind, error, trace)
 
     def start(self, run: Run, trackers: Trackers) -> None:
-        """Show what the run has come to."""
+        """Show the plan of the run and its past records."""
         self._trackers = trackers
         self.display.plan(asdict(run.inputs.plan))
-        self.display.watched.recall(run.run_dir.metrics(), run.run_dir.evals())
+        self.display.progress.recall(run.run_dir.metrics(), run.run_dir.evals())
 
     def begin(self, steps_done: int) -> Requests:
-        """The screen stands and the trackers are open already."""
+        """The screen and the trackers are open already."""
         return self._timetable.at_start(steps_done)
 
     def step_begin(self, number: int) -> None:
-        """Shown when it ends."""
+        """A step is shown when it ends."""
 
     def step_end(self, record: Record, batch: RolloutBatch) -> Requests:
-        """The screen or a line, the step's numbers, the page, and what is due."""
+        """Show and track the step's numbers, refresh the page, and request what is due."""
         self.display.step(record)
         self._trackers.log(flat_numbers({"train": record}), record["step"])
         self.report.refresh()
         return self._timetable.after(record["step"])
 
     def evaluated(self, results: Sequence[EvalResult]) -> Requests:
-        """One sentence per set, its numbers under its name, and the page."""
-        for one in results:
-            record = one.record()
-            self.display.evaluation(record, self._reword(one.describe()))
-            self._trackers.log(flat_numbers({"eval": {one.name: record}}), one.step)
+        """Show a sentence per set, track its numbers under its name, and refresh the page."""
+        for result in results:
+            record = result.record()
+            self.display.evaluation(record, self._reword(result.describe()))
+            self._trackers.log(flat_numbers({"eval": {result.name: record}}), result.step)
         self.report.refresh()
         return Requests()
 
     def saved(self, checkpoint: Checkpoint) -> Requests:
-        """Checkpoints come and go unseen."""
+        """Checkpoints are not shown."""
         return Requests()
 
     def notify(self, sentence: str) -> None:
-        """One line above the screen."""
+        """Print a line above the screen."""
         self.display.say(self._reword(sentence))
 
     def end(self) -> None:

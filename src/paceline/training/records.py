@@ -1,4 +1,4 @@
-"""What a step writes down, and what a person should know before the first one and after each."""
+"""Clock of a step, and sentences for the user before the first step and after each."""
 
 from collections.abc import Sequence
 
@@ -14,25 +14,24 @@ from paceline.models.loading import bits_hang_on
 from paceline.models.places import model_place
 from paceline.models.rope import rope_by_length
 from paceline.reports.format import percent_interval
-from paceline.training.evaluation import AccuracyEvaluator, AccuracyResult
+from paceline.training.evaluation import AccuracyResult, EvalResult
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import service_calls
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
-from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.training.setup.evaluators import EvalResult, RewardEvaluator
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.held_out import of_graders, of_rows
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.trainer import Trainer
 from paceline.types import Task
 
 MANY_EQUAL = 0.5
 """Share of groups without signal from which a run says before its first step what would help."""
 MANY_CORRECTED = 0.2
-"""Share of corrected tokens above which engine and trainer plainly disagree."""
+"""Share of corrected tokens above which a sentence says that engine and trainer disagree."""
 
 
 def step_warnings(number: int, batch: RolloutBatch, stats: UpdateStats, *, max_refills: int) -> list[str]:
-    """What went otherwise than the options say, with its number."""
+    """Report what went otherwise than the options say, with its numbers."""
     sentences = []
     kept = sum(group.dropped not in OUT_OF_THE_STEP for group in batch.groups)
     # without refills a filter leaves out what it is meant to, and the metrics count it
@@ -77,7 +76,7 @@ def step_clock(
     Sampling that overlapped the training of other steps counts in full, so a step's phases may exceed its total.
     """
     phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update}
-    tokens = sum(rollout.completion.num_sampled for group in batch.groups for rollout in group.rollouts)
+    tokens = sum(rollout.trajectory.num_sampled for group in batch.groups for rollout in group.rollouts)
     return phases | {
         "other": max(0.0, total - sum(phases.values())),
         "total": total,
@@ -100,19 +99,22 @@ def run_sentences(config: Config, inputs: RunInputs, paths: Sequence[str]) -> li
     ]
     if inputs.unverified:
         lines.append(f"gold answers that do not score full: {', '.join(inputs.unverified)}; they cannot be learned")
-    sets = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator)]
-    notes = [(one, note) for one in sets for note in one.notes if note not in lines]
-    measured = [one for one in inputs.evaluators if isinstance(one, AccuracyEvaluator | RewardEvaluator)]
-    overlaps = [(one, note) for one in measured for note in also_trained_on(one.tasks, seen)]
-    lines += [*(f"{one.name}: {note}" for one, note in [*notes, *overlaps]), *(one.reach for one in sets)]
+    notes = [
+        f"{measured.name}: {note}" for measured in inputs.evaluators for note in measured.notes if note not in lines
+    ]
+    overlaps = [
+        f"{measured.name}: {note}" for measured in inputs.evaluators for note in also_trained_on(measured.tasks, seen)
+    ]
+    detectable = [measured.detectable for measured in inputs.evaluators if measured.training is None]
+    lines += [*notes, *overlaps, *detectable]
     lines += paths
     lines += [] if inputs.conversations is None else inputs.conversations.describe()
-    place = model_place(config.model.model)
+    files = model_place(config.model.model)
     if gguf_file(config.model.model) is not None:
-        lines.append(f"--model is a GGUF file: its weights are trained dequantised, in float32, from {place.base}")
-    if config.loss.beta > 0 and place.adapter is not None:
+        lines.append(f"--model is a GGUF file: its weights are trained dequantised, in float32, from {files.base}")
+    if config.loss.beta > 0 and files.adapter is not None:
         lines.append(
-            f"--model is an adapter: the reference of --beta is its base model {place.base} without it, so the "
+            f"--model is an adapter: the reference of --beta is its base model {files.base} without it, so the "
             "KL does not begin at 0"
         )
     sampling = config.sampling
@@ -132,28 +134,28 @@ def first_look(config: Config, results: Sequence[EvalResult]) -> list[str]:
     which that function of p is convex in, it is more.
     """
     sentences = []
-    for one in results:
-        if not isinstance(one, AccuracyResult):
+    for result in results:
+        if not isinstance(result, AccuracyResult):
             continue
-        sentences.append(f"{one.name}: {one.reasons()}")
+        sentences.append(f"{result.name}: {result.reasons()}")
         if config.rewards.names != (config.evaluation.eval_reward_func,):
             continue  # another reward may differ where the verdict does not
-        right, size, found = one.accuracy.value, config.sampling.num_generations, one.verdicts()
+        right, size, verdicts = result.accuracy.value, config.sampling.num_generations, result.verdicts()
         # the end of the interval at which most groups differ: few tasks do not say that none will
-        likely = min(max(1 / 2, one.accuracy.low), one.accuracy.high)
+        likely = min(max(1 / 2, result.accuracy.low), result.accuracy.high)
         equal = likely**size + (1 - likely) ** size
         if equal < MANY_EQUAL:
             continue
         helps = (
             ["harder tasks"] if right > 1 / 2 else ["easier tasks", "a second function that gives part of the score"]
         )
-        if right < 1 / 2 and found["cut"] > found["completions"] / 2:
+        if right < 1 / 2 and verdicts["cut"] > verdicts["completions"] / 2:
             helps.insert(0, "a greater --max-completion-length")
-        if right < 1 / 2 and found["no_answer"] > found["completions"] / 2:
+        if right < 1 / 2 and verdicts["no_answer"] > verdicts["completions"] / 2:
             helps.insert(0, "a reward or system message for the format that the model writes")
         how = "greedy ones" if config.evaluation.eval_temperature == 0 else "those"
         sentences.append(
-            f"with {percent_interval(one.accuracy)} right, at least {int(100 * equal)} % of the groups of {size} "
+            f"with {percent_interval(result.accuracy)} right, at least {int(100 * equal)} % of the groups of {size} "
             "completions will have equal rewards and teach nothing, if sampled answers are right as often as "
             f"{how}; what helps: {', '.join(helps)}, more --num-generations"
         )
@@ -161,7 +163,7 @@ def first_look(config: Config, results: Sequence[EvalResult]) -> list[str]:
 
 
 def engine_sentences(engine: TrainedEngine) -> list[str]:
-    """Where sampling does not take its fastest way, or samples from another distribution than the model's."""
+    """Report where sampling does not take its fastest path, or samples from another distribution than the model's."""
     if engine.path == "float8":
         return [
             "engine: completions are sampled with layers in eight bits (e4m3); --engine-quantization none samples from "
@@ -173,7 +175,7 @@ def engine_sentences(engine: TrainedEngine) -> list[str]:
 
 
 def trainer_sentences(trainer: Trainer) -> list[str]:
-    """How the model is computed, and where training does not take its fastest way."""
+    """Report how the model is computed, and where training does not take its fastest path."""
     lines = of_machine(trainer.policy)
     rope = rope_by_length(trainer.policy.model)
     if rope is not None:
@@ -188,7 +190,7 @@ def trainer_sentences(trainer: Trainer) -> list[str]:
 
 
 def of_machine(policy: Loaded) -> list[str]:
-    """How a CPU computes, where that is not what everybody has."""
+    """Report bfloat16 and missing compiled kernels on a CPU."""
     if policy.model.device.type != "cpu":
         return []
     lines = []

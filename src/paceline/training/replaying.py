@@ -29,18 +29,18 @@ from paceline.training.learner.samples import rows_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import batch_plan
 from paceline.training.rollouts.grouping import (
+    FAILURES,
     OUT_OF_THE_STEP,
     OVERLONG,
-    ScoredGroup,
     is_inside,
     make_groups,
     without_surplus,
 )
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.restoring import packed_floats, restored_batch, restored_groups
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.checks import own_advantage
-from paceline.training.setup.run_inputs import RunSize
+from paceline.training.setup.inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
 from paceline.types import RolloutGroup
 
@@ -51,12 +51,13 @@ class Replay:
 
     step: int
     weights: str
-    """Description of the weights that they were computed with."""
+    """Description of the weights."""
     is_exact: bool
     """True if the run had these weights before the step; to rounding on other hardware or with several processes."""
     recorded: Mapping[str, Any] | None
     """The step's numbers when it was made; None: the run ended before they were written."""
-    own: Mapping[str, Any]
+    unchanged: Mapping[str, Any]
+    """The step's numbers under the run's own objective."""
     other: Mapping[str, Any] | None
     """None: there is no other objective."""
     tokens: tuple[Mapping[str, Any], ...] | None
@@ -91,7 +92,7 @@ def replay(
             trainer.save(Path(folder), state, ())
             start = trainer.saved(wait=True)
         before = token_values(trainer.learner, batch.groups) if with_tokens else None
-        own = _numbers(trainer, config, step, batch)
+        numbers = _numbers(trainer, config, step, batch)
         tokens = None
         if before is not None:
             after = token_values(trainer.learner, batch.groups)
@@ -113,7 +114,7 @@ def replay(
         weights=_weights(first, between, step) + _other_options(run_dir, first),
         is_exact=first + len(between) == step - 1 and not _other_options(run_dir, first),
         recorded=records.get(step),
-        own=own,
+        unchanged=numbers,
         other=changed,
         tokens=tokens,
     )
@@ -137,7 +138,7 @@ def _run_size(
     journal: Mapping[int, Mapping[str, Any]],
     batch: RolloutBatch,
 ) -> RunSize:
-    """The length of the run, on which its learning rates hang, without its dataset: a line tells how large that is."""
+    """Return the length of the run, which its learning rates depend on, without reading its dataset."""
     sizes = [
         round(journal[number]["position"] / record["epoch"]) for number, record in records.items() if number in journal
     ]
@@ -150,9 +151,9 @@ def _run_size(
 
 
 def _other_options(run_dir: RunDir, first: int) -> str:
-    """What to say where steps after `first` were made under other options than the run has now."""
+    """Return a clause for steps after `first` that were made under other options than today's."""
     changes = (run_dir.identity() or {"changes": []})["changes"]
-    last = max((one["after_step"] for one in changes), default=0)
+    last = max((change["after_step"] for change in changes), default=0)
     return f"; under the run's options of today, which were others up to step {last}" if last > first else ""
 
 
@@ -168,22 +169,22 @@ def _weights(first: int, between: list[int], step: int) -> str:
 def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
     """Compute the values of every rollout's sampled tokens, in order, without an update. One process only."""
     rows = rows_of(groups, [group.rollouts for group in groups])
-    samples = [sample for its in rows for sample in its]
+    samples = [sample for of_rollout in rows for sample in of_rollout]
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
-    everything = [at for at, sample in enumerate(samples) if sample.completion_ids]
+    everything = [row for row, sample in enumerate(samples) if sample.length]
     cuts = cut(
         samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.runner.forward.kind
     )
     batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
     none = torch.empty(0, dtype=model.dtype, device=model.device)
-    found = [TokenValues(none, none)] * len(samples)
+    by_row = [TokenValues(none, none)] * len(samples)
     for batch, values in zip(batches, learner.runner.values(learner.policy, batches), strict=True):
         assert values is not None  # one process has the whole model
         parts = zip(values.logprobs.split(batch.row_lengths), values.entropy.split(batch.row_lengths), strict=True)
-        for at, part in zip(batch.samples, parts, strict=True):
-            found[at] = TokenValues(*part)
-    of_rows = iter(found)
-    return [_joined([next(of_rows) for _ in its]) for its in rows]
+        for row, part in zip(batch.samples, parts, strict=True):
+            by_row[row] = TokenValues(*part)
+    of_rows = iter(by_row)
+    return [_joined([next(of_rows) for _ in of_rollout]) for of_rollout in rows]
 
 
 def _joined(rows: Sequence[TokenValues]) -> TokenValues:
@@ -214,20 +215,18 @@ def regrouped(
         own=own_advantage(options),
         turn_credit=turn_credit,
     )
-    return replace(batch, groups=groups, missing=max(0, wanted - sum(one.left_out is None for one in scored)))
+    return replace(batch, groups=groups, missing=max(0, wanted - sum(group.dropped is None for group in scored)))
 
 
-def _scored(group: RolloutGroup, options: AdvantageConfig) -> ScoredGroup:
-    rewards = tuple(
+def _scored(group: RolloutGroup, options: AdvantageConfig) -> RolloutGroup:
+    """Return a group as it was when it was scored and not yet compared."""
+    rewards = [
         {name: value for name, value in rollout.rewards.items() if name != OVERLONG} for rollout in group.rollouts
+    ]
+    failed = [rollout.dropped in FAILURES for rollout in group.rollouts]
+    columns = {name: [of_rollout[name] for of_rollout in rewards] for name in rewards[0]}
+    rollouts = tuple(
+        replace(rollout, rewards=of_rollout, dropped=rollout.dropped if has_failed else None)
+        for rollout, of_rollout, has_failed in zip(group.rollouts, rewards, failed, strict=True)
     )
-    failed = tuple(rollout.dropped in ("reward_failed", "environment_failed") for rollout in group.rollouts)
-    columns = {name: [one[name] for one in rewards] for name in rewards[0]}
-    return ScoredGroup(
-        task=group.task,
-        completions=tuple(rollout.completion for rollout in group.rollouts),
-        rewards=rewards,
-        failed=failed,
-        notes=tuple(rollout.notes for rollout in group.rollouts),
-        left_out=None if is_inside(columns, failed, options) else "filtered",
-    )
+    return replace(group, rollouts=rollouts, dropped=None if is_inside(columns, failed, options) else "filtered")

@@ -13,7 +13,7 @@ from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
 from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.task_sampler import TaskSampler
 from paceline.types import RolloutGroup
 
@@ -38,7 +38,7 @@ NO_TRANSFER = WeightTransfer(seconds=0.0, nbytes=0)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledStep:
-    """Rollouts of one step, and the position of the data order after them."""
+    """Rollouts of a step, and the position in the data order after them."""
 
     batch: RolloutBatch
     position: int
@@ -47,12 +47,12 @@ class SampledStep:
     transfer: WeightTransfer = NO_TRANSFER
 
     def with_groups(self, groups: tuple[RolloutGroup, ...]) -> "SampledStep":
-        """Return the same rollouts as they are trained on."""
+        """Return a copy with the groups that are trained on."""
         return replace(self, batch=replace(self.batch, groups=groups))
 
 
 def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed:
-    """The committed steps up to the first whose prompts are not those that the data order has there."""
+    """Return the committed steps before the first whose prompts differ from the data order."""
     task_sampler = replace(task_sampler)
     for count, entry in enumerate(committed.entries):
         drawn = task_sampler.take(entry["groups"])
@@ -63,7 +63,7 @@ def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed
 
 
 class Journal:
-    """The rollouts of a run's steps, in order: read where they are committed already, committed as they are sampled."""
+    """Rollouts of a run's steps in order: committed when sampled, read if an earlier attempt committed them."""
 
     def __init__(self, run_dir: RunDir, task_sampler: TaskSampler, committed: Committed) -> None:
         """`committed` holds the run's next steps, whose tasks `task_sampler` gives next (see `of_these_tasks`)."""
@@ -71,15 +71,15 @@ class Journal:
         self._entries = {entry["step"]: entry for entry in committed.entries}
         self._task_sampler = replace(task_sampler)
         self.again = len(self._entries)
-        """Steps whose rollouts are used again."""
+        """Number of steps whose rollouts are reused."""
         self.position: int = committed.entries[-1]["position"] if committed.entries else task_sampler.position
-        """Where the data order stands behind them."""
+        """Position in the data order after them."""
         self._writing: BackgroundWrite[None] | None = None
         self._is_closed = False
         self._beginning = threading.Lock()  # of a write: another thread may commit while this one closes
 
     def read(self, number: int) -> SampledStep | None:
-        """Read the rollouts of a step that an earlier attempt committed; None where it did not. They are given once."""
+        """Read the rollouts of a step that an earlier attempt committed, once; None if it did not."""
         entry = self._entries.pop(number, None)
         if entry is None:
             return None
@@ -119,7 +119,7 @@ class Journal:
                 )
 
     def wait(self) -> None:
-        """Wait until everything that was begun is on disk.
+        """Wait for all pending writes.
 
         Raises:
             StorageError: the disk refused, or took too long.
@@ -128,7 +128,7 @@ class Journal:
             self._writing.result(wait=True, seconds=WRITE_SECONDS)
 
     def close(self) -> None:
-        """Begin to write nothing any more, and wait for what is under way: who waits for a result has its error."""
+        """Refuse further writes, and wait for the pending one; its error goes to the caller of `wait`."""
         with self._beginning:
             self._is_closed = True
         if self._writing is not None:

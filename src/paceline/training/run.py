@@ -13,26 +13,25 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.sections import Config
 from paceline.errors import PacelineError, ProcessLost
 from paceline.metrics.definitions import OPTIONAL, Record, check_record
-from paceline.reports.trackers.opening import Trackers
+from paceline.reports.trackers import Trackers
 from paceline.runtime.activity import ACTIVITY, RUN, trace
 from paceline.training.backend import Backend
-from paceline.training.evaluation import AccuracyResult
+from paceline.training.evaluation import AccuracyResult, EvalResult, Evaluator
 from paceline.training.guards import NOT_FINITE, Guards
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import first_look, step_clock, step_warnings
 from paceline.training.rollout_journal import Journal, SampledStep
 from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.restoring import restorable_lines
-from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.training.setup.evaluators import EvalResult, Evaluator
-from paceline.training.setup.run_inputs import RunInputs
+from paceline.training.rollouts.rounds import RolloutBatch
+from paceline.training.setup.inputs import RunInputs
 
 START = TrainingState(step=0, position=0, policy_version=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Requests:
-    """What should happen before the next step: first the evaluation, then the checkpoint, then the end."""
+    """Work requested before the next step, in order: an evaluation, a checkpoint, the end."""
 
     evaluate: bool = False
     save: bool = False
@@ -45,28 +44,28 @@ class Requests:
 
 
 class Observer(Protocol):
-    """Is told what happens, in the order in which it happens; changes nothing but by its requests."""
+    """Gets every event of a run in order; changes nothing but by its requests."""
 
     def start(self, run: "Run", trackers: Trackers) -> None:
-        """Note that the run is open, at its first step or restored."""
+        """The run is open, at its first step or restored."""
 
     def begin(self, steps_done: int) -> Requests:
-        """Note that the steps start, or continue after `steps_done` of them."""
+        """The steps start, or continue after `steps_done` of them."""
 
     def step_begin(self, number: int) -> None:
         """Step 1, 2, ... starts."""
 
     def step_end(self, record: Record, batch: RolloutBatch) -> Requests:
-        """A step is done and written down."""
+        """A step is done and recorded."""
 
     def evaluated(self, results: Sequence[EvalResult]) -> Requests:
-        """Every held-out set was measured with the weights as they are."""
+        """Every held-out set was measured with the current weights."""
 
     def saved(self, checkpoint: Checkpoint) -> Requests:
         """A checkpoint is on disk."""
 
     def notify(self, sentence: str) -> None:
-        """Something that a person should know."""
+        """A sentence for the user."""
 
     def end(self) -> None:
         """No step follows."""
@@ -74,7 +73,7 @@ class Observer(Protocol):
 
 @dataclass(kw_only=True, slots=True)
 class Run:
-    """Everything that the loop touches, and where it stands."""
+    """State of a run, and the parts that its loop works with."""
 
     config: Config
     inputs: RunInputs
@@ -85,22 +84,22 @@ class Run:
     guards: Guards
     state: TrainingState = START
     stopping: bool = False
-    """The observer wished the run to end after this step."""
+    """The observer has requested the end of the run after this step."""
     is_saving: bool = False
-    """A checkpoint was begun that the observer has not been told of."""
+    """A checkpoint was begun, and `saved` was not called for it yet."""
     saved_step: int | None = None
     """Step of the newest checkpoint on disk; None if there is none."""
     checkpoint_seconds: float = 0.0
     """Seconds that the run waited for checkpoints."""
     clocked_until: float | None = None
-    """Up to where the steps' clocks have counted; None: what came last has a clock of its own."""
+    """End of the last step's clock, in seconds; None after work with a clock of its own."""
     protected: set[int] = field(default_factory=set)
-    """Steps whose checkpoints stay, however many come after them."""
+    """Steps whose checkpoints are never deleted."""
 
 
 @contextmanager
 def running(run: Run) -> Iterator[None]:
-    """Around all steps: the observer begins and ends, the last checkpoint is waited for, the timeline is written."""
+    """Run all steps inside: begin and end the observer, wait for the last checkpoint, write the timeline."""
     try:
         with ExitStack() as closing:
             closing.push(partial(wait_at_end, run))
@@ -113,10 +112,10 @@ def running(run: Run) -> Iterator[None]:
 
 
 class StepClock:
-    """Seconds of a step and of its two phases, each of which the activity shows."""
+    """Clock of a step and its two phases, in seconds."""
 
     def __init__(self, run: Run, number: int) -> None:
-        """Begin the step: the observer and the display are told."""
+        """Begin the step, on the observer and on the display too."""
         # from where the last step's clock stopped: a step's own line can only be written once its clock has been read
         self.started, self._number = run.clocked_until or time.perf_counter(), number
         self.seconds = dict[str, float]()
@@ -140,7 +139,7 @@ class StepClock:
 def record_step(
     run: Run, number: int, sampled: SampledStep, stats: UpdateStats, learning_rate: float, clock: StepClock
 ) -> dict[str, Any]:
-    """Move the run's state to behind the step, append its record to `metrics.jsonl`, and say what went wrong in it.
+    """Advance the run's state, append the step's record to `metrics.jsonl`, and report what went wrong in it.
 
     Raises:
         StorageError: the disk refused the record, or the rollouts that belong to it.
@@ -228,7 +227,7 @@ def evaluate(run: Run, evaluators: Iterable[Evaluator]) -> list[EvalResult]:
 
 
 def keep_given_up(run_dir: RunDir, error: PacelineError) -> None:
-    """Write the completions of an evaluation that an error gave up, without a number of it."""
+    """Write the completions of an evaluation that failed, without its numbers."""
     if isinstance(error.kept, AccuracyResult):
         run_dir.write_eval_completions(error.kept.name, error.kept.step, error.kept.completion_records())
 
@@ -252,7 +251,7 @@ def save(run: Run) -> Requests:
 
 
 def save_last(run: Run) -> None:
-    """Have a checkpoint of this moment on disk, where it is not there already."""
+    """Write a checkpoint of the current step, unless there is one."""
     wait_for_checkpoint(run, wait=True)
     if run.saved_step != run.state.step:
         save(run)
@@ -260,7 +259,7 @@ def save_last(run: Run) -> None:
 
 
 def wait_for_checkpoint(run: Run, *, wait: bool) -> Requests:
-    """Tell the observer of the checkpoint that was begun, once it is on disk; what that makes it ask for."""
+    """Report a checkpoint to the observer once it is on disk; returns the observer's requests."""
     if not run.is_saving:
         return Requests()
     started = time.perf_counter()

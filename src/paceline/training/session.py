@@ -1,4 +1,4 @@
-"""A run from its directory to its final model: what lies around the loop, the same for every door."""
+"""A run from its directory to its final model: everything around the loop, the same for every entry point."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -32,14 +32,14 @@ from paceline.errors import ConfigError, PacelineError, ProcessLost, StorageErro
 from paceline.metrics.definitions import Record
 from paceline.models.places import FINAL
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
-from paceline.reports.trackers.opening import open_trackers
+from paceline.reports.trackers import open_trackers
 from paceline.rewards.judges.own_service import end_services
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import GraceOver, StopRequest
 from paceline.runtime.watchdog import Watchdog, end_process
 from paceline.training.backend import BackendFactory, in_this_process, make_task_sampler
 from paceline.training.card import card_facts, write_card
-from paceline.training.guards import Guards
+from paceline.training.guards import Guards, refuse_other_records
 from paceline.training.identity import RunChange, find_change, write_identity
 from paceline.training.loop import run_steps
 from paceline.training.observing import CommandLine, draw_page
@@ -48,12 +48,12 @@ from paceline.training.records import run_sentences
 from paceline.training.rollout_journal import Journal, of_these_tasks
 from paceline.training.run import START, Observer, Run, notify, save_last
 from paceline.training.setup.file_names import run_base, same_names
-from paceline.training.setup.run_inputs import RunInputs
-from paceline.training.setup.run_request import COMMAND_LINE_VOICE, RunRequest, Voice
+from paceline.training.setup.inputs import RunInputs
+from paceline.training.setup.run_request import COMMAND_LINE_WORDING, RunRequest, Wording
 
 
 class RunSession:
-    """One attempt of a run: its directory, its start point, what watches it, its end.
+    """One attempt of a run: directory, start point, watchdog, signals, final model.
 
     with RunSession(request, inputs) as session:
         run = session.start(in_this_process, observer)
@@ -63,17 +63,17 @@ class RunSession:
 
     run: Run
 
-    def __init__(self, request: RunRequest, inputs: RunInputs, voice: Voice = COMMAND_LINE_VOICE) -> None:
-        """`voice`: how the door speaks, on the console and of the end in the run directory."""
-        self._voice = voice
+    def __init__(self, request: RunRequest, inputs: RunInputs, wording: Wording = COMMAND_LINE_WORDING) -> None:
+        """`wording`: how sentences are worded, on the console and in the run directory."""
+        self._wording = wording
         self.config, self.inputs, self.output_dir = request.config, inputs, request.output_dir
         self._shown = request.shown
         self.checkpoint: Checkpoint | None = None
         """Where the run continues; None: at its first step."""
         self.signal: str | None = None
-        """Name of the signal that came while there were steps."""
+        """Name of the signal that arrived during the steps."""
         self.interrupt: str | None = None
-        """The same name where it stopped them before the last one, with a checkpoint to resume from."""
+        """Name of the signal that stopped the run before its last step, with a checkpoint to resume from."""
         self._resume, self._override = request.resume, request.override
         self._closing = ExitStack()
         self._run_dir: RunDir | None = None
@@ -83,7 +83,7 @@ class RunSession:
 
     @property
     def done(self) -> int:
-        """Steps that are behind the start point."""
+        """Steps before the start point."""
         return 0 if self.checkpoint is None else self.checkpoint.state.step
 
     def __enter__(self) -> Self:
@@ -97,8 +97,9 @@ class RunSession:
             return self
         with ExitStack() as closing:
             run_dir, root = closing.enter_context(RunDir.open(self.output_dir)), self.output_dir / "checkpoints"
+            refuse_other_records(self.output_dir, run_dir.metrics())
             named = self._resume if isinstance(self._resume, Path) else None
-            found, damaged = (read_checkpoint(named), ()) if named else newest_checkpoint(root)
+            checkpoint, damaged = (read_checkpoint(named), ()) if named else newest_checkpoint(root)
             before = run_dir.identity()
             if before is None:  # killed before it was written
                 options = parse_yaml((run_dir.path / "config.yaml").read_text(encoding="utf-8-sig"), "config.yaml")
@@ -108,20 +109,20 @@ class RunSession:
                 {**before, "options": recorded}, self.config, self.inputs, override=self._override
             )
             self._sentences += damaged
-            if found is None:
+            if checkpoint is None:
                 self._sentences.append("no checkpoint was written yet: the run starts again from its first step")
             elif named:
-                self._sentences += set_later_aside(run_dir, found.state.step)
+                self._sentences += set_later_aside(run_dir, checkpoint.state.step)
             else:
-                self._sentences += set_damaged_aside(root, found)
-            self._run_dir, self._identity, self.checkpoint = run_dir, before, found
+                self._sentences += set_damaged_aside(root, checkpoint)
+            self._run_dir, self._identity, self.checkpoint = run_dir, before, checkpoint
             self._closing = closing.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write down how the attempt ended, in the directory and on its page; then close everything."""
+        """Record how the attempt ended, in the directory and on its page; then close everything."""
         try:
             if self._run_dir is not None and not self._is_refusal(error):
                 self._record_end(error)
@@ -131,16 +132,16 @@ class RunSession:
             self._closing.__exit__(kind, error, trace)
 
     def _is_refusal(self, error: BaseException | None) -> bool:
-        """Return True if an existing run was not gone on with, so that its files are as they were."""
+        """Return True if an existing run was not resumed, so that its files are unchanged."""
         refused = isinstance(error, PacelineError) and error.exit_status == ConfigError.exit_status
         return refused and bool(self._resume) and not hasattr(self, "run")
 
     def _record_end(self, error: BaseException | None) -> None:
-        said = error.reworded(self._voice.reword) if isinstance(error, PacelineError) else error
+        worded = error.reworded(self._wording.reword) if isinstance(error, PacelineError) else error
         ending = ending_of(
-            said,
+            worded,
             step=self.run.state.step if hasattr(self, "run") else self.done,
-            resume=self._voice.resume(self._shown) if holds_work(self.output_dir) else "start it again",
+            resume=self._wording.resume(self._shown) if holds_work(self.output_dir) else "start it again",
             interrupt=self.interrupt,
             signal=self.signal,
         )
@@ -148,13 +149,13 @@ class RunSession:
             write_ending(self.output_dir, ending)
 
     def _end_at_once(self, error: BaseException) -> None:
-        """End a process whose main thread is stuck; what it hangs in keeps no file of the run from being written."""
+        """Record the end and end the process, whose main thread is stuck."""
         self._record_end(error)
         end_process(error)
 
     def command_line(self, console: Console) -> CommandLine:
         """Return the observer that shows this run on a console."""
-        total, done, reword = self.inputs.total_steps, self.done, self._voice.reword
+        total, done, reword = self.inputs.total_steps, self.done, self._wording.reword
         return CommandLine(
             console,
             self.config,
@@ -173,7 +174,7 @@ class RunSession:
         opening: Sequence[str] = (),
         run_name: str | None = None,
     ) -> Run:
-        """Build the backend, restore the run, watch it; the observer hears `opening` and what else should be known.
+        """Build the backend, restore the run, watch it; the observer gets `opening` and further sentences for the user.
 
         Raises:
             ConfigError: there is no room for its checkpoints, or a tracker opens no run.
@@ -228,10 +229,10 @@ class RunSession:
         sentences = [*self._sentences, *_recovery_sentences(run_dir, committed)]
         sentences += [*opening, *run_sentences(config, inputs, backend.sentences)]
         if checkpoint is not None:
-            place = checkpoint.path
-            if place.is_relative_to(self.output_dir):
-                place = self._shown / place.relative_to(self.output_dir)
-            sentences.append(f"going on after step {checkpoint.state.step} from {place}")
+            path = checkpoint.path
+            if path.is_relative_to(self.output_dir):
+                path = self._shown / path.relative_to(self.output_dir)
+            sentences.append(f"going on after step {checkpoint.state.step} from {path}")
         sentences += [] if self._change is None else [f"from here on {what}" for what in self._change.describe()]
         notify(self.run, sentences)
         return self.run
@@ -248,7 +249,7 @@ class RunSession:
 
     @contextmanager
     def stepping(self) -> Iterator[Callable[[], bool]]:
-        """Around all steps: on a signal, stop after a last checkpoint. Yields what tells whether one has come."""
+        """Run all steps inside, and stop on a signal with a last checkpoint. Yields a function: has a signal come?"""
         run, stop = self.run, StopRequest(self.config.loop.stop_grace, tell=self._tell_of_stop)
         with ExitStack() as listening:
             if _gets_signals():
@@ -267,7 +268,7 @@ class RunSession:
                 self.signal = stop.received
 
     def _tell_of_stop(self, signal: str) -> None:
-        """Say at once what a first signal does; called in a thread of its own."""
+        """Report at once what a first signal does; called in a thread of its own."""
         grace = self.config.loop.stop_grace
         within = f", within {grace:g} s (--stop-grace)" if grace else ""
         again = "press Ctrl-C again" if signal == "SIGINT" else "send it again"
@@ -280,14 +281,14 @@ class RunSession:
         )
 
     def finish(self, console: Console, *, step: int | None = None) -> None:
-        """Export the model (weights after `step`, None: the last), sum the run up, draw its report, write its card."""
+        """Export the model (weights after `step`, None: the last), and write summary, report and model card."""
         run, final = self.run, self.output_dir / FINAL
         step = step or run.state.step
         ACTIVITY.begin("export of the trained model")
         run.backend.export(final)
         steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
-        foreseen = run.backend.foresee(steps) if steps else None
-        paces = None if foreseen is None else step_paces(steps, foreseen_seconds=foreseen)
+        predicted = run.backend.predict(steps) if steps else None
+        paces = None if predicted is None else step_paces(steps, predicted_seconds=predicted)
         summarise(run.run_dir, final_step=step, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
         card = write_card(card_facts(run.run_dir, run.config, final, step=step), final)
         page = draw_page(self.output_dir)
@@ -304,10 +305,10 @@ class RunSession:
 
 def opening_sentences(inputs: RunInputs) -> list[str]:
     """Describe the plan of a run and its data, before the first step."""
-    found = [describe(inputs.plan), length_histogram(inputs.tasks.lengths)]
+    sentences = [describe(inputs.plan), length_histogram(inputs.tasks.lengths)]
     if not inputs.evaluators:
-        found.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
-    return found
+        sentences.append("no held-out tasks: give --eval-dataset to see accuracy before and after")
+    return sentences
 
 
 def _recovery_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
@@ -324,7 +325,7 @@ def _recovery_sentences(run_dir: RunDir, committed: Committed) -> list[str]:
 
 
 def _gets_signals() -> bool:
-    """Return False in a thread of a program's own, which gets no signals."""
+    """Return False outside the main thread, where no signals arrive."""
     return threading.current_thread() is threading.main_thread()
 
 
@@ -337,15 +338,15 @@ def set_later_aside(run_dir: RunDir, step: int) -> list[str]:
     Raises:
         StorageError: the disk refused.
     """
-    later = [place for number, place in numbered(run_dir.path / "checkpoints") if number > step]
+    later = [checkpoint for number, checkpoint in numbered(run_dir.path / "checkpoints") if number > step]
     if not later:
         return []
     folder = free_name(run_dir.path / "aside", f"after-step-{step:06d}")
     copy_later(run_dir, step, folder)
     try:
         (folder / "checkpoints").mkdir()
-        for place in reversed(later):
-            place.rename(folder / "checkpoints" / place.name)
+        for checkpoint in reversed(later):
+            checkpoint.rename(folder / "checkpoints" / checkpoint.name)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
     names = later[0].name if len(later) == 1 else f"{later[0].name} to {later[-1].name}"
@@ -358,9 +359,9 @@ def train(
     *,
     console: Console,
     make_backend: BackendFactory = in_this_process,
-    voice: Voice = COMMAND_LINE_VOICE,
+    wording: Wording = COMMAND_LINE_WORDING,
 ) -> bool:
-    """A whole session, to the last step or to an interrupt, on the backend that `make_backend` builds.
+    """Run a whole session, to the last step or to an interrupt, on the backend that `make_backend` builds.
 
     After the loss of a process of a cluster another attempt continues from the last checkpoint, up to `max_restarts`
     times, with the inputs of the first. A launcher starts its own processes again.
@@ -371,11 +372,11 @@ def train(
     Raises:
         ProcessLost: one attempt too many ended so, or the first one before there was a run directory.
     """
-    cluster, output_dir, remedy = request.config.cluster, request.output_dir, voice.resume(request.shown)
+    cluster, output_dir, remedy = request.config.cluster, request.output_dir, wording.resume(request.shown)
     restarts, most = 0, cluster.max_restarts if cluster.cluster else 0
     while True:
         try:
-            with RunSession(request, inputs, voice) as session:
+            with RunSession(request, inputs, wording) as session:
                 observer = session.command_line(console)
                 run = session.start(make_backend, observer, opening=opening_sentences(inputs))
                 with observer:

@@ -1,4 +1,4 @@
-"""One turn of the loop, for ours and for a loop of a program's own: first `sample`, then `update`, then `finish`."""
+"""One turn of the loop, ours or a program's: first `sample`, then `update`, then `finish`."""
 
 import json
 from collections.abc import Sequence
@@ -27,20 +27,20 @@ class Step:
         return self._updated is not None
 
     def sample(self) -> tuple[RolloutGroup, ...]:
-        """Generate, grade, and compare within each prompt; what an earlier attempt committed is read instead.
+        """Generate, grade, and compare within each prompt, or read what an earlier attempt committed.
 
         A second call returns the same groups.
         """
         if self._sampled is None:
             with self._clock.phase("wait", "sample"):
-                found = self._run.journal.read(self.number)
-                self._sampled = found or self._newly_sampled()
-            if found is not None:
-                self._clock.add_earlier("wait", found.seconds)
+                committed = self._run.journal.read(self.number)
+                self._sampled = committed or self._newly_sampled()
+            if committed is not None:
+                self._clock.add_earlier("wait", committed.seconds)
         return self._sampled.batch.groups
 
     def _newly_sampled(self) -> SampledStep:
-        """Sample the step; the conversations that gave it up stay in `rollouts/` until the run is resumed."""
+        """Sample the step; if it fails, its conversations stay in `rollouts/` until the run is resumed."""
         try:
             return self._run.backend.sample(self.number)
         except PacelineError as error:

@@ -20,7 +20,7 @@ class TaskSampler:
     position: int = 0
 
     def take(self, count: int) -> list[tuple[Task, int]]:
-        """The next `count` tasks, each with how often it came before.
+        """Take the next `count` tasks, each with the number of its earlier occurrences.
 
         Raises:
             DataError: a row of a large dataset stops the run, or a whole pass over it gave no task.
@@ -39,7 +39,7 @@ class TaskSampler:
 
 
 def prompts_of_step(number: int, loop: LoopConfig, *, num_tasks: int) -> int:
-    """Prompts that step 1, 2, ... asks for: the last step of a run in epochs takes what is left of them.
+    """Return the number of prompts of step 1, 2, ...: the last step of a run in epochs takes the rest.
 
     By the number of the step, as refills move the position on by as many tasks as they need.
     """

@@ -20,10 +20,9 @@ from paceline.config.reading import scheduler_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.models.activation_checkpointing import Activations
-from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.forward import PolicyForward, choose_forward, measure_activations
 from paceline.models.loaded import Loaded, export_model
 from paceline.models.loading import adopt_model, load_model, restore_weights
-from paceline.models.measured_activations import measure_activations
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.pieces import piece_of, saved_tensors, written_here
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
@@ -35,8 +34,8 @@ from paceline.training.assembly import fix_lengths
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint, Recomputing, choose_recomputing, least_memory, to_come
-from paceline.training.setup.checks import own_policy_loss
-from paceline.training.setup.run_inputs import Overrides, RunSize
+from paceline.training.setup.checks import NO_OBJECTS, own_policy_loss
+from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.types import RolloutGroup
 
 
@@ -49,11 +48,11 @@ class SteppedRate:
         self._start = copy.deepcopy(scheduler.state_dict())
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self.last = self.current
-        """The rate of the last update that was counted; before the first, of that one."""
+        """Rate of the last counted update; before the first, its rate."""
 
     @property
     def current(self) -> float:
-        """The rate of the next update; of several groups the first one's."""
+        """Rate of the next update in the first parameter group."""
         return float(self._optimizer.param_groups[0]["lr"])
 
     def advance(self, updates: int = 1) -> None:
@@ -66,7 +65,7 @@ class SteppedRate:
                 self.scheduler.step()
 
     def go_to(self, updates: int) -> None:
-        """The rate after this many updates from the start."""
+        """Set the rate to that after this many updates from the start."""
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate
         self.scheduler.load_state_dict(copy.deepcopy(self._start))
@@ -95,7 +94,7 @@ class Trainer:
         return self.learner.policy_version
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
-        """All updates of a step, and the learning rate of the last of them.
+        """Run all updates of a step; returns their statistics and the last learning rate.
 
         A scheduler of torch counts every update, also those that a step without signal does not make.
         """
@@ -121,7 +120,7 @@ class Trainer:
         return stats, rate
 
     def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
-        """Begin a checkpoint of all that the next step depends on: weights, optimiser, counts.
+        """Begin a checkpoint of weights, optimiser and counts, on which the next step depends.
 
         Raises:
             TrainingError: a weight is not finite, so that no checkpoint is made of it.
@@ -149,7 +148,11 @@ class Trainer:
         self.writer.begin(taken, group)
         return taken.sentences
 
-    def saved(self, *, wait: bool) -> Checkpoint | None:
+    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
+        """Report what an update would find in these groups, without an update."""
+        return self.learner.measure(groups)
+
+    def saved(self, wait: bool) -> Checkpoint | None:
         """Return the checkpoint that was begun once it is on disk; None while it is not and nobody waits."""
         return self.writer.take(wait=wait)
 
@@ -161,7 +164,9 @@ class Trainer:
         """
         config, policy, ranks = self.config, self.policy, self.learner.ranks
         pieces = {name: piece_of(tensor) for name, tensor in saved_tensors(policy.model).items()}
-        trained = {name for name, one in policy.model.named_parameters(remove_duplicate=False) if one.requires_grad}
+        trained = {
+            name for name, parameter in policy.model.named_parameters(remove_duplicate=False) if parameter.requires_grad
+        }
         mine, _ = written_here(pieces, ranks)
         here = {"whole": 0, "trained": 0, "numbers": 0}
         for name in mine:
@@ -169,8 +174,8 @@ class Trainer:
             here["whole"] += size.nbytes
             here["trained"] += size.nbytes if name in trained else 0
             here["numbers"] += size.numel() if name in trained else 0
-        found = ranks.collect(here)
-        whole, moved, numbers = (int(sum(one[key] for one in found)) for key in here)
+        sums = ranks.collect(here)
+        whole, moved, numbers = (int(sum(numbers_of_rank[key] for numbers_of_rank in sums)) for key in here)
         saved = whole if policy.adapter is None else moved
         merged = policy.adapter is None or config.lora.merge_lora
         reference = whole if config.loss.ref_sync_steps else 0
@@ -179,7 +184,7 @@ class Trainer:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Put weights, optimiser, rate and counts of a checkpoint into a trainer that was built without it."""
+        """Restore weights, optimiser, rate and counts of a checkpoint in a trainer that was built without it."""
         restore_weights(self.policy, checkpoint.model)
         _go_on(self.learner, checkpoint)
         if self.rate is not None:
@@ -204,7 +209,7 @@ def make_trainer(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
     run_size: RunSize,
-    overrides: Overrides | None = None,
+    objects: RunObjects = NO_OBJECTS,
     *,
     checkpoint: Checkpoint | None = None,
     ranks: Ranks = ONE_RANK,
@@ -213,8 +218,7 @@ def make_trainer(
 
     A program's own model is taken as it is: `restore` puts a checkpoint into it.
     """
-    overrides = overrides or Overrides()
-    policy, forward, reference, measure = _models(config, overrides, checkpoint, ranks)
+    policy, forward, reference, measure = _models(config, objects, checkpoint, ranks)
     # bytes left where activations go, once the first update has made what stays
     if "activations" in config.optim.offload:
         free = free_memory(torch.device("cpu"))
@@ -235,13 +239,13 @@ def make_trainer(
         optim=optim,
         temperature=config.sampling.temperature,
         max_completion_length=config.sampling.max_completion_length,
-        optimizer=overrides.optimizer,
-        policy_loss=overrides.policy_loss or own_policy_loss(config.loss),
+        optimizer=objects.optimizer,
+        policy_loss=objects.policy_loss or own_policy_loss(config.loss),
         ranks=ranks,
     )
     rate, updates = None, run_size.total_steps * updates_per_step(config)
-    if overrides.make_scheduler is not None:
-        rate = SteppedRate(learner.optimizer, overrides.make_scheduler(learner.optimizer, updates))
+    if objects.make_scheduler is not None:
+        rate = SteppedRate(learner.optimizer, objects.make_scheduler(learner.optimizer, updates))
     elif optim.lr_scheduler is not None:
         rate = SteppedRate(learner.optimizer, make_scheduler(optim.lr_scheduler, learner.optimizer, total=updates))
     if checkpoint is not None:
@@ -301,28 +305,28 @@ def _go_on(learner: Learner, checkpoint: Checkpoint) -> None:
 
 
 def _models(
-    config: Config, overrides: Overrides, checkpoint: Checkpoint | None, ranks: Ranks
+    config: Config, objects: RunObjects, checkpoint: Checkpoint | None, ranks: Ranks
 ) -> tuple[Loaded, PolicyForward, Loaded | None, Callable[[], Activations]]:
-    """Policy, how it is computed, reference, and what measures its activations.
+    """Load the policy, its forward pass, the reference, and a function that measures its activations.
 
     Ranks read their parts alone; of a program's own model each has all of it, and leaves its part.
     """
-    place, seed = None if checkpoint is None else checkpoint.model, config.loop.seed
+    weights, seed = None if checkpoint is None else checkpoint.model, config.loop.seed
     # a PeftModel has the adapter that the options describe
-    adapter = overrides.adapter or (None if hasattr(overrides.model, "peft_config") else config.lora)
+    adapter = objects.adapter or (None if hasattr(objects.model, "peft_config") else config.lora)
     mesh = ranks.parallel_layout if isinstance(ranks.parallel_layout, MeshLayout) else None
     measure: Callable[[], Activations]
     reference: Loaded | None = None
     if mesh is not None:
-        if overrides.model is None:
-            policy, forward = load_policy(config.model, adapter, parallel_layout=mesh, checkpoint=place, seed=seed)
+        if objects.model is None:
+            policy, forward = load_policy(config.model, adapter, parallel_layout=mesh, checkpoint=weights, seed=seed)
         else:
-            if overrides.optimizer is not None:
+            if objects.optimizer is not None:
                 raise ConfigError(
                     "optimizers must be (None, None) where ranks share the weights out, whose parameters are others "
                     "then; leave it out, or train copies (--zero-stage 0)"
                 )
-            policy = adopt_model(overrides.model, config.model, adapter, seed=seed)
+            policy = adopt_model(objects.model, config.model, adapter, seed=seed)
             if config.loss.beta and policy.adapter is None:
                 reference = frozen_copy(policy)
                 mesh.apply(reference.model, reference.compute_dtype)
@@ -331,10 +335,10 @@ def _models(
         fix_lengths(config, policy)
         measure = partial(measure_by_twin, policy, forward)
     else:
-        if overrides.model is None:
-            policy = load_model(config.model, adapter, checkpoint=place, seed=seed)
+        if objects.model is None:
+            policy = load_model(config.model, adapter, checkpoint=weights, seed=seed)
         else:
-            policy = adopt_model(overrides.model, config.model, adapter, seed=seed)
+            policy = adopt_model(objects.model, config.model, adapter, seed=seed)
         fix_lengths(config, policy)
         forward = choose_forward(policy.model, policy.compute_dtype)
         # an offload has hooks of its own, and torch applies the innermost only
@@ -347,7 +351,7 @@ def _models(
             f"--ref-sync must be none with an adapter, got {config.loss.ref_sync}; "
             "the reference is the model without it"
         )
-    if overrides.model is None:
+    if objects.model is None:
         reference = load_reference(policy, config.model, parallel_layout=mesh)
     elif reference is None:
         reference = frozen_copy(policy)

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from paceline.engines import Engine, FurtherRequests, OnFinished, Request, Sampling
+from paceline.episodes.conversations import Drawn
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.process_group import RankLost
 from paceline.runtime.activity import ACTIVITY
-from paceline.training.rollouts.conversations import Drawn
-from paceline.training.rollouts.rounds import Round, RoundSampler, merge_rounds
+from paceline.training.rollouts.rounds import RolloutBatch, RoundSampler, merge_rounds
 from paceline.types import Completion
 
 MOST_LOSSES = 3
@@ -35,7 +35,7 @@ class Workers(Protocol):
         """Numbers of the workers; a replacement keeps its number."""
 
     def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
-        """Begin the same method call on idle workers."""
+        """Begin the same call on idle workers, of a method or of one of a part of theirs, such as `trainer.save`."""
 
     def wait(self, busy: Collection[int]) -> int:
         """Wait for one of these workers to answer or be lost, no longer than a worker may be silent."""
@@ -165,8 +165,9 @@ class WorkerGroup:
         return [answers[share] for share in range(len(shares))]
 
     def _start(self, workers: Sequence[int], method: str, arguments: tuple[Any, ...]) -> None:
+        name = method.rpartition(".")[2]
         for worker in workers:
-            self._begun[worker] = method, ACTIVITY.beat(f"{self.who} {worker}", method)
+            self._begun[worker] = name, ACTIVITY.beat(f"{self.who} {worker}", name)
         self.workers.start(workers, method, arguments)
 
     def _gather(self, workers: Sequence[int]) -> list[Any]:
@@ -196,7 +197,7 @@ class WorkerGroup:
         finally:
             method, started = self._begun.pop(worker)
             ACTIVITY.end(row, method, started)
-        if isinstance(answer, Round):
+        if isinstance(answer, RolloutBatch):
             phases = ("generate", answer.generate_seconds), ("reward", answer.reward_seconds)
             ACTIVITY.phases(row, started, phases)
         return answer
@@ -224,7 +225,7 @@ class SharedRoundSampler(RoundSampler):
     workers: WorkerGroup
 
     @override
-    def sample(self, drawn: Drawn) -> Round:
+    def sample(self, drawn: Drawn) -> RolloutBatch:
         shares = even_shares(len(drawn), self.workers.count)
         return merge_rounds(self.workers.share_out("sample", [(drawn[share],) for share in shares]), side_by_side=True)
 

@@ -1,10 +1,12 @@
-"""Where the actors of a cluster go: what each takes of its machines, whether they have room, and what came of it."""
+"""Placement of a cluster's actors: resources of each, room on the machines, and where they run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline.config.layout import ClusterConfig
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
+from paceline.workers.backend import schedule_sentence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,17 +56,17 @@ def check_room(
     asked = [share for count, share in (trainers, samplers) for _ in range(count)]
     free = [[node.get("CPU", 0.0), node.get("GPU", 0.0)] for node in nodes]
     # the largest first, each where it leaves the fewest GPUs: sizes differ by samplers that spread over several GPUs
-    for share in sorted(asked, key=lambda one: (-one.gpus, -one.cpus)):
+    for share in sorted(asked, key=lambda share: (-share.gpus, -share.cpus)):
         fitting = [node for node in free if node[0] >= share.cpus and node[1] >= share.gpus]
         if not fitting:
             break
-        node = min(fitting, key=lambda one: (one[1], one[0]))
+        node = min(fitting, key=lambda node: (node[1], node[0]))
         node[0], node[1] = node[0] - share.cpus, node[1] - share.gpus
     else:
         return
     has = " and ".join(f"{sum(node.get(kind, 0.0) for node in nodes):g} {kind}s" for kind in ("CPU", "GPU"))
     needs = " and ".join(
-        f"{sum(getattr(one, name) for one in asked)} {name.upper()[:-1]}s" for name in ("cpus", "gpus")
+        f"{sum(getattr(share, name) for share in asked)} {name.upper()[:-1]}s" for name in ("cpus", "gpus")
     )
     actors = f"{counted(trainers[0], 'trainer')} and {counted(samplers[0], 'sampler')}"
     raise ConfigError(
@@ -74,12 +76,12 @@ def check_room(
 
 
 def location_sentences(locations: Sequence[tuple[str, Location]]) -> Iterator[str]:
-    """Where each actor is and on what it computes, and whether the cluster is open to its network."""
+    """Say where each actor runs and on which device, and whether the cluster is open to its network."""
     by_place = dict[str, list[str]]()
-    for name, one in locations:
-        by_place.setdefault(f"on {one.node}, {one.device}", []).append(name)
-    yield "; ".join(f"{', '.join(names)} {place}" for place, names in by_place.items())
-    if not all(one.has_token for _, one in locations):
+    for name, location in locations:
+        by_place.setdefault(f"on {location.node}, {location.device}", []).append(name)
+    yield "; ".join(f"{', '.join(names)} {where}" for where, names in by_place.items())
+    if not all(location.has_token for _, location in locations):
         yield (
             "this Ray cluster asks for no token: whoever reaches its ports can run programs as its user; "
             "`ray get-auth-token --generate`, copy ~/.ray/auth_token to all machines, and start Ray on each with "
@@ -94,3 +96,10 @@ def counted(number: int, noun: str) -> str:
     ('one sampler', '2 samplers')
     """
     return f"one {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def layout_sentence(options: ClusterConfig) -> str:
+    """Sentence for the user on the actors of a cluster, and how far samplers work ahead."""
+    where = "a cluster of this machine" if options.ray_address is None else f"the cluster at {options.ray_address}"
+    workers = f"{counted(options.num_producers, 'sampler')} and {counted(options.num_consumers, 'trainer')}"
+    return f"{workers} on {where}; {schedule_sentence(options)}"

@@ -4,7 +4,6 @@ import importlib.util
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 from paceline.checkpoints.existing_runs import holds_work
@@ -12,15 +11,15 @@ from paceline.config.layout import ClusterConfig
 from paceline.config.packages import install_command
 from paceline.config.sections import Config
 from paceline.errors import DONE, INTERRUPTED, ConfigError
-from paceline.training.setup.checks import Checked
-from paceline.training.setup.run_request import RunRequest, Voice
+from paceline.training.setup.checks import NO_OBJECTS
+from paceline.training.setup.inputs import RunObjects
+from paceline.training.setup.run_request import RunRequest, Wording
 from paceline.workers.torchrun.environment import Launched, check_launched
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from paceline.training.backend import BackendFactory
-    from paceline.training.setup.run_inputs import Overrides
     from paceline.workers.torchrun.launch import Launch
 
 REACH_SECONDS = 3.0
@@ -30,11 +29,11 @@ Loading = Callable[[], AbstractContextManager[None]]
 """Around imports that take seconds."""
 
 
-def check_processes(config: Config, place: Launched | None) -> None:
+def check_processes(config: Config, process: Launched | None) -> None:
     """Refuse a layout that the number of processes does not fit, or a cluster that cannot be had (ConfigError)."""
     _check_reachable(config.cluster)
-    if place is not None:
-        check_launched(config, place)
+    if process is not None:
+        check_launched(config, process)
         return
     if config.cluster.cluster:
         if importlib.util.find_spec("ray") is None:
@@ -74,26 +73,25 @@ def _check_reachable(options: ClusterConfig) -> None:
         ) from None
 
 
-def choose_backend(config: Config, launch: "Launch | None", overrides: "Overrides | None") -> "BackendFactory":
+def choose_backend(config: Config, launch: "Launch | None") -> "BackendFactory":
     """Choose what builds the backend: ranks where a launcher started them, a cluster, or this process."""
     if launch is not None:
         return launch.on_all_ranks
     if config.cluster.cluster:
         from paceline.workers.ray import on_a_cluster
 
-        return partial(on_a_cluster, overrides=overrides)
+        return on_a_cluster
     from paceline.training.backend import in_this_process
 
-    return partial(in_this_process, overrides=overrides)
+    return in_this_process
 
 
 def carry_out(
     request: RunRequest,
-    checked: Checked | None,
+    objects: RunObjects = NO_OBJECTS,
     *,
     place: Launched | None,
-    voice: Voice,
-    overrides: "Overrides | None" = None,
+    wording: Wording,
     console: "Console | None" = None,
     loading: Loading = nullcontext,
 ) -> int:
@@ -102,26 +100,26 @@ def carry_out(
     def to_the_end(launch: "Launch | None" = None) -> int:
         # loading torch takes seconds: whatever can be refused is refused before this line
         with loading():
-            from paceline.training.setup.preparation import prepare
+            from paceline.training.setup.preparation import prepare_request
 
-        inputs = prepare(request.config, overrides, checked)
+        inputs = prepare_request(request, objects)
         # what computes a model takes as long again: whatever needs no weights is refused before these lines
         with loading():
             from paceline.reports.console import open_console
             from paceline.training.session import train
 
-            make_backend = choose_backend(request.config, launch, overrides)
-        is_done = train(request, inputs, console=console or open_console(), make_backend=make_backend, voice=voice)
+            make_backend = choose_backend(request.config, launch)
+        is_done = train(request, inputs, console=console or open_console(), make_backend=make_backend, wording=wording)
         return DONE if is_done else INTERRUPTED
 
-    with saying_how_to_resume(request, voice):
+    with saying_how_to_resume(request, wording):
         if place is None:
             return to_the_end()
-        # all ranks meet before the first of them prepares: what it refuses, the others hear of
+        # all ranks meet before the first of them prepares: a refusal then reaches the others
         with loading():
             from paceline.workers.torchrun.launch import Launch
 
-        launch = Launch(place, request.config, overrides)
+        launch = Launch(place, request.config, objects)
         if not place.leads:
             return int(launch.follow())
         with launch.lead():
@@ -130,11 +128,11 @@ def carry_out(
 
 
 @contextmanager
-def saying_how_to_resume(request: RunRequest, voice: Voice) -> Iterator[None]:
-    """Say with an interrupt how the run goes on."""
+def saying_how_to_resume(request: RunRequest, wording: Wording) -> Iterator[None]:
+    """Add to an interrupt how to resume the run."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
         has_work = holds_work(request.output_dir)
-        how = f"go on with {voice.resume(request.shown)}" if has_work else "no step had finished; start it again"
+        how = f"go on with {wording.resume(request.shown)}" if has_work else "no step had finished; start it again"
         raise KeyboardInterrupt("; ".join([*map(str, interrupt.args), how])) from None

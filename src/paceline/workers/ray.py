@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from typing_extensions import override
 if "ray" not in sys.modules:
     # it looks once, when it is imported: with a token, other users of the machine cannot reach a run's cluster
     os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+from operator import attrgetter
 
 import numpy as np
 import ray
@@ -30,15 +31,21 @@ from paceline.models.loading import load_model
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, meeting_at, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
-from paceline.rewards.function import BuiltIn
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import choose_device
 from paceline.runtime.watchdog import write_stacks
 from paceline.training.backend import Backend, make_task_sampler
-from paceline.training.setup.run_inputs import Overrides, RunInputs, RunSize
-from paceline.workers.backend import StoredWeights, WorkerBackend, schedule_sentence
+from paceline.training.setup.inputs import RunInputs, RunObjects, RunSize
+from paceline.workers.backend import StoredWeights, WorkerBackend
 from paceline.workers.group import Lost, WorkerGroup, Workers
-from paceline.workers.placement import Location, Share, check_room, counted, gpus_of, location_sentences
+from paceline.workers.placement import (
+    Location,
+    Share,
+    check_room,
+    gpus_of,
+    layout_sentence,
+    location_sentences,
+)
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
 from paceline.workers.weight_sync import Manifest
@@ -77,7 +84,7 @@ class _Watch:
     @ray.method(concurrency_group="watch")
     def location(self) -> Location:
         """Machine and device of the actor, once it is there."""
-        gpus = ", ".join(str(one) for one in ray.get_gpu_ids())
+        gpus = ", ".join(str(gpu) for gpu in ray.get_gpu_ids())
         if gpus and torch.cuda.is_available():
             device = f"GPU {gpus} ({torch.cuda.get_device_name()})"
         elif gpus:
@@ -92,12 +99,12 @@ class _Watch:
 class SamplerActor(_Watch, SamplerWorker):
     """A sampler. It samples nothing before its first weights."""
 
-    def __init__(self, config: Config, directory: Path, number: int, overrides: Overrides) -> None:
+    def __init__(self, config: Config, directory: Path, number: int, objects: RunObjects) -> None:
         """`directory` is what the configuration's paths are relative to."""
         os.chdir(directory)
         hold_base(directory)
-        adapter = overrides.adapter or config.lora
-        super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), overrides)
+        adapter = objects.adapter or config.lora
+        super().__init__(config, load_model(config.model, adapter, seed=config.loop.seed), objects)
 
     @ray.method(concurrency_group="tell")
     def offer(self, manifest: Manifest, *buckets: Sequence[np.ndarray]) -> None:
@@ -114,7 +121,7 @@ class TrainerActor(_Watch, TrainerWorker):
         config: Config,
         directory: Path,
         number: int,
-        overrides: Overrides,
+        objects: RunObjects,
         meeting: Meeting | None,
         run_size: RunSize,
         checkpoint: Path | None,
@@ -130,8 +137,12 @@ class TrainerActor(_Watch, TrainerWorker):
                 process_group(meeting, rank=number, size=size, device=device, timeout=COLLECTIVE_SECONDS)
             )
             ranks = make_ranks(config.parallel, device, offload="parameters" in config.optim.offload)
-        found = None if checkpoint is None else read_checkpoint(checkpoint)
-        super().__init__(config, run_size, found, overrides=overrides, ranks=ranks)
+        start = None if checkpoint is None else read_checkpoint(checkpoint)
+        super().__init__(config, run_size, start, objects=objects, ranks=ranks)
+
+    def call_part(self, path: str, *arguments: object) -> Any:
+        """Call a method of a part of this actor, such as `trainer.save`."""
+        return attrgetter(path)(self)(*arguments)
 
 
 @contextmanager
@@ -147,8 +158,8 @@ def ray_cluster(options: ClusterConfig, cpus: int) -> Iterator[None]:
     if options.ray_address is None:
         # a sampler that was lost may hold its share until it is gone
         actors = 2 * options.num_producers + options.num_consumers
-        own: dict[str, Any] = {"address": "local", "num_cpus": actors * cpus, "_node_ip_address": "127.0.0.1"}
-        ray.init(include_dashboard=False, **own, **common)
+        local: dict[str, Any] = {"address": "local", "num_cpus": actors * cpus, "_node_ip_address": "127.0.0.1"}
+        ray.init(include_dashboard=False, **local, **common)
     else:
         try:
             ray.init(address=options.ray_address, **common)
@@ -178,15 +189,15 @@ class WatchedActor:
         is_up = bool(ray.wait([self._first_ping], timeout=0)[0])
         limit = self.timeout if is_up else START_SECONDS
         ping = self.actor.ping.remote()
-        found, _ = ray.wait([ping, self.call], timeout=limit)
-        if ping in found:
+        ready, _ = ray.wait([ping, self.call], timeout=limit)
+        if ping in ready:
             with suppress(RayActorError):  # the call's answer will say so
                 _, _, heartbeat, latest = ray.get(ping)
                 if heartbeat != self._heartbeat:  # what happens there is progress of the run
                     self._heartbeat = heartbeat
                     ACTIVITY.beat(self.name, latest)
-        self._silence = "" if found else f"{self.name} gave no sign of life for {limit:g} s"
-        return not found
+        self._silence = "" if ready else f"{self.name} gave no sign of life for {limit:g} s"
+        return not ready
 
     def _write_stacks(self, folder: Path) -> None:
         """Write a stack dump of the actor, a `Activity.stack_dumps`; nothing if it is gone or stopped."""
@@ -195,7 +206,7 @@ class WatchedActor:
             (folder / f"{self.name.replace(' ', '-')}.txt").write_text(text)
 
     def end(self) -> None:
-        """End the process, also one that is stopped and cannot hear Ray."""
+        """End the process, also one that is stopped and cannot answer Ray."""
         ACTIVITY.stack_dumps.pop(self.name, None)
         ray.kill(self.actor)
         if not ray.wait([self._first_ping], timeout=0)[0]:
@@ -294,7 +305,10 @@ class RayWorkers(Workers):
     @override
     def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:
         """The driver owns the referenced object, so it outlives the actor."""
-        return getattr(self._actors[worker].actor, method).remote(*arguments)
+        actor = self._actors[worker].actor
+        if "." in method:
+            return actor.call_part.remote(method, *arguments)
+        return getattr(actor, method).remote(*arguments)
 
     @override
     def replace(self, worker: int) -> None:
@@ -306,45 +320,41 @@ class RayWorkers(Workers):
     @override
     def end(self) -> None:
         self._ended = True
-        for one in self._actors:
-            one.end()
+        for actor in self._actors:
+            actor.end()
 
     def locations(self) -> Iterator[tuple[str, Location]]:
         """Name and location of each actor; one that is lost at its start has none and is replaced later."""
-        for one in self._actors:
+        for actor in self._actors:
             with suppress(RayActorError, RayTaskError, GetTimeoutError):
-                yield one.name, ray.get(one.actor.location.remote(), timeout=START_SECONDS)
+                yield actor.name, ray.get(actor.actor.location.remote(), timeout=START_SECONDS)
 
 
 @contextmanager
-def on_a_cluster(
-    config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, overrides: Overrides | None = None
-) -> Iterator[Backend]:
+def on_a_cluster(config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
     """Build the backend of a run with `--cluster`, a `BackendFactory`; a program's functions travel to the actors.
 
     Raises:
         ConfigError: a program's own model, which other processes cannot share.
     """
-    options, size, given = config.cluster, inputs.run_size, overrides or Overrides()
-    if given.model is not None:
+    options, size, objects = config.cluster, inputs.run_size, inputs.objects
+    if objects.model is not None:
         raise ConfigError(
-            f"--model must be a name with --cluster, got a {type(given.model).__name__}; save it by save_pretrained "
+            f"--model must be a name with --cluster, got a {type(objects.model).__name__}; save it by save_pretrained "
             "and give the directory"
         )
-    # what has a name that the actors can load is loaded there
-    own = {
-        name: one for name, one in (given.functions or {}).items() if ":" not in name and not isinstance(one, BuiltIn)
-    }
-    given = replace(given, functions=own, tasks=None, held_out=None)
+    objects = objects.for_actors()
     # on a cluster of this machine processes share all cores
     here = (os.cpu_count() or 1) // (options.num_producers + options.num_consumers)
     cpus = config.model.threads or (max(1, here) if options.ray_address is None else 1)
     done, path = (0, None) if checkpoint is None else (checkpoint.state.step, checkpoint.path.absolute())
     with ray_cluster(options, cpus), _meeting(options) as meeting:
         share, sampler_share = _shares(config, cpus)
-        actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, given, meeting, size, path)
+        actors = RayWorkers(TrainerActor, "trainer", options.num_consumers, share, config, objects, meeting, size, path)
         trainers = WorkerGroup(actors, "trainer")
-        sampling = RayWorkers(SamplerActor, "sampler", options.num_producers, sampler_share, config, given, spread=True)
+        sampling = RayWorkers(
+            SamplerActor, "sampler", options.num_producers, sampler_share, config, objects, spread=True
+        )
         samplers = WorkerGroup(sampling, "sampler")
         weights = StoredWeights(trainers, samplers, done=done)
         task_sampler = make_task_sampler(config, inputs, checkpoint)
@@ -352,14 +362,14 @@ def on_a_cluster(
         try:
             computing = trainers.ask("sentences")
             locations = (*actors.locations(), *sampling.locations())
-            backend.sentences = (_layout(options), *location_sentences(locations), *computing)
+            backend.sentences = (layout_sentence(options), *location_sentences(locations), *computing)
             yield backend
         finally:
             backend.close()
 
 
 def _shares(config: Config, cpus: int) -> tuple[Share, Share]:
-    """What a trainer and a sampler take of the cluster that this process is connected to.
+    """Return the resources of a trainer and of a sampler on the connected cluster.
 
     Raises:
         ConfigError: it has no room for all of them, or no GPU where one is asked for.
@@ -388,9 +398,3 @@ def _meeting(options: ClusterConfig) -> Iterator[Meeting | None]:
     else:
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
             yield Meeting(file=Path(folder, "ranks"))
-
-
-def _layout(options: ClusterConfig) -> str:
-    where = "a cluster of this machine" if options.ray_address is None else f"the cluster at {options.ray_address}"
-    workers = f"{counted(options.num_producers, 'sampler')} and {counted(options.num_consumers, 'trainer')}"
-    return f"{workers} on {where}; {schedule_sentence(options)}"

@@ -9,14 +9,14 @@ from torch import Tensor
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.environments.resolving import specs
+from paceline.episodes.conversations import Drawn
 from paceline.models.loaded import Loaded
 from paceline.models.pretrained import end_token_ids, load_tokenizer
 from paceline.training.assembly import make_engine
 from paceline.training.records import engine_sentences
-from paceline.training.rollouts.conversations import Drawn
-from paceline.training.rollouts.rounds import Round
-from paceline.training.setup.checks import resolve_functions
-from paceline.training.setup.run_inputs import Overrides
+from paceline.training.rollouts.rounds import RolloutBatch
+from paceline.training.setup.checks import NO_OBJECTS, resolve_functions
+from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.samplers import make_conversations, training_rounds, with_reward_models
 from paceline.types import Completion
 from paceline.workers.weight_sync import Manifest, weights_in, write_weights
@@ -25,36 +25,28 @@ from paceline.workers.weight_sync import Manifest, weights_in, write_weights
 class SamplerWorker:
     """The methods of a sampler's process."""
 
-    def __init__(
-        self,
-        config: Config,
-        policy: Loaded,
-        overrides: Overrides | None = None,
-    ) -> None:
-        """Build engine and scoring, with tokenizer and reward functions of `overrides` or of the configuration."""
+    def __init__(self, config: Config, policy: Loaded, objects: RunObjects = NO_OBJECTS) -> None:
+        """Build engine and scoring, with tokenizer and reward functions of `objects` or of the configuration."""
         self.policy = policy
         self._version = -1  # of the weights from the store that the model has: none yet
         self._offers: deque[tuple[Manifest, tuple[Sequence[np.ndarray], ...]]] = deque(maxlen=1)
         take_newer = self._take_newer if config.cluster.on_new_weights == "continue" else None
-        given = overrides or Overrides()
-        tokenizer = given.tokenizer or load_tokenizer(config.model)
+        tokenizer = objects.tokenizer or load_tokenizer(config.model)
         self.engine = make_engine(config, policy, tokenizer, take_newer=take_newer)
-        functions = resolve_functions(config, config.rewards.functions, given.functions or {})
+        functions = resolve_functions(config, config.rewards.functions, objects.functions)
         if not functions.keys() >= set(config.rewards.names):
-            addresses, tokenizers = given.reward_models, given.reward_tokenizers
+            addresses, tokenizers = objects.reward_models, objects.reward_tokenizers
             functions = with_reward_models(functions, config, addresses=addresses, tokenizers=tokenizers)
-        environments = given.environments
-        if environments is None:
-            environments = specs(config.environment.environment, sandbox=config.rewards.sandbox)
+        environments = objects.environments or specs(config.environment.environment, sandbox=config.rewards.sandbox)
         ends = end_token_ids(tokenizer, policy.model.generation_config, policy.model.config)
         conversations = make_conversations(config, tokenizer, environments, ends)
-        self._rounds = training_rounds(config, self.engine, functions, conversations, given.completer)
+        self._rounds = training_rounds(config, self.engine, functions, conversations, objects.completer)
 
     def sentences(self) -> tuple[str, ...]:
         """Sentences for the user on how completions are computed."""
         return tuple(engine_sentences(self.engine))
 
-    def sample(self, drawn: Drawn) -> Round:
+    def sample(self, drawn: Drawn) -> RolloutBatch:
         """Sample and score a share of a round."""
         return self._rounds.sample(drawn)
 
@@ -74,7 +66,7 @@ class SamplerWorker:
         self.engine.take_weights(manifest.policy_version)
 
     def write(self, manifest: Manifest, arrived: Iterable[tuple[str, Tensor]]) -> None:
-        """Put what arrives in the place of this process's weights; raises as `load` does."""
+        """Put what arrives in place of this process's weights; raises as `load` does."""
         write_weights(self.policy.model, manifest, arrived)
         self._version = manifest.version
 

@@ -153,7 +153,7 @@ class InTurn:
         """Nothing is sampled before it is taken."""
 
     def close(self) -> None:
-        """Nothing goes on by itself."""
+        """There is no thread to stop."""
 
     def join(self, seconds: float) -> None:
-        """Nobody is to be waited for."""
+        """There is no thread to join."""

@@ -123,7 +123,7 @@ def simulate(steps: Sequence[StepSeconds], *, max_staleness: int) -> list[float]
             ends["produce"] = now + steps[job.number - 1].produce
         if ends.keys() <= {"produce"} and len(recorded) < schedule.produced:
             ends["update"] = now + steps[len(recorded)].update
-        phase, now = min(ends.items(), key=lambda one: one[1])
+        phase, now = min(ends.items(), key=lambda end: end[1])
         del ends[phase]
         if phase == "produce":
             assert job is not None

@@ -1,13 +1,12 @@
 """A trainer's process: one rank with learner, optimiser and checkpoints."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from torch import Tensor
 
-from paceline.checkpoints.finding import Checkpoint, TrainingState
+from paceline.checkpoints.finding import Checkpoint
 from paceline.config.sections import Config
 from paceline.kernels.checksums import fingerprint
 from paceline.models.parallel.mesh_ranks import MeshRanks
@@ -15,9 +14,9 @@ from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.pretrained import load_tokenizer
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.memory import Footprint
 from paceline.training.records import trainer_sentences
-from paceline.training.setup.run_inputs import Overrides, RunSize
+from paceline.training.setup.checks import NO_OBJECTS
+from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.training.trainer import make_trainer
 from paceline.types import RolloutGroup
 from paceline.workers.weight_sync import Manifest, WeightsChecksum, manifest_of, read_bucket
@@ -47,11 +46,11 @@ class TrainerWorker:
         run_size: RunSize,
         checkpoint: Checkpoint | None,
         *,
-        overrides: Overrides | None = None,
+        objects: RunObjects = NO_OBJECTS,
         ranks: Ranks = ONE_RANK,
         before_update: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the weights, from a checkpoint if there is one, or take a program's own model of `overrides`.
+        """Read the weights, from a checkpoint if there is one, or take a program's own model of `objects`.
 
         `before_update` lets go of memory for an update.
         """
@@ -59,11 +58,10 @@ class TrainerWorker:
         self.kept = dict[int, dict[str, Tensor]]()
         """Whole weights by version and name, on the first rank: those that ranks which only sample may still load."""
         self._goes_on = config.cluster.max_staleness > 0
-        given = overrides or Overrides()
-        tokenizer, is_own = given.tokenizer or load_tokenizer(config.model), given.model is not None
-        at = None if is_own else checkpoint
-        self.trainer = make_trainer(config, tokenizer, run_size, given, checkpoint=at, ranks=ranks)
-        if is_own and checkpoint is not None:
+        tokenizer, has_model = objects.tokenizer or load_tokenizer(config.model), objects.model is not None
+        start = None if has_model else checkpoint
+        self.trainer = make_trainer(config, tokenizer, run_size, objects, checkpoint=start, ranks=ranks)
+        if has_model and checkpoint is not None:
             self.trainer.restore(checkpoint)
 
     def sentences(self) -> tuple[str, ...]:
@@ -76,9 +74,9 @@ class TrainerWorker:
         stats, rate = self.trainer.update(number, groups)
         held = None
         if isinstance(self._ranks, MeshRanks) and self._ranks.mesh.has_copies:
-            trained = (one for one in self.trainer.policy.model.parameters() if one.requires_grad)
-            found = fingerprint(piece_of(one).tensor.contiguous() for one in trained)
-            held = WeightsChecksum(part=self._ranks.mesh.part, fingerprint=found)
+            trained = (parameter for parameter in self.trainer.policy.model.parameters() if parameter.requires_grad)
+            checksum = fingerprint(piece_of(piece).tensor.contiguous() for piece in trained)
+            held = WeightsChecksum(part=self._ranks.mesh.part, fingerprint=checksum)
         version = self.trainer.policy_version
         return TrainerUpdate(stats=stats, learning_rate=rate, policy_version=version, held=held)
 
@@ -100,26 +98,6 @@ class TrainerWorker:
             self.kept[version] = weights
         return manifest
 
-    def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
-        """Report what an update would find in these groups, without an update."""
-        return self.trainer.learner.measure(groups)
-
     def bucket(self, names: Sequence[str]) -> list[np.ndarray]:
         """One bucket of the current weights; the first rank returns it, the others help to gather."""
         return read_bucket(self.trainer.policy.model, names, self._ranks)
-
-    def save(self, root: Path, state: TrainingState, protected: Collection[int]) -> tuple[str, ...]:
-        """Begin a checkpoint; returns sentences for the user."""
-        return self.trainer.save(root, state, protected)
-
-    def saved(self, wait: bool) -> Checkpoint | None:
-        """The checkpoint once it is on disk; asked of the first rank, which commits for all."""
-        return self.trainer.saved(wait=wait)
-
-    def footprint(self) -> Footprint:
-        """Bytes of a checkpoint and of the final model on disk."""
-        return self.trainer.footprint()
-
-    def export(self, folder: Path) -> None:
-        """Write the trained model as transformers or peft loads it."""
-        self.trainer.export(folder)

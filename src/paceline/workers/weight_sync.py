@@ -65,14 +65,14 @@ def check_copies(held: Sequence[WeightsChecksum | None], *, policy_version: int,
         TrainingError: two hold different copies of one part; the sentence names both.
     """
     first = dict[tuple[int, ...], tuple[int, int]]()
-    for rank, one in enumerate(held):
-        if one is None:
+    for rank, checksum in enumerate(held):
+        if checksum is None:
             continue
-        other, wanted = first.setdefault(one.part, (rank, one.fingerprint))
-        if one.fingerprint != wanted:
+        other, wanted = first.setdefault(checksum.part, (rank, checksum.fingerprint))
+        if checksum.fingerprint != wanted:
             raise TrainingError(
-                f"{who} {rank} has weights {one.fingerprint:016x} after update {policy_version}, {who} {other} has "
-                f"{wanted:016x}; they must be the same, so look at the machines, then resume"
+                f"{who} {rank} has weights {checksum.fingerprint:016x} after update {policy_version}, {who} {other} "
+                f"has {wanted:016x}; they must be the same, so look at the machines, then resume"
             )
 
 
@@ -151,11 +151,11 @@ def write_weights(model: nn.Module, manifest: Manifest, arrived: Iterable[tuple[
     Raises:
         TrainingError: what is in the parameters then is not what was sent.
     """
-    found, _ = copy_weights(model, arrived)
-    if found != manifest.fingerprint:
+    checksum, _ = copy_weights(model, arrived)
+    if checksum != manifest.fingerprint:
         raise TrainingError(
-            f"weights of version {manifest.version} arrived as {found:016x}, they left as {manifest.fingerprint:016x}; "
-            "look at the memory and the network of this machine, then resume"
+            f"weights of version {manifest.version} arrived as {checksum:016x}, they left as "
+            f"{manifest.fingerprint:016x}; look at the memory and the network of this machine, then resume"
         )
 
 
@@ -205,7 +205,7 @@ class WeightsGroup:
         Raises:
             RankLost: another rank is gone, or silent for too long.
         """
-        with lost("weights were handed on to the ranks that sample"):
+        with lost("weights were sent to the ranks that sample"):
             self._group.broadcast(tensor, 0).wait()
 
 

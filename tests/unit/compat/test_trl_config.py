@@ -18,21 +18,13 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType
 
 import paceline
-from paceline.compat.trl.batches import describe_plan, total_updates
+from paceline.compat.trl.batches import describe_plan, scheduler_words, total_updates
 from paceline.compat.trl.building import check_schedule, describe_rate
-from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.fields import MEANINGS, accepted_without_effect
+from paceline.compat.trl.config import GRPOConfig, layout_options
+from paceline.compat.trl.fields import FIELD_OF, MEANINGS, accepted_without_effect, in_field_names, of_fields
 from paceline.compat.trl.grpo_fields import GRPOFields
-from paceline.compat.trl.layout import layout_options
-from paceline.compat.trl.schedule import scheduler_words
 from paceline.compat.trl.training_fields import TrainingFields
-from paceline.compat.trl.translation import (
-    FIELDS,
-    Surroundings,
-    in_field_names,
-    of_fields,
-    translate,
-)
+from paceline.compat.trl.translation import RunContext, translate
 from paceline.config.building import build_config
 from paceline.config.objective import SCHEDULERS
 from paceline.config.presets import PRESETS
@@ -60,7 +52,7 @@ OURS = {
     "turn_credit",
     "history",
 }
-AROUND = Surroundings(model="m", reward_names=("accuracy",), num_prompts=100, context_length=2048)
+AROUND = RunContext(model="m", reward_names=("accuracy",), num_prompts=100, context_length=2048)
 
 
 def make(**fields):
@@ -131,8 +123,8 @@ def test_every_field_has_a_help_text_of_its_own():
 def test_the_table_of_names_speaks_of_options_and_fields_that_exist():
     fields = {field.name for field in dataclasses.fields(GRPOConfig)} | {"model", "peft_config"}
     fields |= {"reward_funcs", "train_dataset", "environment_factory", "rollout_func"}
-    assert set(FIELDS) - {"resume"} <= {option.name for option in options()}
-    assert {re.match(r"\w+", field)[0] for field in FIELDS.values()} <= fields
+    assert set(FIELD_OF) - {"resume"} <= {option.name for option in options()}
+    assert {re.match(r"\w+", field)[0] for field in FIELD_OF.values()} <= fields
 
 
 OTHER = {bool: lambda value: not value, int: lambda value: value + 7, float: lambda value: value + 0.5}
@@ -261,7 +253,7 @@ def test_the_command_line_of_a_script_reads_lists_dicts_and_optional_switches():
     ).split()
     words += ["--generation_kwargs", '{"top_k": 50}', "--model_init_kwargs", '{"dtype": "bfloat16"}']
     (args,) = HfArgumentParser(GRPOConfig).parse_args_into_dataclasses(words)
-    config = translate(args, Surroundings(model="m", reward_names=("f", "g")))
+    config = translate(args, RunContext(model="m", reward_names=("f", "g")))
     assert config.rewards.reward_weights == (1.0, 0.5)
     assert config.sampling.top_k == 50
     assert config.model.dtype == "bfloat16"

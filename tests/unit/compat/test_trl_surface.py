@@ -60,7 +60,7 @@ METHODS = sorted(name for name, one in GRPOTrainer._originals.items() if callabl
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_of_theirs_is_called_by_the_loop_or_refused(name):
     said = refusal(type("Own", (GRPOTrainer,), {name: lambda self, *given, **named: None}))
-    assert bool(said) != surface.is_honoured(GRPOTrainer._originals[name])
+    assert bool(said) != surface.is_overridable(GRPOTrainer._originals[name])
     assert not said or said.startswith(f"Own.{name} would never be called by this loop; ")
 
 

@@ -8,7 +8,7 @@ from paceline.engines import Sampling
 from paceline.errors import DataError
 from paceline.reports.summary import gain
 from paceline.rewards.resolving import resolve
-from paceline.training.evaluation import AccuracyEvaluator, AccuracyResult, TaskResult
+from paceline.training.evaluation import AccuracyResult, Evaluator, TaskResult
 from paceline.training.records import first_look
 from tests.support.episodes import conversation
 from tests.support.scripted import ScriptedEngine, completion, task
@@ -21,10 +21,10 @@ def grade(completions: list[str], **columns: object) -> list[float | None]:
 def measure(*script: tuple[str, ...]):
     """Grade scripted completions, one tuple of texts per task."""
     tasks = tuple(task(str(number)) for number in range(len(script)))
-    evaluator = AccuracyEvaluator(
+    evaluator = Evaluator(
         name="a:test",
         tasks=tasks,
-        function={"grade": grade},
+        functions={"grade": grade},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=len(script[0]),
         max_failure_rate=0.0,
@@ -54,10 +54,10 @@ def test_accuracy_counts_rewards_of_at_least_a_half_as_right():
 )
 def test_a_built_in_function_says_itself_which_score_is_right(name, answer, right):
     text = f"<reasoning>6 * 7</reasoning><answer>{answer}</answer>"
-    evaluator = AccuracyEvaluator(
+    evaluator = Evaluator(
         name="a:test",
         tasks=(task("0", answer="42"),),
-        function={name: resolve(name)},
+        functions={name: resolve(name)},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=1,
         max_failure_rate=0.0,
@@ -96,10 +96,10 @@ def test_every_completion_is_recorded_with_its_verdict():
 
 def test_one_sentence_says_why_an_accuracy_is_low():
     texts = (r"\boxed{2}", r"\boxed{3}", "<answer>2</answer>", "The answer is 2")
-    evaluator = AccuracyEvaluator(
+    evaluator = Evaluator(
         name="a:test",
         tasks=(task("0", answer="2"),),
-        function={"boxed": resolve("boxed")},
+        functions={"boxed": resolve("boxed")},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=5,
         max_failure_rate=0.0,
@@ -133,10 +133,10 @@ def test_one_sentence_says_why_an_accuracy_is_low():
     ],
 )
 def test_a_model_that_marks_no_answer_is_said_with_what_to_do(grader, advice):
-    evaluator = AccuracyEvaluator(
+    evaluator = Evaluator(
         name="a:test",
         tasks=(task("0", answer="2"),),
-        function={grader: resolve(grader)},
+        functions={grader: resolve(grader)},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=1,
         max_failure_rate=0.0,
@@ -155,7 +155,7 @@ def test_where_environments_say_what_is_right_no_answer_is_looked_for():
     talks = tuple(conversation((text, ""), reward=reward) for text, reward in (("2", 1.0), ("so", 0.0), ("no", 0.0)))
     outcome = TaskResult(
         task=task("0", answer="2"),
-        completions=talks,
+        trajectories=talks,
         rewards=(1.0, 0.0, 0.0),
         notes=(None,) * 3,
         right=1.0,
@@ -178,16 +178,16 @@ def test_a_gain_is_paired_by_task_over_those_graded_both_times():
 
 def test_the_reach_of_a_set_is_said_before_it_is_measured():
     def reach(count: int) -> str:
-        return AccuracyEvaluator(
+        return Evaluator(
             name="a:test",
             tasks=tuple(task(str(number)) for number in range(count)),
-            function={"grade": grade},
+            functions={"grade": grade},
             sampling=Sampling(max_completion_length=8, temperature=0.0),
             generations=1,
             max_failure_rate=0.0,
             reward_timeout=60.0,
             seed=0,
-        ).reach
+        ).detectable
 
     assert reach(100) == "a:test: with 100 held-out tasks, differences below about 12 points are noise"
     assert "below about 35 points" in reach(20)
@@ -196,16 +196,16 @@ def test_the_reach_of_a_set_is_said_before_it_is_measured():
 
 @pytest.mark.parametrize("asking", [(), ("format",)])
 def test_every_row_has_the_answer_as_the_grader_reads_it_and_the_verdict_on_format(asking):
-    evaluator = AccuracyEvaluator(
+    evaluator = Evaluator(
         name="a:test",
         tasks=(task("0"),),
-        function={"boxed": resolve("boxed")},
+        functions={"boxed": resolve("boxed")},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=3,
         max_failure_rate=0.0,
         reward_timeout=60.0,
         seed=0,
-        asking={name: resolve(name) for name in asking},
+        format_functions={name: resolve(name) for name in asking},
     )
     texts = (r"\boxed{2}", "<think>so</think><answer>2</answer>", "<answer>3</answer>")
     evaluation = evaluator.evaluate(ScriptedEngine([[completion(text) for text in texts]]), step=0)
@@ -222,10 +222,10 @@ def boxed_or_not(completions: list[str], **columns: object) -> list[float]:
 
 def test_of_several_completions_the_majority_of_their_answers_is_taken():
     script = [(r"\boxed{4}", r"\boxed{4}", r"\boxed{5}"), ("#### 5", "<answer>5</answer>", "4"), ("4", "?", "?")]
-    evaluator = AccuracyEvaluator(
+    evaluator = Evaluator(
         name="a:test",
         tasks=tuple(task(str(number)) for number in range(3)),
-        function={"grade": boxed_or_not},
+        functions={"grade": boxed_or_not},
         sampling=Sampling(max_completion_length=8, temperature=1.0),
         generations=3,
         max_failure_rate=0.0,

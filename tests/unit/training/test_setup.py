@@ -12,9 +12,9 @@ from paceline.runtime.own_code import own_name
 from paceline.training.identity import graders
 from paceline.training.setup.checks import check
 from paceline.training.setup.configuration import read_configuration
-from paceline.training.setup.evaluators import RewardEvaluator
+from paceline.training.setup.held_out import reward_evaluator
+from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.preparation import own_objective, prepare
-from paceline.training.setup.run_inputs import Overrides
 from tests.support.families import family, make_config
 from tests.support.scripted import ScriptedEngine, completion, task
 from tests.support.tiny import tiny_tokenizer
@@ -24,7 +24,7 @@ CODE = """
 import sys
 from paceline.config.building import build_config
 from paceline.training.setup.preparation import own_objective, prepare
-from paceline.training.setup.run_inputs import Overrides
+from paceline.training.setup.inputs import RunObjects
 options = {"model": "model", "dataset": "rows.jsonl", "eval_dataset": "rows.jsonl", "max_completion_length": 100}
 inputs = prepare(build_config({**options, "allow_overlap": True}))
 assert (len(inputs.tasks.tasks), len(inputs.evaluators)) == (4, 1)
@@ -242,11 +242,12 @@ def test_a_whole_preparation_loads_nothing_that_computes_a_model(tmp_path):
 
 def test_held_out_rewards_are_measured_however_training_filters():
     options = {"model": "embedded", "dataset": "rows.jsonl", "filter_range": ["0", "1"], "max_refills": "2"}
-    config = build_config({**options, "oversampling": "1.5", "num_generations": "2", "filter_func": "accuracy"})
-    functions = {"accuracy": lambda completions, **columns: [float(text == "2") for text in completions]}
-    evaluator = RewardEvaluator(
-        config=config, functions=functions, name="held-out", tasks=(task("a"), task("b")), generations=2
+    config = build_config(
+        {**options, "oversampling": "1.5", "num_generations": "2", "filter_func": "accuracy", "eval_generations": "2"}
+        | {"eval_temperature": "1"}
     )
+    functions = {"accuracy": lambda completions, **columns: [float(text == "2") for text in completions]}
+    evaluator = reward_evaluator(config, "held-out", (task("a"), task("b")), functions, None, None)
     engine = ScriptedEngine([[completion("2"), completion("2")], [completion("1"), completion("2")]])
     found = evaluator.evaluate(engine, step=0)
     measured, rows = found.record(), found.completion_records()
@@ -296,7 +297,7 @@ def test_an_advantage_and_a_loss_of_ones_own_are_found_by_name_and_their_file_is
     path = tmp_path / "mine.py"
     path.write_text(OWN)
     config = build_config(own_options(path, bound=f"{path}:surrogate"))
-    advantage, loss = own_objective(config, Overrides())
+    advantage, loss = own_objective(config, RunObjects())
     assert (advantage([1.0, None, 3.0]), loss.__name__) == ([-1.0, 0.0, 1.0], "surrogate")
     noted = graders(config)
     assert noted["advantage"].keys() | noted["bound"].keys() == {f"{path}:centred", f"{path}:surrogate"}
@@ -318,7 +319,7 @@ def test_functions_given_as_objects_stand_in_the_options_by_name():
     def halves(rewards):
         return [(reward or 0.0) / 2 for reward in rewards]
 
-    given, options = Overrides(advantage=halves), {"model": "embedded", "dataset": "arithmetic"}
+    given, options = RunObjects(advantage=halves), {"model": "embedded", "dataset": "arithmetic"}
     named = build_config({**options, "advantage": own_name(halves)})
     assert own_objective(named, given) == (halves, None)
     with pytest.raises(ConfigError, match="--advantage must name the function that is given as an object, got 'group'"):

@@ -16,13 +16,14 @@ from paceline.checkpoints.finding import Checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.sections import Config
-from paceline.errors import TrainingError
+from paceline.errors import CheckpointError, TrainingError
+from paceline.metrics.definitions import METRICS
 from paceline.training.backend import Backend, BackendFactory, in_this_process
-from paceline.training.guards import Guards
+from paceline.training.guards import Guards, refuse_other_records
 from paceline.training.session import train
 from paceline.training.setup.configuration import read_run_configuration
+from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import RunInputs
 from paceline.training.setup.run_request import RunRequest
 from tests.support.cluster_runs import options_in, weights
 from tests.unit.training.test_train_records import NOTHING
@@ -147,3 +148,11 @@ def test_a_run_in_which_nothing_happens_any_more_ends_and_goes_on_from_its_check
     assert "in update" in report.read_text()
     run(tmp_path, resume=True)
     assert len(RunDir(tmp_path / "run").metrics()) == 6
+
+
+def test_records_of_another_version_are_refused_by_step_and_metric(tmp_path):
+    whole = {**dict.fromkeys(METRICS, 0), "step": 1}
+    refuse_other_records(tmp_path, [whole])
+    older = {name: value for name, value in whole.items() if name not in ("skipped_in_a_row", "kl")}  # kl is optional
+    with pytest.raises(CheckpointError, match=r"step 2 of metrics\.jsonl has no skipped_in_a_row, as another version"):
+        refuse_other_records(tmp_path, [whole, {**older, "step": 2}])

@@ -19,7 +19,7 @@ from paceline.config.building import build_config
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.models.parallel.process_group import Meeting, process_group
-from paceline.training.setup.run_inputs import RunSize
+from paceline.training.setup.inputs import RunSize
 from paceline.workers.torchrun.rank import RankWorker, Roles
 from paceline.workers.weight_sync import Manifest, WeightsGroup
 from tests.laws.layouts import CPU, groups_of
@@ -100,8 +100,8 @@ def steps_apart(config: Config, own: RankWorker, root: Path, said: dist.Store) -
         return {**found, "resumed": sampled(resumed)}
     rank = built(own, config)
     found = {"held": update(rank), "way": handed_on(rank, said, keys[0])}
-    rank.trainer.save(root, TrainingState(step=1, position=4, policy_version=1), ())
-    assert rank.trainer.saved(True) is not None  # on every rank: what follows reads it
+    rank.trainer.trainer.save(root, TrainingState(step=1, position=4, policy_version=1), ())
+    assert rank.trainer.trainer.saved(True) is not None  # on every rank: what follows reads it
     handed_on(rank, said, keys[1])
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.engines import Request, Sampling
-from paceline.training.evaluation import AccuracyEvaluator
+from paceline.training.evaluation import Evaluator
 from paceline.types import Completion
 from paceline.workers.group import Lost, SharedEngine, WorkerGroup
 from tests.support.scripted import completion, task
@@ -42,12 +42,12 @@ class ReadingWorkers:
         raise AssertionError("nobody ends these")
 
 
-def evaluator(name: str, size: int) -> AccuracyEvaluator:
+def evaluator(name: str, size: int) -> Evaluator:
     tasks = tuple(task(f"{name}:{number}", prompt=f"{name} {number}") for number in range(size))
-    return AccuracyEvaluator(
+    return Evaluator(
         name=name,
         tasks=tasks,
-        function={"even": lambda completions, **columns: [float(int(text[-1]) % 2 == 0) for text in completions]},
+        functions={"even": lambda completions, **columns: [float(int(text[-1]) % 2 == 0) for text in completions]},
         sampling=Sampling(max_completion_length=8, temperature=0.0),
         generations=1,
         max_failure_rate=0.0,

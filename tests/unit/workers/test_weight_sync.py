@@ -171,7 +171,7 @@ def test_who_waits_for_weights_that_do_not_come_knows_in_the_end():
 
     with ThreadPoolExecutor(2) as threads:
         first, last = threads.map(join, range(2))
-    with pytest.raises(RankLost, match="weights were handed on to the ranks that sample when another rank went away"):
+    with pytest.raises(RankLost, match="weights were sent to the ranks that sample when another rank went away"):
         last.broadcast(torch.zeros(3))
     del first
 

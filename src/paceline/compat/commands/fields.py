@@ -15,12 +15,12 @@ from typing import Any
 
 from paceline.compat.commands.flags import NO_CHANGE, OFF, ON, Flags, FlagWords, is_on
 from paceline.compat.commands.translation import Translation
-from paceline.compat.trl.batches import check_warmup
+from paceline.compat.trl.batches import check_warmup, scheduler_words
 from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, without_effect
-from paceline.compat.trl.schedule import scheduler_words
-from paceline.compat.trl.translation import Surroundings, translate
+from paceline.compat.trl.translation import RunContext, translate
+from paceline.config.packages import TRACKERS
 from paceline.config.reading import options
-from paceline.config.sections import TRACKERS, Config
+from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.training.setup.configuration import OWN_SCHEDULE
 
@@ -105,10 +105,8 @@ def from_fields(flags: Flags, context: CommandContext) -> Translation:
     refused = [name for name in kept if name in flags and MEANINGS[name].kind == "refused"]
     try:
         args = Fields(output_dir="run", use_cpu=True, bf16=False, **kept)
-        surroundings = Surroundings(
-            model="model", reward_names=context.rewards, adapter=context.adapter, context_length=None
-        )
-        config = translate(args, surroundings)
+        run = RunContext(model="model", reward_names=context.rewards, adapter=context.adapter, context_length=None)
+        config = translate(args, run)
         args = replace(args, **{name: shares[name] for name in WARMUPS if name in shares})
         check_warmup(args)
         schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(args)

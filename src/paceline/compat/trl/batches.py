@@ -1,11 +1,13 @@
 """TRL's batches, counted in completions, as steps of whole groups; its durations, counted in updates, as steps."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
-from paceline.compat.trl.fields import Fields, accepted_without_effect
+from paceline.compat.trl.fields import Fields, accepted_without_effect, keywords_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 
@@ -233,3 +235,19 @@ def describe_plan(args: Fields, config: Config) -> str:
         )
     accepted = accepted_without_effect(args)
     return "\n".join([*lines, accepted] if accepted else lines)
+
+
+def scheduler_words(args: Fields) -> str:
+    """Return the schedule with its parameters, such as `cosine(warmup=10, num_cycles=2)`.
+
+    `warmup` counts updates; below 1 it is a share of the run. A parameter that is None is left out.
+
+    Raises:
+        ConfigError: `lr_scheduler_kwargs` is no dictionary.
+    """
+    kind: object = args.lr_scheduler_type
+    warmup = getattr(args, warmup_field(args))
+    warmup = int(warmup) if warmup >= 1 else warmup or None
+    parameters = {"warmup": warmup, **keywords_of(args, "lr_scheduler_kwargs")}
+    written = ", ".join(f"{name}={json.dumps(value)}" for name, value in parameters.items() if value is not None)
+    return str(kind.value if isinstance(kind, Enum) else kind) + (f"({written})" if written else "")

@@ -2,8 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,22 +15,19 @@ from paceline import OPENMP_SPINS, SPIN_VARIABLES
 from paceline.base_directory import base_directory, local_path
 from paceline.checkpoints.existing_runs import holds_work, refuse_foreign_files, refuse_unusable_directory
 from paceline.compat.trl import datasets
-from paceline.compat.trl.batches import warmup_field
+from paceline.compat.trl.arguments import TrainerArguments, check_arguments, fetched, load_quantised
+from paceline.compat.trl.batches import scheduler_words, warmup_field
 from paceline.compat.trl.checkpoints import existing_run
-from paceline.compat.trl.checks import TrainerArguments, check_arguments
-from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.config import GRPOConfig, layout_options
 from paceline.compat.trl.environments import GivenEnvironments
-from paceline.compat.trl.fields import Fields
-from paceline.compat.trl.layout import layout_options
-from paceline.compat.trl.models import fetched, load_quantised
+from paceline.compat.trl.fields import Fields, keywords_of
 from paceline.compat.trl.rewards import RewardSource, check_parameters, make_graders, reward_names
 from paceline.compat.trl.rollouts import RolloutFunction
-from paceline.compat.trl.schedule import scheduler_words
-from paceline.compat.trl.translation import HUB_KEYS, Surroundings, keywords_of, of_fields, translate
+from paceline.compat.trl.translation import HUB_KEYS, RunContext, translate
 from paceline.config.objective import PROGRAM
 from paceline.config.sections import Config, ModelConfig
 from paceline.engines.vllm.window import check_vllm
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import ConfigError
 from paceline.models.loaded import ADAPTER_NAME, export_model
 from paceline.models.lora import lora_options
 from paceline.models.pretrained import (
@@ -43,15 +39,17 @@ from paceline.models.pretrained import (
     read_generation_config,
 )
 from paceline.objective.schedule import warmup_updates
-from paceline.reports.trackers.opening import check_trackers
+from paceline.reports.trackers import check_trackers
 from paceline.rewards.resolving import reward_context
 from paceline.rewards.selecting import row_check
 from paceline.runtime.devices import choose_device
 from paceline.training.backend import OneProcess, one_process
+from paceline.training.evaluation import Evaluator
 from paceline.training.identity import model_digests
 from paceline.training.plan.batches import most_prompts_per_step
+from paceline.training.setup.held_out import reward_evaluator
+from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.training.setup.preparation import prepare
-from paceline.training.setup.run_inputs import Overrides, RunInputs
 from paceline.training.trainer import Trainer, make_scheduler, updates_per_step
 from paceline.types import RowCheck, Task
 from paceline.workers.backend import WorkerBackend
@@ -100,15 +98,6 @@ class TrainingJob:
             export_model(self.trainer.policy, self.inputs.tokenizer, folder, merge=False)
 
 
-@contextmanager
-def said_in_field_names() -> Iterator[None]:
-    """Reword errors that name options: a program's author knows the fields behind them."""
-    try:
-        yield
-    except PacelineError as error:
-        raise of_fields(error) from error
-
-
 def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJob:
     """Build everything but the weights, then load them; errors name arguments. `context` is for reward functions."""
     args, dataset = arguments.args, arguments.train_dataset
@@ -118,7 +107,7 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         files = fetched(arguments.model, {name: keywords[name] for name in HUB_KEYS if name in keywords})
         arguments = replace(arguments, model=files)
     names = reward_names(sources)
-    config = _with_objects(translate(args, _surroundings(arguments, names)), arguments)
+    config = _with_objects(translate(args, _run_context(arguments, names)), arguments)
     if config.loss.ratio_level == "sequence" and config.loss.average in ("token", "constant"):
         LOGGER.warning(
             "importance_sampling_level 'sequence' with loss_type %r weights each sequence by its completion length; "
@@ -130,33 +119,32 @@ def build(arguments: TrainerArguments, context: Mapping[str, Any]) -> TrainingJo
         check_vllm(None)
     limit = _rows_needed(dataset, config)
     rows = datasets.read_rows(dataset, "train_dataset", limit=limit, may_lack_prompt=arguments.environments.own_data)
-    given = _objects(arguments, config, sources, rows, context)
-    inputs = prepare(config, given)
+    inputs = prepare(config, _objects(arguments, config, sources, rows, context))
     read = () if limit is None else (f"train_dataset has no length: its first {len(rows)} rows are read for max_steps",)
     rate = _note_of_rate(arguments, inputs.total_steps * updates_per_step(config))
     has_turns = args.max_tool_calling_iterations is None or bool(arguments.environments)
     turns = () if has_turns else ("max_tool_calling_iterations changes nothing without tools or environment_factory",)
     notes = (*read, rate, *turns, *notes_of_threads(config))
-    place = local_path(str(args.output_dir))
-    refuse_unusable_directory(place)
-    refuse_foreign_files(place)
-    if not args.resume_from_checkpoint and holds_work(place):
+    output_dir = local_path(str(args.output_dir))
+    refuse_unusable_directory(output_dir)
+    refuse_foreign_files(output_dir)
+    if not args.resume_from_checkpoint and holds_work(output_dir):
         LOGGER.warning(existing_run(args.output_dir))  # train() may still be asked to resume
     if args.launched is not None:
         check_launched(config, args.launched)
     if arguments.quantization_config is not None:
-        given = replace(given, model=load_quantised(config.model, arguments.quantization_config))
-        digests = model_digests(config, inputs.tokenizer, given.model, has_adapter=True)
-        inputs = replace(inputs, model_digests=digests)
+        model = load_quantised(config.model, arguments.quantization_config)
+        digests = model_digests(config, inputs.tokenizer, model, has_adapter=True)
+        inputs = replace(inputs, model_digests=digests, objects=replace(inputs.objects, model=model))
     launch = None
     if args.launched is not None:
-        launch = Launch(args.launched, config, replace(given, functions=inputs.functions))
+        launch = Launch(args.launched, config, replace(inputs.objects, functions=inputs.functions))
     return TrainingJob(
         args=args,
         base=base_directory(),
         config=config,
         inputs=inputs,
-        backend=one_process(config, inputs, given) if launch is None else _on_ranks(launch, config, inputs),
+        backend=one_process(config, inputs) if launch is None else _on_ranks(launch, config, inputs),
         launch=launch,
         sources=sources,
         notes=notes,
@@ -190,10 +178,10 @@ def _objects(
     sources: list[RewardSource],
     rows: datasets.DatasetRows,
     context: Mapping[str, Any],
-) -> Overrides:
+) -> RunObjects:
     """Tokenizer, tasks, graders, model and optimiser of a program, in the places of what options name."""
     args, tokenizer = arguments.args, _tokenizer(arguments, config)
-    if isinstance(rows, datasets.AddressedRows) and not all(isinstance(one, str) for one in sources):
+    if isinstance(rows, datasets.AddressedRows) and not all(isinstance(source, str) for source in sources):
         raise ConfigError(
             f"reward_funcs must be names with train_dataset {rows.address!r}, got a function; give the rows themselves "
             "as train_dataset, or the function as 'file.py:function'"
@@ -207,21 +195,21 @@ def _objects(
     )
     names = reward_names(sources)
     graders = make_graders(names, sources, processing, context=context, built_in=built_in, has_environments=own_data)
-    check = row_check(graders.functions or {})
+    check = row_check(graders.functions)
     tasks = datasets.make_tasks(
         rows, tokenizer, config.data, name="train_dataset", room=_room(config), check=check, environments=environments
     )
     return replace(
         graders,
-        environments=environments.specs or None,
+        environments=environments.specs,
         completer=_completer(arguments, config, tokenizer),
         model=None if isinstance(arguments.model, str) else arguments.model,
         adapter=arguments.peft_config,
         tokenizer=tokenizer,
         tasks=tasks,
         held_out={
-            name: held_out_tasks(one, name, tokenizer, config, check=check, environments=environments)
-            for name, one in datasets.held_out_sets(arguments.eval_dataset).items()
+            name: _held_out_tasks(held_out, name, tokenizer, config, check=check, environments=environments)
+            for name, held_out in datasets.held_out_sets(arguments.eval_dataset).items()
         },
         optimizer=arguments.optimizers[0],
         make_scheduler=lambda optimizer, total: (
@@ -230,18 +218,18 @@ def _objects(
     )
 
 
-def quantizations(args: Fields, given: Any) -> dict[str, Any]:
+def quantizations(args: Fields, argument: Any) -> dict[str, Any]:
     """Quantisations by the two names that a program may give them under."""
     keywords = keywords_of(args, "model_init_kwargs")
     return {
-        "quantization_config": given,
+        "quantization_config": argument,
         "model_init_kwargs' quantization_config": keywords.get("quantization_config"),
     }
 
 
 def _on_ranks(launch: Launch, config: Config, inputs: RunInputs) -> WorkerBackend:
     """Meet the other ranks and build all of them; only the first one's backend is ever asked for something."""
-    if not launch.place.leads:
+    if not launch.process.leads:
         launch.follow("GRPOTrainer")
         return launch.backend(config, inputs, None)
     with launch.lead("GRPOTrainer"):
@@ -249,13 +237,13 @@ def _on_ranks(launch: Launch, config: Config, inputs: RunInputs) -> WorkerBacken
     return launch.backend(config, inputs, None, sentences)
 
 
-def _surroundings(arguments: TrainerArguments, names: tuple[str, ...]) -> Surroundings:
+def _run_context(arguments: TrainerArguments, names: tuple[str, ...]) -> RunContext:
     model, environments = model_name(arguments.model), arguments.environments
     if isinstance(arguments.model, str):
         limit = context_length(ModelConfig(model=model, trust_remote_code=arguments.args.trust_remote_code))
     else:
         limit = positions_in(arguments.model.config)
-    return Surroundings(
+    return RunContext(
         model=model,
         reward_names=names,
         num_prompts=datasets.size_of(arguments.train_dataset),
@@ -278,17 +266,17 @@ def model_name(model: Any) -> str:
 
 
 def _tokenizer(arguments: TrainerArguments, config: Config) -> PreTrainedTokenizerBase:
-    given, model = arguments.processing_class, arguments.model
-    if given is None and not isinstance(model, str) and not getattr(model.config, "name_or_path", ""):
+    tokenizer, model = arguments.processing_class, arguments.model
+    if tokenizer is None and not isinstance(model, str) and not getattr(model.config, "name_or_path", ""):
         raise ConfigError("processing_class must be given with a model object that was not loaded by name, got None")
-    if given is None:
+    if tokenizer is None:
         return load_tokenizer(config.model)
-    given = getattr(given, "tokenizer", given)  # a processor has one
-    if not isinstance(given, PreTrainedTokenizerBase):
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a processor has one
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ConfigError(
-            f"processing_class must be a tokenizer or a processor of transformers, got a {type(given).__name__}"
+            f"processing_class must be a tokenizer or a processor of transformers, got a {type(tokenizer).__name__}"
         )
-    return given
+    return tokenizer
 
 
 def _rows_needed(dataset: Any, config: Config) -> int | None:
@@ -299,7 +287,24 @@ def _rows_needed(dataset: Any, config: Config) -> int | None:
     return config.loop.max_steps * most_prompts_per_step(config)
 
 
-def held_out_tasks(
+def held_out_evaluators(job: TrainingJob, environments: GivenEnvironments, dataset: Any) -> list[Evaluator]:
+    """Measure the training rewards on held-out sets; DataError for a set that cannot be used."""
+    config, inputs = job.config, job.inputs
+    check = row_check(inputs.functions)
+    return [
+        reward_evaluator(
+            config,
+            name,
+            _held_out_tasks(rows, name, inputs.tokenizer, config, check=check, environments=environments),
+            inputs.functions,
+            inputs.conversations,
+            inputs.objects.completer,
+        )
+        for name, rows in datasets.held_out_sets(dataset).items()
+    ]
+
+
+def _held_out_tasks(
     dataset: Any,
     name: str,
     tokenizer: PreTrainedTokenizerBase,
@@ -371,9 +376,9 @@ def check_schedule(args: Fields, *, total: int) -> None:
         make_scheduler(scheduler_words(args), trial, total=total)
     except ConfigError as error:
         kind, cause = SchedulerType(args.lr_scheduler_type).value, error.__cause__
-        given = keywords_of(args, "lr_scheduler_kwargs")
+        keywords = keywords_of(args, "lr_scheduler_kwargs")
         raise ConfigError(
-            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {given!r}: {cause}"
+            f"lr_scheduler_kwargs must be such that {kind!r} can be made, got {keywords!r}: {cause}"
         ) from error
 
 

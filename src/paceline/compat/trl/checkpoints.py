@@ -40,19 +40,19 @@ def resume_point(output_dir: Path, resume: str | Path | bool | None, *, named: s
         return False
     if resume is True or local_path(resume).resolve() in (output_dir.resolve(), root.resolve()):
         if not (output_dir / "config.yaml").exists():
-            for place in sorted(output_dir.glob(f"{PREFIX}*")):
-                _refuse_trl_checkpoint(place, place)
+            for folder in sorted(output_dir.glob(f"{PREFIX}*")):
+                _refuse_trl_checkpoint(folder, folder)
         return True
-    place = local_path(resume).resolve()
-    _refuse_trl_checkpoint(place, resume)
-    found = place if place.parent == root.resolve() else original(place, root)
-    if found is None:
+    folder = local_path(resume).resolve()
+    _refuse_trl_checkpoint(folder, resume)
+    checkpoint = folder if folder.parent == root.resolve() else original(folder, root)
+    if checkpoint is None:
         raise CheckpointError(
             f"resume_from_checkpoint must be a checkpoint of output_dir ({named}/{PREFIX}...) that is still in its "
             f"checkpoints/, got {resume}; give True for the newest one, set output_dir to the run that it belongs to, "
             "or give its model/ directory as the model of a new run"
         )
-    return root / found.name
+    return root / checkpoint.name
 
 
 def set_run_aside(output_dir: Path) -> str:
@@ -65,28 +65,28 @@ def set_run_aside(output_dir: Path) -> str:
         CheckpointError: another process writes to the directory.
         StorageError: the disk refused.
     """
-    said = "train() was called before: this run starts from its weights"
+    sentence = "train() was called before: this run starts from its weights"
     if not output_dir.exists():
-        return said
+        return sentence
     try:
         with ExitStack() as releasing:
             releasing.callback(WriteLock(output_dir).release)
             names = belongings(output_dir)
             if not names:
-                return said
+                return sentence
             folder = free_name(output_dir / "aside", "run")
             folder.mkdir(parents=True)
             for name in names:
                 (output_dir / name).rename(folder / name)
     except OSError as error:
         raise StorageError(f"{output_dir} cannot be written ({error.strerror}); make it writable") from error
-    return f"{said}, and what it wrote is in {folder}"
+    return f"{sentence}, and what it wrote is in {folder}"
 
 
 def belongings(output_dir: Path) -> list[str]:
     """Names of what a run has in its directory; what a resume must find comes last, the checkpoints after the rest."""
     last = ("config.yaml", "checkpoints")
-    names = [place.name for place in named_directories(output_dir).values()]
+    names = [folder.name for folder in named_directories(output_dir).values()]
     names += [name for name in WRITTEN if name not in (LOCK, "aside", *last)]
     return [name for name in (*names, *last) if (output_dir / name).exists()]
 
@@ -99,12 +99,12 @@ def existing_run(output_dir: object) -> str:
     )
 
 
-def _refuse_trl_checkpoint(place: Path, given: object) -> None:
+def _refuse_trl_checkpoint(folder: Path, named: object) -> None:
     """Refuse transformers' own checkpoint: it has a trainer state, and no progress file."""
-    if (place / STATE_FILE).exists() and not (place / PROGRESS).exists():
+    if (folder / STATE_FILE).exists() and not (folder / PROGRESS).exists():
         raise CheckpointError(
-            f"{given} is a checkpoint that TRL (transformers' Trainer) wrote, whose optimiser state cannot be gone on "
-            f"with here; start a new run from its weights with model={str(given)!r}"
+            f"{named} is a checkpoint that TRL (transformers' Trainer) wrote, whose optimiser state cannot be gone on "
+            f"with here; start a new run from its weights with model={str(named)!r}"
         )
 
 
@@ -120,13 +120,13 @@ def name_checkpoint(output_dir: Path, checkpoint: Checkpoint, global_step: int) 
         if folder.exists():
             return checkpoint.path
         draft = checkpoint.path.with_name(f"draft-{folder.name}")  # what is left of a killed attempt goes with others
-        for file in sorted(one for one in checkpoint.path.rglob("*") if one.is_file()):
-            place = draft / file.relative_to(checkpoint.path)
-            place.parent.mkdir(parents=True, exist_ok=True)
+        for file in sorted(path for path in checkpoint.path.rglob("*") if path.is_file()):
+            target = draft / file.relative_to(checkpoint.path)
+            target.parent.mkdir(parents=True, exist_ok=True)
             if file.name == STATE_FILE:  # the one file that programs write anew
-                shutil.copyfile(file, place)
+                shutil.copyfile(file, target)
             else:
-                link_or_copy(file, place)
+                link_or_copy(file, target)
         draft.rename(folder)
     return folder
 
@@ -135,11 +135,11 @@ def add_model_files(folder: Path, checkpoint: Checkpoint) -> None:
     """Put the files of a checkpoint's model beside its other files, unless a program saved some of these names."""
     with _refused_by_the_disk(folder):
         for file in sorted(checkpoint.model.iterdir()) if folder != checkpoint.path else ():
-            place = folder / file.name
-            if file.is_dir() and not place.exists():
-                shutil.copytree(file, place)
-            elif not place.exists():
-                link_or_copy(file, place)
+            target = folder / file.name
+            if file.is_dir() and not target.exists():
+                shutil.copytree(file, target)
+            elif not target.exists():
+                link_or_copy(file, target)
 
 
 def forget(output_dir: Path, numbers: Collection[int]) -> None:
@@ -151,8 +151,8 @@ def forget(output_dir: Path, numbers: Collection[int]) -> None:
 
 def named_directories(output_dir: Path) -> dict[int, Path]:
     """Return our directories under transformers' names, by the global step in the name."""
-    found = ((folder.name.removeprefix(PREFIX), folder) for folder in sorted(output_dir.glob(f"{PREFIX}*")))
-    return {int(number): folder for number, folder in found if number.isdecimal() and _is_ours(folder)}
+    numbered = ((folder.name.removeprefix(PREFIX), folder) for folder in sorted(output_dir.glob(f"{PREFIX}*")))
+    return {int(number): folder for number, folder in numbered if number.isdecimal() and _is_ours(folder)}
 
 
 def named_checkpoints(output_dir: Path) -> frozenset[int]:

@@ -4,25 +4,26 @@
 """
 
 import inspect
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from transformers import TrainingArguments
 
-from paceline.compat.layouts import DEEPSPEED_FILE
+from paceline.compat.layouts import DEEPSPEED_FILE, Agreement, of_deepspeed, of_fsdp, of_launcher, of_sizes
 from paceline.compat.trl.batches import fill_batch_fields
-from paceline.compat.trl.fields import Fields, check_fields
-from paceline.compat.trl.former import refuse_field
+from paceline.compat.trl.fields import Fields, check_fields, refuse_field
 from paceline.compat.trl.grpo_fields import GRPOFields
-from paceline.compat.trl.layout import layout_options
-from paceline.compat.trl.objective import objective_options
 from paceline.compat.trl.processes import ProcessState
-from paceline.reports.trackers.opening import check_trackers
+from paceline.compat.trl.translation import objective_options
+from paceline.errors import ConfigError
+from paceline.reports.trackers import check_trackers
 from paceline.workers.torchrun.environment import Launched, device_index, launched
 
 ConfigT = TypeVar("ConfigT", bound=type)
@@ -58,10 +59,10 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
     TABLE: "ClassVar[type[GRPOConfig]]"
     """The class itself, whose defaults are TRL's; a program's own class below it may have others."""
 
-    def __new__(cls, *given: Any, **named: Any) -> "GRPOConfig":
+    def __new__(cls, *values: Any, **named: Any) -> "GRPOConfig":
         """Refuse names that are no field, with what is written instead (ConfigError)."""
         known = inspect.signature(cls.__init__).parameters
-        takes_any = any(one.kind is one.VAR_KEYWORD for one in known.values())
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         for name in named:
             if name not in known and not takes_any:
                 raise refuse_field(name, [*known])
@@ -102,13 +103,13 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
     @cached_property
     def _setup_devices(self) -> torch.device:
         """Use one device for each process, without `accelerate`."""
-        place, device = self.launched, torch.device("cpu")
+        process, device = self.launched, torch.device("cpu")
         self._n_gpu = 0 if self.use_cpu else 1
         if not self.use_cpu:
-            index = 0 if place is None else device_index(place, visible=torch.cuda.device_count())
+            index = 0 if process is None else device_index(process, visible=torch.cuda.device_count())
             torch.cuda.set_device(index)  # what a program loads itself lies there too
             device = torch.device("cuda", index)
-        self.distributed_state = ProcessState(device, place, mixed_precision="bf16" if self.bf16 else "no")
+        self.distributed_state = ProcessState(device, process, mixed_precision="bf16" if self.bf16 else "no")
         return device
 
     @contextmanager
@@ -135,3 +136,75 @@ class GRPOConfig(TrainingArguments, Fields):  # type: ignore[misc] # TRL's types
 
 
 GRPOConfig.TABLE = GRPOConfig
+
+
+SETTINGS_OF_FIELDS = {
+    "gradient_clipping": "max_grad_norm",
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "lr": "learning_rate",
+    "betas": "adam_beta1 and adam_beta2",
+    "eps": "adam_epsilon",
+    "activation_checkpointing": "gradient_checkpointing",
+}
+"""Fields of transformers behind settings of DeepSpeed and FSDP with other names."""
+
+
+def layout_options(args: Fields, environment: Mapping[str, str]) -> dict[str, object]:
+    """Options behind `deepspeed`, `fsdp`, `parallelism_config` and the launcher's variables; the fields come first.
+
+    Raises:
+        ConfigError: something has no counterpart here, or says otherwise than a field.
+    """
+    accelerator: Any = args.accelerator_config  # transformers has made an AcceleratorConfig of it
+    if args.world_size > 1 and getattr(accelerator, "split_batches", False):
+        raise ConfigError(
+            "accelerator_config split_batches must be False, got True: batches are counted per process; divide "
+            "per_device_train_batch_size"
+        )
+    micro, parts = args.per_device_train_batch_size, args.gradient_accumulation_steps
+    values = {
+        "gradient_clipping": args.max_grad_norm or 0.0,
+        "gradient_accumulation_steps": parts,
+        "train_micro_batch_size_per_gpu": micro,
+        "train_batch_size": micro * parts * args.world_size,
+        "bf16": bool(args.bf16),
+        "lr": args.learning_rate,
+        "betas": (args.adam_beta1, args.adam_beta2),
+        "eps": args.adam_epsilon,
+        "weight_decay": args.weight_decay,
+        "activation_checkpointing": bool(args.gradient_checkpointing),
+    }
+    agreement, sharded = (
+        Agreement(values=values, fields=SETTINGS_OF_FIELDS),
+        {name: getattr(args, name) for name in ("deepspeed", "fsdp")},
+    )
+    if all(sharded.values()):
+        raise ConfigError("deepspeed and fsdp both say how the weights are sliced; leave one out")
+    options = of_launcher(environment, lambda path: _json(path, "a file of DeepSpeed's"), agreement)
+    if args.deepspeed:
+        deepspeed: object = args.deepspeed
+        label, content = "deepspeed", deepspeed
+        if isinstance(deepspeed, str):
+            label, content = deepspeed, _json(deepspeed, "deepspeed")
+        options |= of_deepspeed(label, content, agreement)
+    if args.fsdp:
+        settings: Any = args.fsdp_config or {}
+        settings = _json(settings, "fsdp_config") if isinstance(settings, str) else settings
+        options |= of_fsdp(args.fsdp, settings, agreement)
+    if args.parallelism_config:
+        sizes: Any = args.parallelism_config
+        options |= of_sizes("parallelism_config", sizes if isinstance(sizes, Mapping) else vars(sizes))
+    if args.world_size == 1:  # all slices are this process's
+        options = {name: value for name, value in options.items() if name.endswith("_parallel")}
+    return options
+
+
+def _json(text: str, name: str) -> Any:
+    """Settings from a JSON file, or from JSON itself as a command line gives it; ConfigError for neither."""
+    try:
+        return json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{name} must be a JSON file's path, got {text!r} ({error}); mend it, or give a dict"
+        ) from None

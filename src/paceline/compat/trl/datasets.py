@@ -22,8 +22,8 @@ from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
 from paceline.data.tasks import TaskSet, build_tasks
+from paceline.episodes.conversations import ENVIRONMENT
 from paceline.errors import ConfigError, DataError
-from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import RowCheck, Task
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
@@ -85,7 +85,7 @@ def _listed_columns(dataset: Any) -> tuple[str, ...] | None:
 
 
 class AddressedRows(Sequence[Mapping[str, Any]]):
-    """Rows at an address that the option `dataset` takes, under the names that they have for every other door."""
+    """Rows at an address that the option `dataset` takes, under the names that they have for every entry point."""
 
     def __init__(self, address: str, *, split: str, seed: int) -> None:
         """Read them; DataError where nothing lies there."""
@@ -94,9 +94,9 @@ class AddressedRows(Sequence[Mapping[str, Any]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, place: Any) -> Any:
-        found = self.rows[place]
-        return found.reward_columns if isinstance(found, Row) else [row.reward_columns for row in found]
+    def __getitem__(self, index: Any) -> Any:
+        rows = self.rows[index]
+        return rows.reward_columns if isinstance(rows, Row) else [row.reward_columns for row in rows]
 
 
 def size_of(dataset: Any) -> int | None:
@@ -124,8 +124,8 @@ def read_rows(
         rows = list(dataset) if size is not None else list(islice(dataset, limit))
     if not len(rows):
         raise DataError(f"{name} has no rows; give one with at least one prompt")
-    for place in spread_indices(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
-        _mapping(rows[place], row_id(name, place + 1))
+    for index in spread_indices(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
+        _mapping(rows[index], row_id(name, index + 1))
     _check_names(tuple(rows[0]), name, may_lack_prompt=may_lack_prompt)
     return rows
 
@@ -148,8 +148,8 @@ def row_id(name: str, number: int) -> str:
     >>> row_id("train_dataset", 1), row_id("eval_dataset['hard']", 2)
     ('train:1', 'hard:2')
     """
-    given = re.fullmatch(r"eval_dataset\['(.+)'\]", name)
-    return f"{'train' if name == 'train_dataset' else given[1] if given else name}:{number}"
+    of_set = re.fullmatch(r"eval_dataset\['(.+)'\]", name)
+    return f"{'train' if name == 'train_dataset' else of_set[1] if of_set else name}:{number}"
 
 
 def make_tasks(
@@ -219,10 +219,10 @@ class TrainerRows(RowsOnDemand):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def at(self, place: int) -> Row:
+    def at(self, index: int) -> Row:
         """Read one row: the prompt, and text answers for built-in reward functions; DataError without a prompt."""
-        name = row_id(self._name, place + 1)
-        row = _mapping(self._rows[place], name)
+        name = row_id(self._name, index + 1)
+        row = _mapping(self._rows[index], name)
         if "prompt" not in row and not self._may_lack_prompt:
             raise DataError(f"row {name} has no `prompt`; mend or remove the row")
         prompt = row.get("prompt", [*EMPTY_PROMPT])
@@ -251,8 +251,10 @@ def addressed(eval_dataset: Any, *, seed: int) -> Any:
     """Read held-out sets that are given by their addresses, of the split `test` where one has splits (DataError)."""
     if isinstance(eval_dataset, str):
         return AddressedRows(eval_dataset, split="test", seed=seed)
-    if type(eval_dataset) is dict and any(isinstance(one, str) for one in eval_dataset.values()):
-        return {name: addressed(one, seed=seed) if isinstance(one, str) else one for name, one in eval_dataset.items()}
+    if type(eval_dataset) is dict and any(isinstance(rows, str) for rows in eval_dataset.values()):
+        return {
+            name: addressed(rows, seed=seed) if isinstance(rows, str) else rows for name, rows in eval_dataset.items()
+        }
     return eval_dataset
 
 
@@ -296,7 +298,7 @@ class Stream(IterableDataset):  # type: ignore[type-arg]
 
 def settle_loaders(args: Fields, train_dataset: Any, eval_dataset: Any) -> None:
     """Set loader fields for a dataset without a length as TRL does; ConfigError where one says the opposite."""
-    streams = [one for one in (train_dataset, *held_out_sets(eval_dataset).values()) if size_of(one) is None]
+    streams = [rows for rows in (train_dataset, *held_out_sets(eval_dataset).values()) if size_of(rows) is None]
     if not streams:
         return
     accelerator: Any = args.accelerator_config  # transformers has made an AcceleratorConfig of it

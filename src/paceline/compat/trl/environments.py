@@ -5,7 +5,7 @@
 | `tools`                            | one environment, `tools`; with an `environment_factory` they are in each        |
 | a factory                          | an environment by its class's name, whose public methods are tools              |
 | a dict of factories                | the column `environment` chooses one by its key, and `reset` is not given it    |
-| -                                  | addresses of the command line's `--environment` in the place of a factory       |
+| -                                  | addresses of the command line's `--environment` in place of a factory           |
 | an object for each slot of a batch | the same: made once, and reset for each episode                                 |
 | plain functions in the main thread | the same, one after another, each turn within a deadline; where all are async,  |
 |                                    | conversations go on side by side                                                |
@@ -30,8 +30,8 @@ from paceline.environments.hosting.results import TooLate
 from paceline.environments.objects import NO_TOOLS, opening_of, reward_of, row_for, tool_methods
 from paceline.environments.resolving import specs as specs_of
 from paceline.environments.tools import FAILURES, CallError, Functions, Tool, ToolEnvironment
+from paceline.episodes.conversations import ENVIRONMENT, refuse_plain_text
 from paceline.errors import ConfigError, DataError, first_line
-from paceline.training.rollouts.conversations import ENVIRONMENT, refuse_plain_text
 from paceline.types import Task
 
 ROW = "paceline_row"
@@ -59,8 +59,8 @@ class GivenEnvironments:
     """True: the column `environment` of each row names one."""
     own_data: bool = False
     """True: an environment may write the prompts, so that rows need none."""
-    lent: list["Loan"] = field(default_factory=list)
-    """Loans to the episodes since this was last cleared, in their order."""
+    in_use: list["Checkout"] = field(default_factory=list)
+    """Checkouts of the episodes since this was last cleared, in their order."""
     addresses: tuple[str, ...] = ()
     """Addresses that the environments come from; empty: they are objects of the program."""
 
@@ -75,7 +75,7 @@ class GivenEnvironments:
     @property
     def objects(self) -> list[Any]:
         """Environments of the present step's episodes; [] with tools alone."""
-        return [one.slot.inner for one in self.lent if one.slot is not None and one.slot.inner is not None]
+        return [loan.slot.inner for loan in self.in_use if loan.slot is not None and loan.slot.inner is not None]
 
     def tools_of(self, columns: Mapping[str, object]) -> Sequence[Mapping[str, object]]:
         """Return the JSON schemas of a row's tools.
@@ -117,25 +117,25 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
     if factory is None:
         if not shared:
             return NO_ENVIRONMENTS
-        lent = list[Loan]()
+        in_use = list[Checkout]()
         program = Program(tools=shared, seconds=seconds)
         spec = EnvironmentSpec(
             name=TOOLS,
             make=_never,
-            reserve=partial(_reserve, SlotPool(lambda: None), lent, program, program.environment_class(None)),
+            reserve=partial(_reserve, SlotPool(lambda: None), in_use, program, program.environment_class(None)),
             tools=tuple(map(tool_schema, shared)),
             is_instant=not program.is_async(None),
         )
-        return GivenEnvironments(specs={TOOLS: spec}, tools=shared, lent=lent)
+        return GivenEnvironments(specs={TOOLS: spec}, tools=shared, in_use=in_use)
     are_chosen = isinstance(factory, Mapping)
     factories = dict(factory) if are_chosen else {"": factory}
-    wrong = [one for one in factories.values() if not callable(one)]
+    wrong = [make for make in factories.values() if not callable(make)]
     if not factories or wrong or not all(isinstance(name, str) for name in factories):
         raise ConfigError(
             "environment_factory must be a class or function that makes an environment, a dict of them by name, or "
             f"addresses such as 'guess:5', got {factory!r}"
         )
-    lent, names, specs = list[Loan](), dict[type, str](), dict[str, EnvironmentSpec]()
+    in_use, names, specs = list[Checkout](), dict[type, str](), dict[str, EnvironmentSpec]()
     functions, kinds = list(shared), dict[str, type]()
     offered, pools = dict[str, Tools](), dict[str, SlotPool]()
     program = Program(tools=shared, left_out=(ENVIRONMENT,) if are_chosen else (), seconds=seconds)
@@ -147,7 +147,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
             raise ConfigError(
                 f"environment_factory made a {kind.__name__}, which must define a callable `reset` to begin an episode"
             )
-        same = sum(one.__name__ == kind.__name__ for one in names if one is not kind)
+        same = sum(other.__name__ == kind.__name__ for other in names if other is not kind)
         name = names.setdefault(kind, kind.__name__ if not same else f"{kind.__name__}_{same + 1}")
         methods = [getattr(inner, method.__name__) for method in tool_methods(kind)]
         functions += [method for method in methods if method not in functions]
@@ -157,7 +157,7 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
         specs[key or name] = EnvironmentSpec(
             name=name,
             make=_never,
-            reserve=partial(_reserve, pool, lent, program, program.environment_class(kind)),
+            reserve=partial(_reserve, pool, in_use, program, program.environment_class(kind)),
             tools=tuple(map(tool_schema, (*shared, *methods))),
             is_instant=not program.is_async(kind),
             has_reward=has_reward,
@@ -170,25 +170,25 @@ def given_environments(tools: Any, factory: Any, *, seconds: float, sandbox: str
         kinds=kinds,
         are_chosen=are_chosen,
         own_data=True,
-        lent=lent,
+        in_use=in_use,
     )
 
 
 def _by_address(addresses: Sequence[Any], tools: Tools, sandbox: str) -> GivenEnvironments:
     """Make the environments that the command line makes of the same addresses."""
-    for one in addresses:
-        if not isinstance(one, str):
-            raise ConfigError(f"environment_factory must have addresses alone in a list, got {one!r}; give a dict")
+    for address in addresses:
+        if not isinstance(address, str):
+            raise ConfigError(f"environment_factory must have addresses alone in a list, got {address!r}; give a dict")
     if tools:
         raise ConfigError(
             f"tools must be None with addresses in environment_factory, got {tools[0].__name__}; give its address "
             "too, as 'file.py:function'"
         )
-    found = specs_of(addresses, sandbox=sandbox)
+    specs = specs_of(addresses, sandbox=sandbox)
     return GivenEnvironments(
-        specs=found,
-        kinds={spec.name: Environment for spec in found.values() if spec.has_reward},
-        are_chosen=len(found) > 1,
+        specs=specs,
+        kinds={spec.name: Environment for spec in specs.values() if spec.has_reward},
+        are_chosen=len(specs) > 1,
         addresses=tuple(addresses),
     )
 
@@ -197,7 +197,7 @@ def environment_reward(kind: Any) -> Callable[..., Any]:
     """Return the reward function that TRL makes of a class's `get_reward`; None for environments of other classes."""
 
     def get_reward(environments: Sequence[Any], **others: Any) -> list[Any]:
-        return [one.get_reward() if type(one) is kind else None for one in environments]
+        return [environment.get_reward() if type(environment) is kind else None for environment in environments]
 
     get_reward.__name__ = kind.__name__
     return get_reward
@@ -205,10 +205,10 @@ def environment_reward(kind: Any) -> Callable[..., Any]:
 
 def _functions(tools: Any) -> list[Callable[..., Any]]:
     functions = [] if tools is None else [*tools] if isinstance(tools, list | tuple) else [tools]
-    for place, one in enumerate(functions):
-        if not callable(one):
-            raise ConfigError(f"tools[{place}] must be a function, got a {type(one).__name__}")
-    names = [one.__name__ for one in functions if hasattr(one, "__name__")]
+    for index, function in enumerate(functions):
+        if not callable(function):
+            raise ConfigError(f"tools[{index}] must be a function, got a {type(function).__name__}")
+    names = [function.__name__ for function in functions if hasattr(function, "__name__")]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"tools must be functions of different names, got {', '.join(sorted(repeated))} twice")
     return functions
@@ -221,8 +221,8 @@ def _first(pool: SlotPool, factory: Callable[[], Any], seconds: float) -> Any:
         with within(seconds):
             return slot.make()
     except TooLate:
-        said = f"it took more than {seconds:g} seconds"
-        raise ConfigError(f"environment_factory {factory!r} cannot be called ({said})") from None
+        reason = f"it took more than {seconds:g} seconds"
+        raise ConfigError(f"environment_factory {factory!r} cannot be called ({reason})") from None
     except Exception as error:
         raise ConfigError(
             f"environment_factory {factory!r} cannot be called ({type(error).__name__}: {first_line(error)})"
@@ -232,8 +232,8 @@ def _first(pool: SlotPool, factory: Callable[[], Any], seconds: float) -> Any:
 
 
 @dataclass(slots=True)
-class Loan:
-    """What an episode has been lent."""
+class Checkout:
+    """What an episode has checked out."""
 
     slot: Slot | None = None
     """Slot of the last attempt to begin it."""
@@ -256,17 +256,17 @@ class Program:
 
     def is_async(self, kind: type | None) -> bool:
         """True if every function that an episode of this class may call is async."""
-        own = [getattr(kind, name) for name in NO_TOOLS if kind is not None and hasattr(kind, name)]
+        hooks = [getattr(kind, name) for name in NO_TOOLS if kind is not None and hasattr(kind, name)]
         methods = [] if kind is None else tool_methods(kind)
-        return all(map(inspect.iscoroutinefunction, (*self.tools, *methods, *own)))
+        return all(map(inspect.iscoroutinefunction, (*self.tools, *methods, *hooks)))
 
 
 def _reserve(
-    pool: SlotPool, lent: list[Loan], program: Program, environment_class: "type[SlotEnvironment]"
+    pool: SlotPool, in_use: list[Checkout], program: Program, environment_class: "type[SlotEnvironment]"
 ) -> Callable[[], Environment]:
     """Return what lends a slot to each attempt of an episode, until nothing refers to the attempt's environment."""
-    loan = Loan()
-    lent.append(loan)
+    loan = Checkout()
+    in_use.append(loan)
 
     def lend() -> Environment:
         loan.slot = slot = pool.take()
@@ -321,7 +321,7 @@ class SlotEnvironment:
         inner = self._slot.make()
         methods = [] if inner is None else [getattr(inner, method.__name__) for method in tool_methods(type(inner))]
         callable_here = Functions(())
-        callable_here.tools = [_as_tool(one) for one in (*self._program.tools, *methods)]
+        callable_here.tools = [_as_tool(function) for function in (*self._program.tools, *methods)]
         self._calls = ToolEnvironment([callable_here], wait)
         self._calls.begin(task, seed)
 

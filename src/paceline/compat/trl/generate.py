@@ -22,13 +22,14 @@ from paceline.compat.trl.rewards import up_to_last
 from paceline.compat.trl.rollouts import checked_lists, extra_fields
 from paceline.engines import FurtherRequests, OnFinished, Request, RequestStream, Sampling, TrainedEngine
 from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite
+from paceline.episodes.conversations import Draws
+from paceline.episodes.driver import complete
 from paceline.errors import ConfigError, TrainingError
 from paceline.models.loaded import Loaded
 from paceline.models.plain_forward import evaluating, plain_logits
 from paceline.models.pretrained import end_token_ids
+from paceline.objective.streams import loss_mask
 from paceline.training.backend import OneProcess
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Draws
 from paceline.training.setup.samplers import sampling_of
 from paceline.types import Completion
 
@@ -118,38 +119,38 @@ class ReplacedGenerate(TrainedEngine):
         )
         owner, device = self._policy.adapter or self._policy.model, self._policy.model.device
         keywords = {"tokenizer": self._tokenizer} if sampling.stop else {}
-        found = cast(Any, owner).generate(
+        output = cast(Any, owner).generate(
             input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=described, **keywords
         )
-        if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(ids) or found.shape[1] <= width:
-            got = str(tuple(found.shape)) if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(ids) or output.shape[1] <= width:
+            got = str(tuple(output.shape)) if isinstance(output, Tensor) else f"a {type(output).__name__}"
             raise ConfigError(
                 f"generate of the model must return a tensor of {len(ids)} rows, each of the {width} tokens that it "
                 f"was given and at least one more, got {got}; correct it, or leave the model's own"
             )
-        if found.is_floating_point() or not 0 <= int(found.min()) <= int(found.max()) < self._vocab_size:
+        if output.is_floating_point() or not 0 <= int(output.min()) <= int(output.max()) < self._vocab_size:
             raise ConfigError(
-                f"generate of the model must return token ids from 0 to {self._vocab_size - 1}, got {found.dtype} from "
-                f"{found.min():g} to {found.max():g}; correct it, or leave the model's own"
+                f"generate of the model must return token ids from 0 to {self._vocab_size - 1}, got {output.dtype} "
+                f"from {output.min():g} to {output.max():g}; correct it, or leave the model's own"
             )
-        return found[:, width:]
+        return output[:, width:]
 
     def _logprobs(self, prompt: Sequence[int], tokens: Sequence[int], temperature: float) -> list[float]:
         """Log-probability of each token in nats, by the model's own forward pass."""
         ids = torch.tensor([*prompt, *tokens])
         logits = plain_logits(self._policy.model, ids, self._policy.compute_dtype)[len(prompt) - 1 : -1].float()
         logprobs = (logits / (temperature or 1.0)).log_softmax(-1)
-        found = logprobs.gather(1, ids[len(prompt) :, None].to(logprobs.device)).squeeze(1).cpu()
-        refuse_not_finite(found.numpy(), self.policy_version)
-        return cast("list[float]", found.tolist())
+        chosen = logprobs.gather(1, ids[len(prompt) :, None].to(logprobs.device)).squeeze(1).cpu()
+        refuse_not_finite(chosen.numpy(), self.policy_version)
+        return cast("list[float]", chosen.tolist())
 
 
 def _up_to_end(tokens: list[int], stopping: Stopping) -> list[int]:
     """Cut a completion behind its first end token or stop string."""
     ends = stopping.ended(torch.tensor(tokens).numpy())
-    for place, is_end in enumerate(ends):
-        if is_end or (stopping.watches_text and stopping.completes_string(tokens[: place + 1])):
-            return tokens[: place + 1]
+    for index, is_end in enumerate(ends):
+        if is_end or (stopping.watches_text and stopping.completes_string(tokens[: index + 1])):
+            return tokens[: index + 1]
     return tokens
 
 
@@ -160,8 +161,8 @@ def sampling_by_program(job: TrainingJob) -> Iterator[None]:
     vLLM and a `rollout_func` sample all the same, as in TRL. ConfigError for a replacement on several processes.
     """
     policy = job.trainer.policy
-    is_replaced = any(NAME in vars(one) for one in (policy.model, policy.adapter) if one is not None)
-    is_asked = is_replaced and job.inputs.completer is None and not job.args.use_vllm
+    is_replaced = any(NAME in vars(model) for model in (policy.model, policy.adapter) if model is not None)
+    is_asked = is_replaced and job.inputs.objects.completer is None and not job.args.use_vllm
     if is_asked and job.launch is not None:
         raise ConfigError(
             "the model's generate must be its own on several processes, got a replacement; give rollout_func, or run "
@@ -264,29 +265,22 @@ def generated(
     with hosts, sampling_by_program(job):
         drawn = [(task, call) for task in tasks.looked_at]
         completed = complete(job.backend.engine, drawn, sampling_of(config.sampling), draws, conversations)
-    samples = [(one.tasks[0], one.completions[0]) for one in completed]
-    for _, one in samples:
-        if one.episode is not None and one.episode.failure is not None:
-            raise TrainingError(one.episode.failure)
-    masks = [_mask(one) for _, one in samples]
+    samples = [(group.tasks[0], group.trajectories[0]) for group in completed]
+    for _, trajectory in samples:
+        if trajectory.failure is not None:
+            raise TrainingError(trajectory.failure)
+    masks = [[*loss_mask([span for span in trajectory.spans if span.by != "prompt"])] for _, trajectory in samples]
     return Generated(
         prompt_ids=[list(task.prompt_ids) for task, _ in samples],
-        completion_ids=[list(one.token_ids) for _, one in samples],
+        completion_ids=[list(trajectory.completion_ids) for _, trajectory in samples],
         tool_mask=masks if environments else None,
         completions=[
-            one.text if isinstance(prompt, str) else up_to_last(one.messages, one.text)
-            for prompt, (_, one) in zip(prompts, samples, strict=True)
+            trajectory.text if isinstance(prompt, str) else up_to_last(trajectory.messages, trajectory.text)
+            for prompt, (_, trajectory) in zip(prompts, samples, strict=True)
         ],
-        logprobs=[_spread(one.logprobs, mask) for (_, one), mask in zip(samples, masks, strict=True)],
+        logprobs=[_spread(trajectory.logprobs, mask) for (_, trajectory), mask in zip(samples, masks, strict=True)],
         extra_fields={},
     )
-
-
-def _mask(completion: Completion) -> list[int]:
-    mask = [0] * len(completion.token_ids)
-    for start, end in completion.sampled_spans:
-        mask[start:end] = [1] * (end - start)
-    return mask
 
 
 def _spread(logprobs: Sequence[float], mask: Sequence[int]) -> list[float]:

@@ -12,7 +12,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from paceline.metrics.statistics import mean_and_std
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 
 MetricsRecord = Mapping[str, Any]
 LogNumbers = dict[str, float | None]
@@ -64,19 +64,19 @@ def clip_numbers(low: float, high: float) -> LogNumbers:
 
 def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
     """Rewards and lengths of a step's or an evaluation's completions; terminated ones ended by themselves."""
-    completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
-    turns = [turn for one in completions if one.episode is not None for turn in one.episode.turns]
+    completions = [rollout.trajectory for group in batch.groups for rollout in group.rollouts]
+    turns = [turn for completion in completions for turn in completion.turns]
     calls, failed = sum(turn.calls for turn in turns), sum(turn.failed_calls for turn in turns)
     asked = {
         "tools/call_frequency": calls / len(completions),
         "tools/failure_frequency": failed / calls if calls else 0.0,
     }
-    silent = {one.episode.environment for one in completions if one.episode is not None}
+    silent = {completion.environment for completion in completions}
     rewards = {name: of for name, of in record["rewards"].items() if of["count"] or name not in silent}
-    terminated = [one.num_sampled for one in completions if one.finish_reason == "stop"]
+    terminated = [completion.num_sampled for completion in completions if completion.finish_reason == "stop"]
     return {
         "completions/mean_length": record["completion_length_mean"],
-        "completions/min_length": min(one.num_sampled for one in completions),
+        "completions/min_length": min(completion.num_sampled for completion in completions),
         "completions/max_length": record["completion_length_max"],
         "completions/clipped_ratio": record["truncated_fraction"],
         "completions/mean_terminated_length": mean_and_std(terminated)[0] or 0.0,
@@ -111,21 +111,23 @@ def eval_numbers(record: MetricsRecord, batch: RolloutBatch, stats: UpdateStats,
 
 def unrewarded(batch: RolloutBatch) -> str:
     """Warning about the completions that no reward function gave a number, with the first of them; empty: none."""
-    rows = [(group.task, one) for group in batch.groups for one in group.rollouts if one.dropped == "no_reward"]
+    rows = [
+        (group.task, rollout) for group in batch.groups for rollout in group.rollouts if rollout.dropped == "no_reward"
+    ]
     if not rows:
         return ""
     task, rollout = rows[0]
-    given = {"prompt": task.prompt, "completion": rollout.completion.text}
+    keywords = {"prompt": task.prompt, "completion": rollout.trajectory.text}
     return (
-        f"All reward functions returned None for the following kwargs: {given} ({len(rows)} completions of this step); "
-        "they are not trained on"
+        f"All reward functions returned None for the following kwargs: {keywords} ({len(rows)} completions of this "
+        "step); they are not trained on"
     )
 
 
 def num_tokens(batch: RolloutBatch) -> int:
     """Tokens of a step: each prompt once per completion, and the completions with what environments wrote in them."""
-    rollouts = [(group.task, one.completion) for group in batch.groups for one in group.rollouts]
-    return sum(len(task.prompt_ids) + len(completion.token_ids) for task, completion in rollouts)
+    pairs = [(group.task, rollout.trajectory) for group in batch.groups for rollout in group.rollouts]
+    return sum(len(task.prompt_ids) + len(trajectory.completion_ids) for task, trajectory in pairs)
 
 
 def averaged(window: Sequence[LogNumbers]) -> LogNumbers:
@@ -185,11 +187,11 @@ def print_completions(
     table = Table(title=title, show_lines=True)
     for heading in ("prompt", "completion", *names, *columns, "advantage"):
         table.add_column(heading)
-    for place, (task, rollout) in enumerate(rows[:limit]):
+    for index, (task, rollout) in enumerate(rows[:limit]):
         rewards = [rollout.rewards[name] for name in names]
         scores = ["none" if reward is None else f"{reward:.2f}" for reward in rewards]
-        more = [str(values[place]) if place < len(values) else "" for values in columns.values()]
-        texts = (task.prompt, rollout.completion.text, *scores, *more, f"{rollout.advantage:.2f}")
+        more = [str(values[index]) if index < len(values) else "" for values in columns.values()]
+        texts = (task.prompt, rollout.trajectory.text, *scores, *more, f"{rollout.advantage:.2f}")
         table.add_row(*map(Text, texts))
     console.print(table)
 

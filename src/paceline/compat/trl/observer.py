@@ -27,16 +27,16 @@ from paceline.compat.trl.checkpoints import (
     write_state,
 )
 from paceline.compat.trl.environments import GivenEnvironments
+from paceline.compat.trl.fields import in_field_names
 from paceline.compat.trl.history import LogNumbers, MetricsRecord
 from paceline.compat.trl.rewards import RewardLog
-from paceline.compat.trl.translation import in_field_names
 from paceline.errors import ConfigError
 from paceline.reports.console import open_console
-from paceline.reports.trackers.opening import Trackers
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.reports.trackers import Trackers
+from paceline.training.evaluation import EvalResult, RewardResult
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import Requests, Run, notify, save, save_last
 from paceline.training.session import RunSession
-from paceline.training.setup.evaluators import EvalResult, RewardResult
 from paceline.training.trainer import updates_per_step
 
 LOGGER = logging.getLogger(__name__)
@@ -128,9 +128,9 @@ class CallbackObserver:
             self.handler.eval_dataloader = self.trainer.get_eval_dataloader()
         if self.state.best_model_checkpoint is not None:
             run.protected.add(self._best_step)
-        place = run.run_dir.path
-        forget(place, [number for number in named_directories(place) if number > self.state.global_step])
-        self._named = named_checkpoints(place)
+        folder = run.run_dir.path
+        forget(folder, [number for number in named_directories(folder) if number > self.state.global_step])
+        self._named = named_checkpoints(folder)
 
     def stop(self) -> None:
         """Close the run: later logs and evaluations do not belong to it."""
@@ -185,9 +185,9 @@ class CallbackObserver:
 
     def _take_metrics(self, mode: str) -> dict[str, float]:
         """Take the means of what a program has put into `trainer._metrics`, as TRL's own log does."""
-        own = self.trainer._metrics[mode]
-        taken = {name: float(sum(values) / len(values)) for name, values in own.items() if values}
-        own.clear()
+        lists = self.trainer._metrics[mode]
+        taken = {name: float(sum(values) / len(values)) for name, values in lists.items() if values}
+        lists.clear()
         return taken
 
     def begin_step(self, state: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ class CallbackObserver:
 
     def _forget_objects(self) -> None:
         """Forget the environments of the step before, which this rank's own episodes had."""
-        self.trainer._environments.lent.clear()
+        self.trainer._environments.in_use.clear()
 
     def be_at(self, state: Mapping[str, Any]) -> None:
         """Set the trainer's state on this rank to the first one's: reward functions read it. During steps its

@@ -56,11 +56,11 @@ class ProcessState:
     deepspeed_plugin = fsdp_plugin = parallelism_config = None
     is_fsdp2 = False
 
-    def __init__(self, device: torch.device, place: Launched | None, *, mixed_precision: str = "no") -> None:
+    def __init__(self, device: torch.device, process: Launched | None, *, mixed_precision: str = "no") -> None:
         self.device, self.mixed_precision = device, mixed_precision
-        self.num_processes = 1 if place is None else place.size
-        self.process_index = 0 if place is None else place.rank
-        self.local_process_index = 0 if place is None else place.local_rank
+        self.num_processes = 1 if process is None else process.size
+        self.process_index = 0 if process is None else process.rank
+        self.local_process_index = 0 if process is None else process.local_rank
         self.is_main_process, self.is_local_main_process = self.process_index == 0, self.local_process_index == 0
         self.is_last_process = self.process_index == self.num_processes - 1
         self.launch: Launch | None = None
@@ -168,15 +168,15 @@ class ProcessState:
         longest = share + (more > 0)
 
         def part(values: Any) -> Any:
-            own = values[start:end]
-            if not apply_padding or not size or len(own) == longest:
-                return own
+            share = values[start:end]
+            if not apply_padding or not size or len(share) == longest:
+                return share
             last = values[size - 1 :]
-            return torch.cat([own, last]) if isinstance(own, Tensor) else own + last
+            return torch.cat([share, last]) if isinstance(share, Tensor) else share + last
 
         yield {name: part(values) for name, values in inputs.items()} if isinstance(inputs, Mapping) else part(inputs)
 
-    def _together(self, name: str, value: Any) -> list[Any]:
+    def _gathered(self, name: str, value: Any) -> list[Any]:
         """Return each process's value, in their order; ConfigError where not all of them can come here."""
         if self.num_processes == 1:
             return [value]
@@ -186,9 +186,9 @@ class ProcessState:
                 f"accelerator.{name} must be called on all {self.num_processes} processes at once, which they cannot "
                 f"{where}; call it after the trainer's method has returned, or log by log_metric"
             )
-        found: list[Any] = [None] * self.num_processes
-        dist.all_gather_object(found, value)
-        return found
+        gathered: list[Any] = [None] * self.num_processes
+        dist.all_gather_object(gathered, value)
+        return gathered
 
 
 class ScriptAccelerator(ProcessState):
@@ -202,12 +202,12 @@ class ScriptAccelerator(ProcessState):
         self,
         args: Fields,
         state: ProcessState,
-        place: Launched | None,
+        process: Launched | None,
         log: Callable[[Mapping[str, Any], int | None], None],
     ) -> None:
         """`state` is that of `args`; `log`: takes numbers and their step to the trainer's trackers."""
         self.state = state
-        super().__init__(state.device, place, mixed_precision="bf16" if args.bf16 else "no")
+        super().__init__(state.device, process, mixed_precision="bf16" if args.bf16 else "no")
         self.project_dir = self.logging_dir = args.output_dir
         self.gradient_accumulation_steps, self.log_with = args.gradient_accumulation_steps, list(args.report_to or ())
         self.trackers: list[Any] = []
@@ -228,13 +228,13 @@ class ScriptAccelerator(ProcessState):
 
     def gather(self, tensor: Any) -> Any:
         """Concatenate the tensors of all processes, also inside lists, tuples and dicts."""
-        return _joined(self._together("gather", tensor))
+        return _joined(self._gathered("gather", tensor))
 
     def gather_for_metrics(self, input_data: Any, use_gather_object: bool = False) -> Any:
         """Concatenate the tensors of all processes, or their lists of other objects."""
-        found = self._together("gather_for_metrics", input_data)
+        gathered = self._gathered("gather_for_metrics", input_data)
         is_objects = use_gather_object or (isinstance(input_data, list) and not _has_tensor(input_data))
-        return [item for one in found for item in one] if is_objects else _joined(found)
+        return [item for items in gathered for item in items] if is_objects else _joined(gathered)
 
     def reduce(self, tensor: Tensor, reduction: str = "sum", scale: float = 1.0) -> Tensor:
         """Return the sum or mean of the tensors of all processes, or this one's own for `none`."""
@@ -242,12 +242,12 @@ class ScriptAccelerator(ProcessState):
             raise ConfigError(f"accelerator.reduce takes sum, mean or none, got {reduction!r}")
         if reduction == "none":
             return tensor
-        total = torch.stack(self._together("reduce", tensor)).sum(0) * scale
+        total = torch.stack(self._gathered("reduce", tensor)).sum(0) * scale
         return total / self.num_processes if reduction == "mean" else total
 
     def pad_across_processes(self, tensor: Tensor, dim: int = 0, pad_index: int = 0, pad_first: bool = False) -> Tensor:
         """Pad a dimension to its longest over all processes."""
-        missing = max(self._together("pad_across_processes", tensor.shape[dim])) - tensor.shape[dim]
+        missing = max(self._gathered("pad_across_processes", tensor.shape[dim])) - tensor.shape[dim]
         shape = list(tensor.shape)
         shape[dim] = missing
         padding = tensor.new_full(shape, pad_index)
@@ -323,7 +323,7 @@ class ScriptAccelerator(ProcessState):
         """Do nothing: trackers end with `train`."""
 
 
-def _nothing(*given: Any, **named: Any) -> None:
+def _nothing(*values: Any, **named: Any) -> None:
     """Do nothing."""
 
 
@@ -343,9 +343,11 @@ def _joined(values: list[Any]) -> Any:
     """Concatenate tensors of one shape but for the first dimension; numbers become a row of them."""
     first = values[0]
     if isinstance(first, Mapping):
-        return {name: _joined([one[name] for one in values]) for name in first}
+        return {name: _joined([value[name] for value in values]) for name in first}
     if isinstance(first, list | tuple):
-        return type(first)(_joined([one[place] for one in values]) for place in range(len(first)))
+        return type(first)(_joined([value[index] for value in values]) for index in range(len(first)))
     if not isinstance(first, Tensor) or len(values) == 1:
         return first if len(values) == 1 else values
-    return torch.cat([one.to(first.device).reshape(-1) if one.ndim == 0 else one.to(first.device) for one in values])
+    return torch.cat(
+        [value.to(first.device).reshape(-1) if value.ndim == 0 else value.to(first.device) for value in values]
+    )

@@ -23,7 +23,7 @@ from paceline.rewards.model import RewardModel
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.resolving import BUILT_IN, has_home, resolve
 from paceline.runtime.own_code import recorded_name
-from paceline.training.setup.run_inputs import Overrides
+from paceline.training.setup.inputs import RunObjects
 
 RewardSource = Any
 """A function, a model object, or the name of a model or of a built-in function."""
@@ -69,21 +69,23 @@ class RewardLog:
         return taken
 
 
-def as_list(given: RewardSource | Sequence[RewardSource] | None, *, may_be_empty: bool = False) -> list[RewardSource]:
+def as_list(
+    argument: RewardSource | Sequence[RewardSource] | None, *, may_be_empty: bool = False
+) -> list[RewardSource]:
     """One reward source or several, as a list; ConfigError for something that gives no reward, or without any.
 
     `may_be_empty`: an environment gives rewards.
     """
-    sources = list(given) if isinstance(given, list | tuple) else [] if given is None else [given]
+    sources = list(argument) if isinstance(argument, list | tuple) else [] if argument is None else [argument]
     if not sources and not may_be_empty:
         raise ConfigError(
             "No reward source provided: reward_funcs must hold at least one reward function or model, or the class of "
             "environment_factory must have a method get_reward"
         )
-    for place, source in enumerate(sources):
+    for index, source in enumerate(sources):
         if not isinstance(source, str) and not callable(source):
             raise ConfigError(
-                f"reward_funcs[{place}] must be a function, a model or a model's name, got a {type(source).__name__}"
+                f"reward_funcs[{index}] must be a function, a model or a model's name, got a {type(source).__name__}"
             )
     return sources
 
@@ -94,7 +96,7 @@ def reward_names(sources: Sequence[RewardSource]) -> tuple[str, ...]:
     for source in sources:
         name = _name(source)
         numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
-        names.append(next(one for one in numbered if one not in names))
+        names.append(next(candidate for candidate in numbered if candidate not in names))
     return tuple(names)
 
 
@@ -116,14 +118,14 @@ def make_graders(
     context: Mapping[str, Any],
     built_in: RewardContext,
     has_environments: bool = False,
-) -> Overrides:
+) -> RunObjects:
     """Every source as a function or a model of ours, by name; RewardError for a model without reward or tokenizer.
 
     `context` holds TRL's further arguments of every function; `built_in` is the context of our own functions.
     `has_environments`: there is an `environment_factory`.
     """
-    given = [None] * len(sources) if processing_classes is None else processing_classes
-    tokenizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
+    classes = [None] * len(sources) if processing_classes is None else processing_classes
+    tokenizers: list[Any] = list(classes) if isinstance(classes, list | tuple) else [classes]
     if len(tokenizers) != len(sources):
         raise ConfigError(
             f"reward_processing_classes must match reward_funcs, one tokenizer (or None) for each of the "
@@ -145,42 +147,48 @@ def make_graders(
             check_reward_model(source)
             models[name] = source
         elif isinstance(source, nn.Module):
-            own = _own_tokenizer(name, source) if tokenizer is None else tokenizer
-            functions[name] = RewardModel(cast(Any, source), own)
+            tokenizer = _own_tokenizer(name, source) if tokenizer is None else tokenizer
+            functions[name] = RewardModel(cast(Any, source), tokenizer)
         else:
             functions[name] = (
                 source if isinstance(source, BuiltIn) else adapted(source, context, has_environments=has_environments)
             )
-    of_models = {name: one for name, one in zip(names, tokenizers, strict=True) if name in models and one is not None}
-    return Overrides(functions=functions, reward_models=models, reward_tokenizers=of_models, needs_reward=False)
+    pairs = zip(names, tokenizers, strict=True)
+    return RunObjects(
+        is_resolved=True,
+        functions=functions,
+        reward_models=models,
+        reward_tokenizers={name: tokenizer for name, tokenizer in pairs if name in models and tokenizer is not None},
+        needs_reward=False,
+    )
 
 
 def check_parameters(sources: Sequence[RewardSource], columns: Sequence[str], context: Sequence[str]) -> None:
     """Refuse functions with parameters that neither dataset nor trainer gives by name (ConfigError)."""
-    given = [*GIVEN, *(column for column in columns if column != "prompt"), *context]
+    known = [*GIVEN, *(column for column in columns if column != "prompt"), *context]
     for source in sources:
         if isinstance(source, str | nn.Module | BuiltIn):
             continue
-        for name, one in inspect.signature(source).parameters.items():
-            by_name = one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-            starred = one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-            if starred or (one.default is not one.empty) or (by_name and name in given):
+        for name, parameter in inspect.signature(source).parameters.items():
+            by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+            starred = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if starred or (parameter.default is not parameter.empty) or (by_name and name in known):
                 continue
-            remedy = suggest(name, given, otherwise="rename it, give it a default, or add the column to the dataset")
+            remedy = suggest(name, known, otherwise="rename it, give it a default, or add the column to the dataset")
             raise ConfigError(
                 f"reward function {_name(source)!r} requires {name!r}, which is no column of train_dataset; what "
-                f"functions are given by name: {', '.join(given)}; {remedy}"
+                f"functions are given by name: {', '.join(known)}; {remedy}"
             )
 
 
 def _own_tokenizer(name: str, model: nn.Module) -> PreTrainedTokenizerBase:
-    place, remedy = _path(model), "give reward_processing_classes"
-    if not place:
+    address, remedy = _path(model), "give reward_processing_classes"
+    if not address:
         raise RewardError(f"reward model {name} needs its tokenizer, and was not loaded by name; {remedy}")
     try:
-        return AutoTokenizer.from_pretrained(place)
+        return AutoTokenizer.from_pretrained(address)
     except (OSError, ValueError, KeyError) as error:
-        raise RewardError(f"reward model {name} needs its tokenizer, and {place!r} has none; {remedy}") from error
+        raise RewardError(f"reward model {name} needs its tokenizer, and {address!r} has none; {remedy}") from error
 
 
 def _path(model: nn.Module) -> str:
@@ -196,8 +204,8 @@ def adapted(
     begun, all messages up to the model's last one, and all tokens, those of the environment too.
     """
     parameters = inspect.signature(function).parameters.values()
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
-    accepts = {one.name for one in parameters}
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    accepts = {parameter.name for parameter in parameters}
 
     def made(**answered: Any) -> Any:
         rows, opened = answered["paceline_row"], answered["prompt_messages"]
@@ -208,20 +216,20 @@ def adapted(
         ]
         texts, messages, ids = (answered[name] for name in ("completions", "completion_messages", "episode_ids"))
         if WHOLE in answered and all(whole is not None for whole in answered[WHOLE]):  # of a rollout_func
-            texts, ids = ([whole[place] for whole in answered[WHOLE]] for place in (0, 1))
+            texts, ids = ([whole[part] for whole in answered[WHOLE]] for part in (0, 1))
             messages = [[] for _ in texts]
         # a completion has the prompt's form: text, or messages
         answers = [
-            text if isinstance(prompt, str) else up_to_last(said, text)
-            for prompt, text, said in zip(prompts, texts, messages, strict=True)
+            text if isinstance(prompt, str) else up_to_last(conversation, text)
+            for prompt, text, conversation in zip(prompts, texts, messages, strict=True)
         ]
         names = dict.fromkeys(name for row in rows for name in row if name != "prompt")
         columns = {name: [row.get(name) for row in rows] for name in names}
-        given = {**columns, "prompts": prompts, "completions": answers, "completion_ids": ids}
+        arguments = {**columns, "prompts": prompts, "completions": answers, "completion_ids": ids}
         if has_environments:
-            given["environments"] = answered["environments"]
-        given |= context
-        return function(**{name: value for name, value in given.items() if takes_any or name in accepts})
+            arguments["environments"] = answered["environments"]
+        arguments |= context
+        return function(**{name: value for name, value in arguments.items() if takes_any or name in accepts})
 
     # attributes that scoring reads from a function
     read = {"nan_is_none": True, "may_be_silent": True, "needs_group": compares_group(function)}
@@ -239,5 +247,5 @@ _SIGNATURE = inspect.Signature(
 
 def up_to_last(messages: Sequence[Mapping[str, Any]], text: str) -> list[Mapping[str, Any]]:
     """Return the messages of a conversation up to the model's last one: an answer that it never read is left out."""
-    places = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    places = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     return [*messages[: places[-1] + 1]] if places else [{"role": "assistant", "content": text}]

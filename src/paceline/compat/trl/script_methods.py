@@ -1,19 +1,21 @@
-"""What scripts ask of a trainer beside training: rows, counts, callbacks, environments."""
+"""What scripts ask of a trainer beside training: rows, counts, callbacks, environments; methods that all ranks call."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import CallbackHandler
 
-from paceline.compat.trl import checks
+from paceline.base_directory import held_base
+from paceline.compat.trl.arguments import Callback, check_callbacks
 from paceline.compat.trl.building import TrainingJob
 from paceline.compat.trl.config import GRPOConfig
 from paceline.compat.trl.datasets import RowOrder, row_loader, size_of
 from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.history import shown_metrics
-from paceline.compat.trl.surface import asked, called
+from paceline.compat.trl.surface import overridable
 from paceline.data.rows import task_index
 from paceline.errors import ConfigError
 
@@ -59,39 +61,39 @@ class ScriptMethods(Trainer):
         """Weight of the entropy bonus as it is now; `use_adaptive_entropy` changes it with every update."""
         return self._job.trainer.learner.entropy_control[0]
 
-    @asked
+    @overridable
     def get_learning_rates(self) -> list[float]:
         """Rate of each parameter group at its last update."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
-    @asked
+    @overridable
     def get_num_trainable_parameters(self) -> int:
         """Number of trainable parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad)
 
-    @asked
-    def add_callback(self, callback: checks.Callback) -> None:
+    @overridable
+    def add_callback(self, callback: Callback) -> None:
         """Add a callback."""
-        checks.check_callbacks([callback], self.args)
+        check_callbacks([callback], self.args)
         self.callback_handler.add_callback(callback)
 
-    @asked
-    def pop_callback(self, callback: checks.Callback) -> TrainerCallback | None:
+    @overridable
+    def pop_callback(self, callback: Callback) -> TrainerCallback | None:
         """Remove a callback and return it; None if there is no such one."""
-        found: TrainerCallback | None = self.callback_handler.pop_callback(callback)
-        return found
+        removed: TrainerCallback | None = self.callback_handler.pop_callback(callback)
+        return removed
 
-    @asked
-    def remove_callback(self, callback: checks.Callback) -> None:
+    @overridable
+    def remove_callback(self, callback: Callback) -> None:
         """Remove a callback."""
         self.callback_handler.remove_callback(callback)
 
-    @called
+    @overridable
     def is_world_process_zero(self) -> bool:
         """True on the first process."""
         return bool(self.args.process_index == 0)
 
-    @asked
+    @overridable
     def is_local_process_zero(self) -> bool:
         """True on the first process of each machine."""
         return bool(self.args.local_process_index == 0)
@@ -109,8 +111,8 @@ class ScriptMethods(Trainer):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         """Batches of rows in order, of `eval_dataset` or of one of several by name."""
-        given = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
-        dataset = self.eval_dataset if given is None else given
+        named = self.eval_dataset[eval_dataset] if isinstance(eval_dataset, str) else eval_dataset
+        dataset = self.eval_dataset if named is None else named
         if dataset is None or isinstance(dataset, Mapping):
             raise ConfigError("get_eval_dataloader needs one dataset, or the name of one of several")
         size = max(1, self.args.per_device_eval_batch_size // self._job.config.evaluation.eval_generations)
@@ -128,7 +130,51 @@ class ScriptMethods(Trainer):
         """Completions of an update, on all processes."""
         return int(args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
-    @asked
+    @overridable
     def metrics_format(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Numbers as text for a person, as `log_metrics` has them."""
         return shown_metrics(metrics)
+
+
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+
+
+def on_all_ranks(method: MethodT) -> MethodT:
+    """Wrap a method that all ranks call: rank 0 does it with the others' help, and all return its result."""
+
+    @wraps(method)
+    def on_each_rank(trainer: ScriptMethods, *values: Any, **named: Any) -> Any:
+        launch = trainer._job.launch
+        with held_base(trainer._job.base):
+            if launch is None or launch.is_leading:
+                return method(trainer, *values, **named)
+            if not launch.process.leads:
+                return launch.follow(method.__name__)
+            with launch.lead(method.__name__):
+                launch.result = method(trainer, *values, **named)
+                launch.call("be_at", vars(trainer.state))
+            return launch.result
+
+    return cast(MethodT, on_each_rank)
+
+
+def on_rank_0(method: MethodT) -> MethodT:
+    """Wrap a method that rank 0 does alone; on the others nothing happens."""
+
+    @wraps(method)
+    def on_first_rank(trainer: ScriptMethods, *values: Any, **named: Any) -> Any:
+        return method(trainer, *values, **named) if trainer.is_world_process_zero() else None
+
+    return cast(MethodT, on_first_rank)
+
+
+def gathered_on_rank_0(method: MethodT) -> MethodT:
+    """Wrap a method that rank 0 does alone, or with the help of all where each rank holds a part of the weights."""
+    of_parts, of_copies = on_all_ranks(method), on_rank_0(method)
+
+    @wraps(method)
+    def on_first_rank(trainer: ScriptMethods, *values: Any, **named: Any) -> Any:
+        launch = trainer._job.launch
+        return (of_parts if launch is not None and launch.worker.is_split else of_copies)(trainer, *values, **named)
+
+    return cast(MethodT, on_first_rank)

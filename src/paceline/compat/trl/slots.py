@@ -1,4 +1,4 @@
-"""Objects of a program's own, lent to one episode after another, and its code in the thread that trains.
+"""Objects of a program, checked out by one episode after another, and its code in the thread that trains.
 
 Plain functions run there one after another, as under TRL: signals, connections, thread-locals and event loops are the
 program's own. Async ones run on one event loop in a thread, with async reward functions, as under TRL.
@@ -70,9 +70,9 @@ class Slot:
             raise
 
 
-def call(function: Callable[..., Any], **given: Any) -> Any:
+def call(function: Callable[..., Any], **arguments: Any) -> Any:
     """Call a function of the program's in this thread, and wait for what it returns where that is awaitable."""
-    result = function(**given)
+    result = function(**arguments)
     return wait_for(result) if inspect.isawaitable(result) else result
 
 

@@ -1,8 +1,8 @@
 """The surface of TRL's trainer: what a program may override or set, and what each other name of TRL's says here.
 
-A method that the loop calls through the trainer is marked `called`, one that only programs call is marked `asked`. All
-other names of TRL's and transformers' trainers are refused where a program overrides, sets or calls them: what is
-refused is the complement of what is marked, whatever those trainers have.
+A method that a program may override is marked `overridable`. All other names of TRL's and transformers' trainers are
+refused where a program overrides, sets or calls them: what is refused is the complement of what is marked, whatever
+those trainers have.
 """
 
 import copy
@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import torch
 from transformers import GenerationConfig
 from transformers.trainer import Trainer
+from transformers.trainer_utils import IntervalStrategy
 
 from paceline.compat.trl.config import GRPOConfig
+from paceline.compat.trl.fields import MEANINGS, Fields
 from paceline.errors import ConfigError
 
 LOGGER = logging.getLogger(__name__)
@@ -113,24 +115,15 @@ PLAIN: Mapping[str, Any] = {name: plain for name, plain in vars(Trainer).items()
 """Methods of transformers' trainer, as they were when this was imported."""
 
 
-def called(method: FunctionT) -> FunctionT:
-    """Mark a method that the loop calls through the trainer, so that a program may override it."""
-    return _marked(method)
-
-
-def asked(method: FunctionT) -> FunctionT:
-    """Mark a method that no loop calls, here or in TRL: programs do, and may override it."""
-    return _marked(method)
-
-
-def _marked(method: FunctionT) -> FunctionT:
-    vars(method)["is_honoured"] = True
+def overridable(method: FunctionT) -> FunctionT:
+    """Mark a method that a program may override: the loop calls it through the trainer, or programs alone do."""
+    vars(method)["is_overridable"] = True
     return method
 
 
-def is_honoured(function: object) -> bool:
+def is_overridable(function: object) -> bool:
     """True for a method that a program may override."""
-    return bool(getattr(function, "is_honoured", False))
+    return bool(getattr(function, "is_overridable", False))
 
 
 def _of_theirs() -> frozenset[str]:
@@ -139,8 +132,8 @@ def _of_theirs() -> frozenset[str]:
 
 def complete(cls: ClassT) -> ClassT:
     """Give a trainer all methods of TRL's that it does not define, each of which refuses to be called."""
-    own = {name for one in cls.__mro__ if not issubclass(Trainer, one) for name in vars(one)}
-    for name in sorted(_of_theirs() - own):
+    defined = {name for base in cls.__mro__ if not issubclass(Trainer, base) for name in vars(base)}
+    for name in sorted(_of_theirs() - defined):
         if not callable(getattr(Trainer, name, None)) and name not in OF_TRL:
             continue
         setattr(cls, name, _refusing(name))
@@ -150,7 +143,7 @@ def complete(cls: ClassT) -> ClassT:
 
 
 def _refusing(name: str) -> Callable[..., Any]:
-    def method(self: Any, *given: Any, **named: Any) -> Any:
+    def method(self: Any, *values: Any, **named: Any) -> Any:
         raise ConfigError(f"GRPOTrainer.{name} is part of TRL's loop, which does not run here; {remedy_of(name)}")
 
     method.__name__ = name
@@ -171,10 +164,10 @@ def refuse_hooks(trainer: Any) -> None:
     """
     kind = type(trainer)
     for name, original in kind._originals.items():
-        if name in COSMETIC or is_honoured(original):
+        if name in COSMETIC or is_overridable(original):
             continue
-        own = vars(trainer).get(name, original) if callable(original) else original
-        if own is not original or inspect.getattr_static(kind, name, None) is not original:
+        present = vars(trainer).get(name, original) if callable(original) else original
+        if present is not original or inspect.getattr_static(kind, name, None) is not original:
             raise never_called(kind, name)
     patched = [name for name, plain in PLAIN.items() if inspect.getattr_static(Trainer, name, None) is not plain]
     if patched:
@@ -192,7 +185,7 @@ def refuse_set(trainer: Any, name: str, value: Any) -> None:
     `trainer` is made. Names that TRL's trainer does not have are the program's own.
     """
     originals = type(trainer)._originals
-    if name in MAY_BE_SET | OF_GENERATE or is_honoured(originals.get(name)):
+    if name in MAY_BE_SET | OF_GENERATE or is_overridable(originals.get(name)):
         return
     if name in trainer._attributes and _same(vars(trainer)[name], value):
         return
@@ -224,6 +217,33 @@ def refuse_changed(trainer: Any, built: Mapping[str, Any]) -> None:
     for name, value in built.items():
         if not _same(value, vars(trainer)[name]):
             raise changed(type(trainer), name)
+
+
+def values_of(args: Fields) -> Mapping[str, Any]:
+    """Copy of every field of GRPOConfig; those of a program's own class below it are the program's."""
+    return {name: copy.deepcopy(getattr(args, name)) for name in MEANINGS}
+
+
+def refuse_changes(args: Fields, built: Mapping[str, Any], *, evaluates: bool) -> None:
+    """Refuse fields that changed since the trainer was `built`, or evaluation without a dataset (ConfigError)."""
+    now = values_of(args)
+    late = [name for name in now if not MEANINGS[name].late and now[name] != built[name]]
+    if late:
+        changes = ", ".join(f"{name} (from {built[name]!r} to {now[name]!r})" for name in late)
+        raise ConfigError(
+            f"args must stay as they were when the trainer was made, got {changes} changed since; make a new "
+            "GRPOTrainer from the changed arguments"
+        )
+    evaluation = (
+        ("eval_strategy", IntervalStrategy(args.eval_strategy).value, "no"),
+        ("eval_on_start", args.eval_on_start, False),
+    )
+    for name, value, without in evaluation:
+        if not evaluates and value != without:
+            raise ConfigError(
+                f"{name} must be {without!r} without eval_dataset, got {value!r}; make a new GRPOTrainer with "
+                "eval_dataset"
+            )
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -17,31 +17,36 @@ from transformers.trainer_callback import CallbackHandler
 from transformers.trainer_utils import TrainOutput
 
 from paceline.base_directory import held_base, working_directory
-from paceline.compat.trl import checks, surface
+from paceline.compat.trl import surface
+from paceline.compat.trl.arguments import (
+    Callback,
+    TrainerArguments,
+    check_callbacks,
+    either,
+    read_arguments,
+    refuse_what_is_not_offered,
+)
 from paceline.compat.trl.batches import interval
-from paceline.compat.trl.building import build, held_out_tasks, model_name, quantizations, said_in_field_names
+from paceline.compat.trl.building import build, held_out_evaluators, model_name, quantizations
 from paceline.compat.trl.checkpoints import resume_point, set_run_aside, write_metrics, write_state
 from paceline.compat.trl.config import GRPOConfig
-from paceline.compat.trl.datasets import AddressedRows, addressed, held_out_sets, size_of
-from paceline.compat.trl.environments import environment_reward, given_environments
+from paceline.compat.trl.datasets import addressed, size_of
+from paceline.compat.trl.environments import environment_reward
+from paceline.compat.trl.fields import errors_in_field_names
 from paceline.compat.trl.generate import Generated, VllmWeights, generated, of_rollout_func, sampling_by_program
-from paceline.compat.trl.grpo_fields import ENVIRONMENT_TIMEOUT
 from paceline.compat.trl.history import LogPrinter, LogProgress, metrics_text
 from paceline.compat.trl.observer import CallbackObserver
 from paceline.compat.trl.processes import ScriptAccelerator
-from paceline.compat.trl.publishing import publish_card, upload
-from paceline.compat.trl.ranks import by_first, by_first_alone, together
 from paceline.compat.trl.rewards import RewardLog
-from paceline.compat.trl.running import run_training
-from paceline.compat.trl.script_methods import ScriptMethods
-from paceline.compat.trl.surface import asked, called
+from paceline.compat.trl.running import publish_card, run_training, upload
+from paceline.compat.trl.script_methods import ScriptMethods, gathered_on_rank_0, on_all_ranks, on_rank_0
+from paceline.compat.trl.surface import overridable
 from paceline.compat.trl.training_fields import ELSEWHERE
 from paceline.errors import ConfigError
 from paceline.metrics.statistics import mean_and_std
 from paceline.rewards.model import RewardModel
-from paceline.rewards.selecting import row_check
+from paceline.training.evaluation import EvalResult
 from paceline.training.run import evaluate
-from paceline.training.setup.evaluators import EvalResult, RewardEvaluator
 
 
 @surface.complete
@@ -72,7 +77,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         eval_dataset: Any = None,
         processing_class: Any = None,
         reward_processing_classes: Any = None,
-        callbacks: list[checks.Callback] | None = None,
+        callbacks: list[Callback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
         quantization_config: Any = None,
         peft_config: Any = None,
@@ -90,53 +95,34 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         used, its value and the remedy.
         """
         surface.refuse_hooks(self)
-        checks.refuse_what_is_not_offered(**others)
+        refuse_what_is_not_offered(**others)
         self.args = GRPOConfig(output_dir=f"{Path(model_name(model)).name}-GRPO") if args is None else args
-        with said_in_field_names():
-            if isinstance(train_dataset, str):
-                train_dataset = AddressedRows(train_dataset, split="train", seed=self.args.seed)
-            eval_dataset = addressed(eval_dataset, seed=self.args.seed)
-            seconds = (self.args.environment_timeout or ENVIRONMENT_TIMEOUT)[0]
-            self._environments = given_environments(
-                tools, environment_factory, seconds=seconds, sandbox=self.args.sandbox
+        with errors_in_field_names():
+            arguments = read_arguments(
+                self.args,
+                model=model,
+                reward_funcs=either(reward_funcs=reward_funcs, reward_model=reward_model),
+                train_dataset=train_dataset,
+                eval_dataset=eval_dataset,
+                processing_class=processing_class,
+                reward_processing_classes=either(
+                    reward_processing_classes=reward_processing_classes, reward_processing_class=reward_processing_class
+                ),
+                optimizers=optimizers,
+                peft_config=peft_config,
+                quantization_config=either(**quantizations(self.args, quantization_config)),
+                tools=tools,
+                environment_factory=environment_factory,
+                rollout_func=rollout_func,
             )
-        checks.check_rollouts(rollout_func, self._environments)
-        if train_dataset is None and self._environments.own_data:
-            train_dataset = checks.own_rows(self.args, self._environments)
-        checks.check_callbacks(callbacks or [], self.args)
-        arguments = checks.TrainerArguments(
-            model=model,
-            reward_funcs=checks.one_of(reward_funcs=reward_funcs, reward_model=reward_model),
-            args=self.args,
-            train_dataset=train_dataset,
-            eval_dataset=eval_dataset,
-            processing_class=processing_class,
-            reward_processing_classes=checks.one_of(
-                reward_processing_classes=reward_processing_classes, reward_processing_class=reward_processing_class
-            ),
-            optimizers=optimizers,
-            peft_config=peft_config,
-            quantization_config=checks.one_of(**quantizations(self.args, quantization_config)),
-            environments=self._environments,
-            rollout_func=None if rollout_func is None else lambda prompts: self.rollout_func(prompts, self),
-        )
-        self.rollout_func = rollout_func
+        check_callbacks(callbacks or [], self.args)
+        self.train_dataset, self.eval_dataset = arguments.train_dataset, arguments.eval_dataset
+        self.rollout_func, self._environments = rollout_func, arguments.environments
         self.state, self._reward_log = TrainerState(), RewardLog()
-        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
         self._build(arguments)
-        shown = LogPrinter if self.args.disable_tqdm else LogProgress
-        elsewhere = get_reporting_integration_callbacks(
-            [name for name in self.args.report_to or () if name in ELSEWHERE]
-        )
-        flow = [DefaultFlowCallback, *elsewhere, *(callbacks or []), shown]
-        self.callback_handler = CallbackHandler(
-            flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler
-        )
-        self._observer = CallbackObserver(self, self._job, self._reward_log)
-        if self._job.launch is not None:
-            self._job.launch.program = self._observer
-        self.callback_handler.on_init_end(self.args, self.state, self.control)
-        self._built_from, self._built_eval = checks.values_of(self.args), eval_dataset
+        self._show_parts()
+        self._observe(callbacks or [])
+        self._built_from, self._built_eval = surface.values_of(self.args), self.eval_dataset
         self.label_names: list[str] = []
         self.is_in_train = False
         self._attributes = tuple(name for name in vars(self) if not name.startswith("_"))
@@ -154,18 +140,22 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
     def _refuse_late_changes(self) -> None:
         """Refuse hooks, arguments and attributes that changed since the trainer was made (ConfigError)."""
         surface.refuse_hooks(self)
-        checks.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
+        surface.refuse_changes(self.args, self._built_from, evaluates=self._built_eval is not None)
         surface.refuse_changed(self, self._in_place)
 
-    def _build(self, arguments: checks.TrainerArguments) -> None:
-        """Build the run, and show its parts as the attributes that TRL's trainer has."""
+    def _build(self, arguments: TrainerArguments) -> None:
+        """Build the run."""
         set_seed(self.args.seed)
         log = self._reward_log
         context = {"trainer_state": self.state, "log_extra": log.log_extra, "log_metric": log.log_metric}
-        with said_in_field_names(), held_base(working_directory()):
+        if arguments.rollout_func is not None:
+            arguments = replace(arguments, rollout_func=lambda prompts: self.rollout_func(prompts, self))
+        with errors_in_field_names(), held_base(working_directory()):
             self._job = build(arguments, context)
-        log.columns.clear()  # what the trial call before the first step logged
-        log.metrics.clear()
+        log.take()  # what the trial call before the first step logged
+
+    def _show_parts(self) -> None:
+        """Show the parts of the run as the attributes that TRL's trainer has."""
         config, inputs, trainer = self._job.config, self._job.inputs, self._job.trainer
         policy, reference = trainer.policy, trainer.learner.reference
         self.model = self.model_wrapped = policy.model if policy.adapter is None else policy.adapter
@@ -177,7 +167,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         self.reward_funcs = [*self._job.sources, *map(environment_reward, kinds.values())]
         self.reward_func_names = [*config.rewards.names, *kinds]
         self.reward_processing_classes = [
-            one.tokenizer if isinstance(one, RewardModel) else None for one in inputs.functions.values()
+            function.tokenizer if isinstance(function, RewardModel) else None for function in inputs.functions.values()
         ]
         self.reward_processing_classes += [None] * len(kinds)
         weights = [*config.rewards.weights.values(), *(1.0 for _ in kinds)]
@@ -196,6 +186,19 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         self._metrics = {mode: defaultdict[str, list[float]](list) for mode in ("train", "eval")}
         self.__dict__.update(surface.attributes_of(self.args, self.tokenizer, self.model))
 
+    def _observe(self, callbacks: list[Callback]) -> None:
+        """Make the callbacks' handler and the observer of the loop that drives it."""
+        shown = LogPrinter if self.args.disable_tqdm else LogProgress
+        names = [name for name in self.args.report_to or () if name in ELSEWHERE]
+        flow = [DefaultFlowCallback, *get_reporting_integration_callbacks(names), *callbacks, shown]
+        self.callback_handler = CallbackHandler(
+            flow, self.model, self.processing_class, self.optimizer, self.lr_scheduler
+        )
+        self._observer = CallbackObserver(self, self._job, self._reward_log)
+        if self._job.launch is not None:
+            self._job.launch.program = self._observer
+        self.callback_handler.on_init_end(self.args, self.state, self.control)
+
     def _log_to_trackers(self, values: Mapping[str, Any], step: int | None) -> None:
         self._observer.trackers.log(dict(values), self.state.global_step if step is None else step)
 
@@ -209,8 +212,8 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         """Batches of `per_device_train_batch_size` that were trained on so far, as TRL's subclasses count them."""
         return int(self.state.global_step) * self.args.gradient_accumulation_steps
 
-    @asked
-    @together
+    @overridable
+    @on_all_ranks
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **others: None) -> TrainOutput:
         """Train to the end, or until a callback stops it; then load the best model if the arguments say so.
 
@@ -229,7 +232,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
             raise ConfigError(f"train takes resume_from_checkpoint alone, got {', '.join(others)}")
         self._refuse_late_changes()
         job, before = self._job, ""
-        if (self.rollout_func is None) != (job.inputs.completer is None):
+        if (self.rollout_func is None) != (job.inputs.objects.completer is None):
             raise ConfigError(
                 "rollout_func must be given to the constructor, and may be replaced by another one later, got a change "
                 f"to {self.rollout_func!r}; make a new GRPOTrainer"
@@ -247,7 +250,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         self._job = replace(job, config=replace(config, loop=loop, evaluation=evaluation))
         self.__dict__["is_in_train"] = True
         try:
-            with said_in_field_names(), sampling_by_program(self._job):
+            with errors_in_field_names(), sampling_by_program(self._job):
                 output = run_training(self._job, self._observer, resume, before=before)
         finally:
             self.__dict__["is_in_train"] = False
@@ -255,50 +258,33 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
             self.push_to_hub()
         return output
 
-    @called
-    @together
+    @overridable
+    @on_all_ranks
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float | None]:
         """Rewards and loss on held-out prompts, several sets each under its name (DataError: one cannot be used)."""
-        given = addressed(self.eval_dataset if eval_dataset is None else eval_dataset, seed=self.args.seed)
-        if given is None:
+        dataset = addressed(self.eval_dataset if eval_dataset is None else eval_dataset, seed=self.args.seed)
+        if dataset is None:
             raise ConfigError("evaluate needs eval_dataset, here or in the trainer, got None")
         surface.refuse_changed(self, self._in_place)
-        run, config, functions = self._observer.run, self._job.config, self._job.inputs.functions
+        run = self._observer.run
         results: Iterable[EvalResult]
-        conversations = self._job.inputs.conversations
-        if run is not None and given is self._built_eval:
+        if run is not None and dataset is self._built_eval:
             results = evaluate(run, run.inputs.evaluators)
         else:
-            evaluators = [
-                RewardEvaluator(
-                    config=config,
-                    functions=functions,
-                    name=name,
-                    tasks=held_out_tasks(
-                        dataset,
-                        name,
-                        self.processing_class,
-                        config,
-                        check=row_check(functions),
-                        environments=self._environments,
-                    ),
-                    generations=config.evaluation.eval_generations,
-                    conversations=conversations,
-                    completer=self._job.inputs.completer,
-                )
-                for name, dataset in held_out_sets(given).items()
-            ]
+            evaluators = held_out_evaluators(self._job, self._environments, dataset)
             # the engine is chosen where the results are asked for
-            results = (one.evaluate(self._job.backend.engine, step=self.state.global_step) for one in evaluators)
-        several, metrics = isinstance(given, Mapping), dict[str, float | None]()
+            results = (
+                held_out.evaluate(self._job.backend.engine, step=self.state.global_step) for held_out in evaluators
+            )
+        several, metrics = isinstance(dataset, Mapping), dict[str, float | None]()
         with self._hosts(), sampling_by_program(self._job):
-            for one in results:
-                prefix = f"{metric_key_prefix}_{one.name}" if several else metric_key_prefix
-                metrics |= self._observer.report(one, prefix=prefix)
+            for result in results:
+                prefix = f"{metric_key_prefix}_{result.name}" if several else metric_key_prefix
+                metrics |= self._observer.report(result, prefix=prefix)
         if several:
-            rewards = [metrics[f"{metric_key_prefix}_{name}_reward"] for name in given]
+            rewards = [metrics[f"{metric_key_prefix}_{name}_reward"] for name in dataset]
             metrics[f"{metric_key_prefix}_reward"] = mean_and_std(rewards)[0]
         return metrics
 
@@ -311,7 +297,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
 
     def _generate(self, prompts: list[Any]) -> Generated:
         """Sample one completion of each prompt, as TRL's method of this name does."""
-        with said_in_field_names():
+        with errors_in_field_names():
             if self._job.launch is not None and self.rollout_func is None:
                 raise ConfigError(
                     "_generate must be called in one process, got several; call evaluate, or give rollout_func"
@@ -325,50 +311,50 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
                 return of_rollout_func(output, prompts, self.processing_class)
             return generated(self._job, self._environments, prompts, calls=self._calls, hosts=self._hosts())
 
-    @called
-    @by_first
+    @overridable
+    @gathered_on_rank_0
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write a directory that transformers (or peft) loads; ConfigError for a checkpoint, which stays as it is."""
-        own = str(self.args.output_dir)
-        place = self._job.output_dir if str(output_dir or own) == own else Path(str(output_dir))
-        progress = place / "progress.json"  # of a checkpoint
+        run = str(self.args.output_dir)
+        folder = self._job.output_dir if str(output_dir or run) == run else Path(str(output_dir))
+        progress = folder / "progress.json"  # of a checkpoint
         updates = json.loads(progress.read_text(encoding="utf-8"))["policy_version"] if progress.exists() else None
         if updates is None:
-            self._job.export(place)
+            self._job.export(folder)
         elif self._observer.run is None or updates != self._job.trainer.policy_version:
-            raise ConfigError(f"save_model must not write into a checkpoint, got {place}; give another directory")
+            raise ConfigError(f"save_model must not write into a checkpoint, got {folder}; give another directory")
 
-    @asked
+    @overridable
     def end(self) -> None:
         """Do nothing: trackers end with `train`, and process groups with the program."""
 
-    @asked
-    @by_first_alone
+    @overridable
+    @on_rank_0
     def save_state(self) -> None:
         """Write `trainer_state.json` into the run directory."""
         self._job.output_dir.mkdir(parents=True, exist_ok=True)
         write_state(self.state, self._job.output_dir)
 
-    @asked
-    @by_first_alone
+    @overridable
+    @on_rank_0
     def log_metrics(self, split: str, metrics: Mapping[str, Any]) -> None:
         """Print numbers under a heading, aligned."""
         print(metrics_text(split, metrics))
 
-    @asked
-    @by_first_alone
+    @overridable
+    @on_rank_0
     def save_metrics(self, split: str, metrics: Mapping[str, Any], combined: bool = True) -> None:
         """Write `{split}_results.json` into the run directory, and update its `all_results.json`."""
         self._job.output_dir.mkdir(parents=True, exist_ok=True)
         write_metrics(self._job.output_dir, split, metrics, combined=combined)
 
-    @called
-    @by_first_alone
+    @overridable
+    @on_rank_0
     def log(self, logs: dict[str, float | None], start_time: float | None = None) -> None:
         """Add a line of numbers to `state.log_history`, the callbacks and the trackers."""
         self._observer.log(logs)
 
-    @by_first_alone
+    @on_rank_0
     def create_model_card(
         self,
         model_name: str | Mapping[str, Any] | None = None,
@@ -377,7 +363,7 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
     ) -> None:
         """Write `README.md` into the run directory: model, data, objective, results.
 
-        Scripts give a dict of these arguments in the place of the first one.
+        Scripts give a dict of these arguments in place of the first one.
         """
         card: dict[str, Any] = {"model_name": model_name, "dataset_name": dataset_name, "tags": tags}
         if isinstance(model_name, Mapping):
@@ -387,8 +373,8 @@ class GRPOTrainer(ScriptMethods):  # what transformers' own loop does is refused
         card["tags"] = card["tags"] or self._tag_names
         publish_card(self._job, self.state, self._job.output_dir, card)
 
-    @called
-    @by_first
+    @overridable
+    @gathered_on_rank_0
     def push_to_hub(self, commit_message: str = "End of training", blocking: bool = True, **card: Any) -> str:
         """Upload the model with its card to `args.hub_model_id`; returns the commit's address (ModelError: refused)."""
         return upload(self._job, self.state, commit_message, {"tags": self._tag_names, **card})

@@ -5,54 +5,30 @@ Keywords for other libraries, as in `generation_kwargs`, become options too; tho
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import cast
 
 from paceline.compat.trl.batches import batches_of, fill_batch_fields, in_steps, interval, warmup_steps
-from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, Options, check_fields, options_of
-from paceline.compat.trl.objective import OPTIONS, objective_options
+from paceline.compat.trl.fields import (
+    DECIDED_BY,
+    Fields,
+    Options,
+    check_fields,
+    keywords_of,
+    of_fields,
+    options_of,
+)
+from paceline.compat.trl.grpo_fields import corrects_rollouts
 from paceline.compat.trl.training_fields import NO_LIMIT
+from paceline.compat.vocabulary import changed
 from paceline.config.building import build_config
 from paceline.config.objective import SCHEDULERS
-from paceline.config.reading import suggest
+from paceline.config.presets import PRESETS
+from paceline.config.reading import options, suggest
 from paceline.config.sections import RESERVED_SWITCHES, Config
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import ConfigError
 
-FIELDS: Mapping[str, str] = {
-    **{option: names[0] for option, names in DECIDED_BY.items()},
-    "enable_thinking": "chat_template_kwargs enable_thinking",
-    "chat_template_kwargs": "chat_template_kwargs",
-    "stop": "generation_kwargs stop_strings",
-    "eval_temperature": "temperature",
-    "lora_rank": "peft_config.r",
-    "lora_alpha": "peft_config.lora_alpha",
-    "lora_targets": "peft_config.target_modules",
-    "lora_settings": "peft_config",
-    "lr_scheduler": "lr_scheduler_type",
-    "rollout_func": "rollout_func",
-    "dataset": "train_dataset",
-    "environment": "environment_factory",
-    "prompt_column": "train_dataset's column `prompt`",
-    "answer_column": "train_dataset's column `answer`",
-    "resume": "output_dir",
-}
-"""Field of `GRPOConfig`, or argument of the trainer, behind each option."""
-
-INSTEAD: Mapping[str, str] = {
-    "long_prompts": "give a max_prompt_length that fits, which cuts them",
-    "prompt_column": "",
-    "answer_column": "give them in a column `answer`",
-    "system_prompt": "leave the system message out where the template takes none",
-    "eval_share": "",
-    "eval_split": "",
-    "allow_overlap": "",
-    "offload": "give optim adamw_8bit or a peft_config",
-    "override": "start a new run in another output_dir",
-    "resume": "continue it with train(resume_from_checkpoint=True)",
-}
-"""What a program does where a remedy names an option without a field; empty if there is nothing that it can do."""
 # keyword arguments for other libraries
 Accepted = Mapping[str, tuple[object, ...] | None]
 """Values of a keyword that change nothing here; None for any value."""
@@ -80,15 +56,9 @@ MODEL_ACCEPTED: Accepted = {
 }
 DTYPES = ("float32", "auto", "bfloat16")
 
-ErrorT = TypeVar("ErrorT", bound=PacelineError)
-
-OPTION = re.compile(r"--([a-z][a-z0-9-]*[a-z0-9])")
-ASIDE = re.compile(r" \(--([a-z][a-z0-9-]*[a-z0-9])[^()]*\)")
-"""Option in parentheses that only names a limit."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class RunContext:
     """Facts for the translation that the arguments alone do not contain."""
 
     model: str
@@ -111,7 +81,7 @@ class Surroundings:
     """Names of the rewards that environments give."""
 
 
-def translate(args: Fields, surroundings: Surroundings) -> Config:
+def translate(args: Fields, context: RunContext) -> Config:
     """Configuration of the whole run in Paceline's options.
 
     Rewards keep the given order, models among functions, so that weights match. Saving and evaluation intervals are in
@@ -120,13 +90,13 @@ def translate(args: Fields, surroundings: Surroundings) -> Config:
     check_fields(args)
     fill_batch_fields(args)
     _check_checkpointing(args)
-    batches, prompts, limit = batches_of(args), surroundings.num_prompts, args.max_prompt_length
-    fits = _fitting(args, surroundings)
+    batches, prompts, limit = batches_of(args), context.num_prompts, args.max_prompt_length
+    fits = _fitting(args, context)
     if args.temperature <= 0:
         raise ConfigError(
             f"temperature must be above 0, got {args.temperature!r}; greedy completions of one prompt are all the same"
         )
-    given: Options = {
+    options: Options = {
         **{name: value for name, value in options_of(args).items() if name not in OPTIONS},
         **objective_options(args),
         # keywords win over the fields of the same name
@@ -134,17 +104,17 @@ def translate(args: Fields, surroundings: Surroundings) -> Config:
         **_sampling_keywords(args),
         **_template_keywords(args),
         **_schedule_keywords(args),
-        **surroundings.layout,
+        **context.layout,
         # data and rewards
-        "model": surroundings.model,
-        "dataset": surroundings.dataset,
+        "model": context.model,
+        "dataset": context.dataset,
         "max_prompt_length": fits if limit is None else limit,
         # the messages that a conversation goes on from cannot be cut
-        "long_prompts": "error" if limit is None or surroundings.environments else "truncate_left",
-        "reward_funcs": surroundings.reward_names,
-        "environment": surroundings.environments,
-        "max_turns": _turns(args) if surroundings.environments else None,
-        "reward_weights": _weights(args, surroundings),
+        "long_prompts": "error" if limit is None or context.environments else "truncate_left",
+        "reward_funcs": context.reward_names,
+        "environment": context.environments,
+        "max_turns": _turns(args) if context.environments else None,
+        "reward_weights": _weights(args, context),
         # the step and the run
         "prompts_per_step": batches.prompts_per_step,
         "adam_betas": (args.adam_beta1, args.adam_beta2),
@@ -157,19 +127,19 @@ def translate(args: Fields, surroundings: Surroundings) -> Config:
         "eval_size": None,
         "eval_generations": args.num_generations if args.num_generations_eval is None else args.num_generations_eval,
         "eval_temperature": args.temperature,
-        "eval_reward_func": (*surroundings.reward_names, *surroundings.environment_rewards)[0],
+        "eval_reward_func": (*context.reward_names, *context.environment_rewards)[0],
     }
     if args.max_steps > 0:
-        given["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
+        options["max_steps"] = math.ceil(args.max_steps / batches.updates_per_step)
     else:
-        given["num_epochs"] = args.num_train_epochs
+        options["num_epochs"] = args.num_train_epochs
     if args.use_vllm:
-        given["vllm_memory"] = float(args.vllm_gpu_memory_utilization)
-        given["vllm_tensor_parallel"] = args.vllm_tensor_parallel_size
+        options["vllm_memory"] = float(args.vllm_gpu_memory_utilization)
+        options["vllm_tensor_parallel"] = args.vllm_tensor_parallel_size
     if args.sync_ref_model:
-        given["ref_sync"] = (_reference_steps(args, surroundings), args.ref_model_mixup_alpha)
+        options["ref_sync"] = (_reference_steps(args, context), args.ref_model_mixup_alpha)
     try:
-        return build_config(given)
+        return build_config(options)
     except ConfigError as error:
         raise of_fields(error) from None
 
@@ -182,8 +152,8 @@ def _turns(args: Fields) -> int | None:
     return None if iterations is None else iterations + 1
 
 
-def _weights(args: Fields, surroundings: Surroundings) -> list[float] | None:
-    names, weights = surroundings.reward_names, args.reward_weights
+def _weights(args: Fields, context: RunContext) -> list[float] | None:
+    names, weights = context.reward_names, args.reward_weights
     if weights is not None and len(weights) != len(names):
         raise ConfigError(
             f"reward_weights must have one number for each of the {len(names)} rewards ({', '.join(names)}), got "
@@ -192,22 +162,22 @@ def _weights(args: Fields, surroundings: Surroundings) -> list[float] | None:
     return weights
 
 
-def _fitting(args: Fields, surroundings: Surroundings) -> int:
+def _fitting(args: Fields, context: RunContext) -> int:
     """Longest prompt without a `max_prompt_length`: the model's context, or what `vllm_max_model_length` leaves."""
-    most, context = args.vllm_max_model_length, surroundings.context_length or NO_LIMIT
+    most, positions = args.vllm_max_model_length, context.context_length or NO_LIMIT
     if most is None or not args.use_vllm:
-        return context
+        return positions
     prompt, completion = args.max_prompt_length or 1, args.max_completion_length or 0
     if most < prompt + completion:
         raise ConfigError(
             f"vllm_max_model_length must hold a prompt of {prompt} tokens and a completion of {completion}, got "
             f"{most}; raise it to at least {prompt + completion}, or lower max_completion_length"
         )
-    return min(context, most - completion)
+    return min(positions, most - completion)
 
 
-def _reference_steps(args: Fields, surroundings: Surroundings) -> int:
-    if surroundings.adapter:
+def _reference_steps(args: Fields, context: RunContext) -> int:
+    if context.adapter:
         raise ConfigError("sync_ref_model must be False with a PEFT model, got True: the reference is its base model")
     if args.beta == 0 and args.preset is None:
         raise ConfigError("sync_ref_model must be False while beta is 0, got True: there is no reference then")
@@ -217,51 +187,51 @@ def _reference_steps(args: Fields, surroundings: Surroundings) -> int:
 
 
 def _sampling_keywords(args: Fields) -> Options:
-    given = keywords_of(args, "generation_kwargs")
-    temperature = given.pop("temperature", args.temperature)
+    keywords = keywords_of(args, "generation_kwargs")
+    temperature = keywords.pop("temperature", args.temperature)
     if temperature != args.temperature:
         raise ConfigError(
             f"generation_kwargs must not have another temperature than the field ({args.temperature}), got "
             f"{temperature}: the loss is of the distribution that was sampled from; set temperature alone"
         )
     for name in LENGTHS:
-        if name in given:
-            raise ConfigError(f"generation_kwargs {name} is refused, got {given[name]!r}; set max_completion_length")
-    options: Options = {name: given.pop(name) or 0 for name in SAMPLING_KEYS if name in given}
-    stop = given.pop("stop_strings", None)
+        if name in keywords:
+            raise ConfigError(f"generation_kwargs {name} is refused, got {keywords[name]!r}; set max_completion_length")
+    options: Options = {name: keywords.pop(name) or 0 for name in SAMPLING_KEYS if name in keywords}
+    stop = keywords.pop("stop_strings", None)
     if stop is not None:
         options["stop"] = (stop,) if isinstance(stop, str) else tuple(cast("Iterable[str]", stop))
-    _refuse_rest("generation_kwargs", given, SAMPLING_ACCEPTED, (*SAMPLING_KEYS, "stop_strings"))
+    _refuse_rest("generation_kwargs", keywords, SAMPLING_ACCEPTED, (*SAMPLING_KEYS, "stop_strings"))
     return options
 
 
 def _template_keywords(args: Fields) -> Options:
-    given = keywords_of(args, "chat_template_kwargs")
+    keywords = keywords_of(args, "chat_template_kwargs")
     # a switch that the templates of several models know
-    options: Options = {"enable_thinking": given.pop("enable_thinking")} if "enable_thinking" in given else {}
-    if taken := sorted(RESERVED_SWITCHES.intersection(given)):
+    options: Options = {"enable_thinking": keywords.pop("enable_thinking")} if "enable_thinking" in keywords else {}
+    if taken := sorted(RESERVED_SWITCHES.intersection(keywords)):
         raise ConfigError(
-            f"chat_template_kwargs must not have {taken[0]!r}, got {given[taken[0]]!r}; the trainer itself gives it"
+            f"chat_template_kwargs must not have {taken[0]!r}, got {keywords[taken[0]]!r}; the trainer itself gives it"
         )
     try:
-        options["chat_template_kwargs"] = tuple(f"{name}={json.dumps(value)}" for name, value in given.items())
+        options["chat_template_kwargs"] = tuple(f"{name}={json.dumps(value)}" for name, value in keywords.items())
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"chat_template_kwargs must hold text, numbers and what JSON has, got {given!r} ({error})"
+            f"chat_template_kwargs must hold text, numbers and what JSON has, got {keywords!r} ({error})"
         ) from error
     return options
 
 
 def _model_keywords(args: Fields) -> Options:
-    given = keywords_of(args, "model_init_kwargs")
+    keywords = keywords_of(args, "model_init_kwargs")
     for name in (*HUB_KEYS, "quantization_config"):
-        given.pop(name, None)  # see models.py
+        keywords.pop(name, None)  # see models.py
     options: Options = {}
-    places: object = given.pop("device_map", None)
+    places: object = keywords.pop("device_map", None)
     if isinstance(places, Mapping) and len(set(places.values())) > 1:
         raise ConfigError(f"model_init_kwargs device_map must name one device, got {places!r}; leave it out")
     for name in ("dtype", "torch_dtype"):
-        value = given.pop(name, None)
+        value = keywords.pop(name, None)
         word = str(value).removeprefix("torch.")
         if value is not None and word not in DTYPES:
             raise ConfigError(
@@ -269,10 +239,10 @@ def _model_keywords(args: Fields) -> Options:
             )
         # weights stay float32; float32 leaves the computation to `bf16`, as mixed precision does
         options |= {"dtype": word} if word == "bfloat16" else {}
-    if "trust_remote_code" in given:
-        options["trust_remote_code"] = given.pop("trust_remote_code")
-    own = ("dtype", "trust_remote_code", *HUB_KEYS, "quantization_config", "device_map")
-    _refuse_rest("model_init_kwargs", given, MODEL_ACCEPTED, own)
+    if "trust_remote_code" in keywords:
+        options["trust_remote_code"] = keywords.pop("trust_remote_code")
+    translated = ("dtype", "trust_remote_code", *HUB_KEYS, "quantization_config", "device_map")
+    _refuse_rest("model_init_kwargs", keywords, MODEL_ACCEPTED, translated)
     return options
 
 
@@ -288,36 +258,26 @@ def _check_checkpointing(args: Fields) -> None:
 
 
 def _schedule_keywords(args: Fields) -> Options:
-    given = keywords_of(args, "lr_scheduler_kwargs")
-    _refuse_rest("lr_scheduler_kwargs", given, dict.fromkeys(SCHEDULERS[args.lr_scheduler_type]), ())
+    keywords = keywords_of(args, "lr_scheduler_kwargs")
+    _refuse_rest("lr_scheduler_kwargs", keywords, dict.fromkeys(SCHEDULERS[args.lr_scheduler_type]), ())
     if args.lr_scheduler_type != "cosine_with_min_lr":
         return {}
-    if ("min_lr" in given) == ("min_lr_rate" in given):
+    if ("min_lr" in keywords) == ("min_lr_rate" in keywords):
         raise ConfigError(
-            f"lr_scheduler_kwargs must have one of min_lr and min_lr_rate with cosine_with_min_lr, got {given!r}; "
+            f"lr_scheduler_kwargs must have one of min_lr and min_lr_rate with cosine_with_min_lr, got {keywords!r}; "
             "give for example {'min_lr_rate': 0.1}"
         )
-    if "min_lr_rate" in given:
-        return {"min_lr_ratio": given["min_lr_rate"]}
-    least, peak = given["min_lr"], args.learning_rate
+    if "min_lr_rate" in keywords:
+        return {"min_lr_ratio": keywords["min_lr_rate"]}
+    least, peak = keywords["min_lr"], args.learning_rate
     if not isinstance(least, int | float) or not 0 <= least <= peak:
         raise ConfigError(f"lr_scheduler_kwargs min_lr must lie between 0 and learning_rate ({peak}), got {least!r}")
     return {"min_lr_ratio": least / peak if peak else 0.0}
 
 
-def keywords_of(args: Fields, name: str) -> dict[str, object]:
-    """Keywords for another library in a field; ConfigError if it is no dictionary."""
-    value: object = getattr(args, name)
-    if value is None or value == "":
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name} must be a dict, or JSON text that starts with a brace, got {value!r}")
-    return dict(value)
-
-
-def _refuse_rest(name: str, given: Mapping[str, object], accepted: Accepted, translated: Sequence[str]) -> None:
+def _refuse_rest(name: str, keywords: Mapping[str, object], accepted: Accepted, translated: Sequence[str]) -> None:
     known = (*translated, *accepted)
-    for key, value in given.items():
+    for key, value in keywords.items():
         if key not in accepted:
             word = OTHER_WORDS[key] if OTHER_WORDS.get(key) in known else key
             remedy = suggest(word, known, otherwise=f"what it may hold: {', '.join(known) or 'nothing'}")
@@ -327,34 +287,112 @@ def _refuse_rest(name: str, given: Mapping[str, object], accepted: Accepted, tra
             raise ConfigError(f"{name} {key} must be {values[0]!r}, got {value!r}; leave it out")
 
 
-def of_fields(error: ErrorT) -> ErrorT:
-    """The same error for a program: fields instead of options, and remedies that a program has.
-
-    >>> str(of_fields(ConfigError("--clip-eps-low is 2", remedies=["name a --prompt-column", "lower it"])))
-    'epsilon is 2; lower it'
-    """
-    return error.reworded(in_field_names, advise=_remedy)
-
-
-def _remedy(clause: str) -> str:
-    lacking = next((name for found in OPTION.finditer(clause) if (name := _name(found)) in INSTEAD), None)
-    return in_field_names(clause) if lacking is None else INSTEAD[lacking]
-
-
-def in_field_names(text: str) -> str:
-    """Replace options in a text by the fields behind them, and leave out a limit in parentheses that is no field.
-
-    >>> in_field_names("--clip-eps-low 1.5 is left (--stop-grace 3)")
-    'epsilon 1.5 is left'
-    """
-    text = ASIDE.sub(lambda found: found[0] if _name(found) in {*FIELDS, *MEANINGS} else "", text)
-    # the option's value is its field where a program gives an object, and a program names a model without its prefix
-    text = text.replace("--engine vllm", "--engine").replace(
-        "--engine local", "--engine False"
-    )  # a field of two values
-    text = text.replace("--dataset train_dataset ", "--dataset ").replace("--reward-funcs model:", "--reward-funcs ")
-    return OPTION.sub(lambda found: FIELDS.get(_name(found), _name(found)), text)
+LOSSES: Mapping[str, tuple[str, str]] = {
+    "grpo": ("clip", "sequence"),
+    "bnpo": ("clip", "token"),
+    "dr_grpo": ("clip", "constant"),
+    "dapo": ("clip", "token"),
+    "cispo": ("cispo", "token"),
+    "sapo": ("sapo", "sequence"),
+    "luspo": ("clip", "sequence_sum"),
+    "vespo": ("vespo", "token"),
+}
+"""`loss_type` to bound and average."""
+ADVANTAGES: Mapping[str, str] = {"group": "group", "batch": "group_mean_reward_std", "none": "none"}
+CISPO_MAX_RATIO = 5.0
+"""ScaleRL's value; TRL's default for cispo is `epsilon`, which bounds every weight at 0.2."""
+NO_BOUND = 3.4e38
+"""Above every weight that float32 can hold."""
+OPTIONS = tuple(
+    option.name for option in options() if option.section in ("advantage", "loss") and option.name in DECIDED_BY
+)
+"""Options of the objective that fields decide."""
+UNSET = ("preset", "ref_sync", "rollout_correction", "correction_bounds")
+"""Those of them that no preset sets."""
 
 
-def _name(flag: re.Match[str]) -> str:
-    return flag[1].replace("-", "_")
+def objective_fields() -> tuple[str, ...]:
+    """Fields that a preset decides unless they are changed."""
+    return tuple(dict.fromkeys(name for option in OPTIONS if option not in UNSET for name in DECIDED_BY[option]))
+
+
+def objective_options(args: Fields) -> Options:
+    """The objective as options, but for the reference's steps; ConfigError for a field that its loss leaves idle."""
+    bound = LOSSES[args.loss_type][0]
+    loss = f"loss_type {args.loss_type!r}"
+    if args.preset is not None and not changed(args, "loss_type"):
+        bound, loss = str(PRESETS[args.preset].values.get("bound", "clip")), f"preset {args.preset!r}"
+    # the bound leaves some fields without effect
+    for name in {"clip": (), "cispo": ("epsilon", "delta")}.get(bound, ("epsilon", "epsilon_high", "delta")):
+        if changed(args, name):
+            raise ConfigError(
+                f"{name} must be left out with {loss}, got {getattr(args, name)!r}: its ratio is not clipped"
+            )
+    both = args.multi_objective_aggregation == "normalize_then_sum"
+    if both and changed(args, "scale_rewards"):
+        raise ConfigError(
+            f"scale_rewards must be left out with multi_objective_aggregation 'normalize_then_sum', got "
+            f"{args.scale_rewards!r}: each reward is divided by its group's std, their sum by the batch's"
+        )
+    alone = {name: value for name, value in options_of(args).items() if name in OPTIONS}
+    decided = {**alone, "average": LOSSES[args.loss_type][1], "average_over": "all", **_bound(args, bound)}
+    decided["reward_aggregation"] = args.multi_objective_aggregation
+    decided["advantage"] = "batch" if both else ADVANTAGES[args.scale_rewards]
+    if args.preset is not None:
+        decided = {
+            name: value for name, value in decided.items() if any(changed(args, key) for key in DECIDED_BY[name])
+        }
+        decided["preset"] = args.preset
+    if args.use_adaptive_entropy:
+        decided["entropy_target"] = (
+            *(args.entropy_target, args.entropy_coef_min, args.entropy_coef_max),
+            args.entropy_coef_delta,
+        )
+    return {**decided, **_correction(args)}
+
+
+def _bound(args: Fields, bound: str) -> Options:
+    low, high, delta = args.epsilon, args.epsilon_high, args.delta
+    if bound == "cispo":
+        if high is not None and high < 1:
+            raise ConfigError(
+                "epsilon_high must be at least 1 with the bound of cispo, where it is the ratio's own upper bound, got "
+                f"{high!r}; {CISPO_MAX_RATIO} is usual"
+            )
+        return {"bound": bound, "clip_eps_high": (CISPO_MAX_RATIO if high is None else high) - 1}
+    if bound == "sapo":
+        return {"bound": bound, "bound_shape": (args.sapo_temperature_pos, args.sapo_temperature_neg)}
+    if bound == "vespo":
+        of_good, of_bad = (args.vespo_k_pos, args.vespo_lambda_pos), (args.vespo_k_neg, args.vespo_lambda_neg)
+        return {"bound": bound, "bound_shape": (*of_good, *of_bad)}
+    if bound != "clip":
+        return {"bound": bound}
+    if not 0 <= low < 1:
+        raise ConfigError(f"epsilon must lie in [0, 1), got {low!r}: the ratio is held above 1 - epsilon; 0.2 is usual")
+    if high is not None and high < 0:
+        raise ConfigError(
+            f"epsilon_high must be at least 0, got {high!r}: the ratio is held below 1 + epsilon_high; 0.28 is usual"
+        )
+    high = low if high is None else high
+    above = high
+    if args.preset is not None and not any(changed(args, name) for name in DECIDED_BY["clip_eps_high"]):
+        above = cast(float, PRESETS[args.preset].values.get("clip_eps_high", high))
+    if delta is not None and delta <= 1 + above:
+        raise ConfigError(f"delta must be above 1 + epsilon_high ({above}), got {delta!r}; 3 is usual, None is off")
+    shape = None if delta is None else (delta,)
+    return {"bound": bound, "clip_eps_low": low, "clip_eps_high": high, "bound_shape": shape}
+
+
+def _correction(args: Fields) -> Options:
+    """Rollout correction, off by default: the engine uses the trainer's weights, and TRL corrects for vLLM only."""
+    if not corrects_rollouts(args):
+        return {}
+    cap = args.vllm_importance_sampling_cap
+    most = args.vllm_importance_sampling_clip_max if cap is None else cap
+    least = args.vllm_importance_sampling_clip_min
+    if most is None and least is None:
+        raise ConfigError(
+            "vllm_importance_sampling_clip_max must be a number, got None: the weight has no other bound; 3.0 is usual"
+        )
+    bounds = (least or 0.0, NO_BOUND if most is None else most)
+    return {"rollout_correction": args.vllm_importance_sampling_mode, "correction_bounds": bounds}

@@ -1,17 +1,24 @@
 """Files of a run that hold completions, and their records as columns, for lists, filters and rules of suspicion."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.metrics.definitions import Record
-from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import RunRecord, value_at
 
 TRAINING = "training"
 """What the pages call the set of a run's rollouts; held-out sets have their own names."""
+ENDS: Mapping[str, str] = {
+    "done": "ended by its environment",
+    "max_turns": "all turns used up",
+    "length": "cut at the limit",
+    "failed": "its environment failed",
+    "timed_out": "its environment took too long",
+}
+"""Why an episode ended, in the words of the page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,3 +190,26 @@ def talks_of(parts: Sequence[CompletionColumns]) -> dict[str, object] | None:
         "failed_calls": [count for part in parts for count in part.failed_calls],
         "seconds": [round(value, 3) for part in parts for value in part.seconds],
     }
+
+
+def distinctive(prompts: Sequence[str]) -> list[str]:
+    """Prompts without the beginning and end that all of them share, cut at lines and template marks only.
+
+    >>> distinctive(["Be brief.\\n<user>How much is 1 + 2?<end>", "Be brief.\\n<user>How much is 3 * 4?<end>"])
+    ['How much is 1 + 2?', 'How much is 3 * 4?']
+    """
+    if len(set(prompts)) < 2:
+        return list(prompts)
+    shared = _shared_start(prompts)
+    start = max(shared.rfind("\n"), shared.rfind(">")) + 1
+    rests = [prompt[start:] for prompt in prompts]
+    tail = _shared_start([rest[::-1] for rest in rests])
+    end = max(tail.rfind("\n"), tail.rfind("<")) + 1
+    return [rest[: len(rest) - end].strip() for rest in rests]
+
+
+def _shared_start(texts: Sequence[str]) -> str:
+    # What the smallest and the largest text share, all between them share too.
+    first, last = min(texts), max(texts)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:length]

@@ -25,15 +25,15 @@ from paceline.base_directory import local_path
 from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
 from paceline.models.places import DIRECTORIES, FINAL
-from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import read_lines, read_run, value_at
-from paceline.reports.page.samples import distinctive
 from paceline.reports.viewer.columns import (
+    ENDS,
     GRADE,
     REQUIRED,
     CompletionColumns,
     answer_of,
     columns_of,
+    distinctive,
     grouped,
     parts_of,
     talks_of,

@@ -9,9 +9,8 @@ filtering.py   the system calls that a program may make, as a seccomp filter
 monitor.py     unshares, forks the zygote and ends with the trainer
 confining.py   one level's confinement, applied to the zygote once
 serving.py     the zygote: one fork per job or interpreter, deadlines, the reply
-watching.py    counts of threads and files while a program runs, where nothing else limits them
-scratch.py     scratch directories on the host, and emptying one, whatever is in it
+scratch.py     scratch directories: made, watched while a program runs where nothing else limits it, emptied
 starting.py    the forked child before the program: files, limits, filter
-program.py     the program to its end: as `__main__`, or as a module with a function to call
-interpreter.py piece after piece of code in an interpreter that keeps its variables
+program.py     runs the program: as `__main__`, or as a module with a function to call
+interpreter.py runs pieces of code in an interpreter that keeps its variables
 """

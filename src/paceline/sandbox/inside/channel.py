@@ -43,7 +43,7 @@ def receive_bytes(channel: socket.socket, length: int) -> bytes:
         try:
             part = channel.recv(min(length - len(received), 1 << 20))
         except OSError as error:
-            raise BrokenChannelError(str(error) or "no answer in time") from error
+            raise BrokenChannelError(str(error) or "no response in time") from error
         if not part:
             raise BrokenChannelError("the other side is gone")
         received += part

@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 from paceline.sandbox.inside import kernel
 from paceline.sandbox.inside.channel import ASLEEP, STDERR_BYTES, BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.confining import Confinement, Identity, confine
-from paceline.sandbox.inside.scratch import make_empty
+from paceline.sandbox.inside.scratch import excess, make_empty
 from paceline.sandbox.inside.starting import MOST_SAID, STARTED, Files, largest_file, start
-from paceline.sandbox.inside.watching import excess
 
 USUAL_MODULES = (
     *("array", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "dataclasses", "datetime"),
@@ -43,7 +42,7 @@ unless twenty others want each."""
 
 
 class End(NamedTuple):
-    """End of a child: `exited` or `signalled` with a code, or stopped by the zygote."""
+    """How a child ended: `exited` or `signalled` with a code, or the reason why the zygote stopped it."""
 
     how: str
     code: int
@@ -116,8 +115,8 @@ def _run_interpreter(control: socket.socket, limits: dict[str, Any], confinement
             break
         os.kill(pid, signal.SIGSTOP)
         receive_message(control)
-        answer = End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict()
-        send_message(control, {**answer, "files": _bytes_in_memory(confinement)})
+        reply = End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict()
+        send_message(control, {**reply, "files": _bytes_in_memory(confinement)})
     end = _reap(pid, CLOSED if CLOSED in call else stopped, limits["seconds"])
     if not confinement.filter:
         end_children()
@@ -144,7 +143,7 @@ def _files(confinement: Confinement, report: int) -> Files:
 def _forked(
     control: socket.socket, files: Files, limits: dict[str, Any], confinement: Confinement, memory: int
 ) -> tuple[int, int]:
-    """Fork a child that runs the next job; return its number, and where it says that it has started."""
+    """Fork a child that runs the next job; return its process number, and the pipe on which it reports its start."""
     ready, started = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -154,14 +153,14 @@ def _forked(
 
 
 def _check_started(ready: int) -> None:
-    said = os.read(ready, MOST_SAID)
-    if said != STARTED:
-        raise OSError(f"a program could not be started: {said.decode(errors='replace') or 'it was killed before'}")
+    message = os.read(ready, MOST_SAID)
+    if message != STARTED:
+        raise OSError(f"a program could not be started: {message.decode(errors='replace') or 'it was killed before'}")
     os.close(ready)
 
 
 def _leave_nothing(files: Files, confinement: Confinement) -> None:
-    """Leave nothing of this program to the next one."""
+    """Clear all traces of this program, so that the next one cannot read them."""
     if confinement.streams is None:
         for descriptor in (files.stdin, files.stdout, files.stderr):
             os.close(descriptor)

@@ -13,7 +13,7 @@ from paceline.sandbox.inside.channel import PREFIX, receive_bytes
 from paceline.sandbox.inside.confining import Confinement
 from paceline.sandbox.inside.interpreter import run_interpreter
 from paceline.sandbox.inside.program import PROGRAM_FILE, call_function, run_main
-from paceline.sandbox.inside.watching import MOST_THREADS
+from paceline.sandbox.inside.scratch import MOST_THREADS
 
 STARTED = b"s"  # Written when everything is in place, into a pipe the program does not have: it cannot claim otherwise
 MOST_SAID = 500  # Most bytes of a reason written there instead, if something could not be put in place

@@ -1,4 +1,4 @@
-"""How large micro-batches are: as the options say, and smaller from when memory has run out.
+"""Size of micro-batches: by the options, and smaller after memory has run out.
 
 What ran out of memory is done again in micro-batches of half the tokens. Weights are those before it and the gradient
 is the sum over the same samples, so the update is the same to rounding (law 1).
@@ -25,10 +25,10 @@ class Budget:
     ranks: Ranks
     device: torch.device
     halved: int = 0
-    """How often memory has run out since the owner set this to 0."""
+    """Number of times that memory ran out since this was set to 0."""
 
     def fit(self, work: Callable[[], Value], sizes: Callable[[], Sequence[tuple[int, int]]]) -> Value:
-        """What `work` gives, which is called again with fewer `tokens` as often as memory runs out on any rank.
+        """Return the result of `work`, called again with fewer `tokens` each time memory runs out on any rank.
 
         `sizes`: parts that can be cut from each other and forwarded tokens of each micro-batch of all ranks, at the
         budget as it is. Every rank knows them, so all come to the same number.
@@ -40,7 +40,7 @@ class Budget:
         while True:
             reason = ""
             try:
-                found = work()
+                result = work()
             except (MemoryError, RuntimeError) as error:  # of torch on a GPU it is a kind of the second
                 if not is_out_of_memory(error):
                     raise
@@ -52,9 +52,11 @@ class Budget:
                     f"--gradient-checkpointing true, then resume ({reason})"
                 )
             if self.ranks.parallel_layout is not WHOLE:
-                return found
-            if not any(said["out_of_memory"] for said in self.ranks.collect({"out_of_memory": float(bool(reason))})):
-                return found
+                return result
+            if not any(
+                report["out_of_memory"] for report in self.ranks.collect({"out_of_memory": float(bool(reason))})
+            ):
+                return result
             release_memory(self.device)
             # half of the largest that can be cut: half of a budget that none of them fills would change nothing
             now = sizes()

@@ -25,7 +25,7 @@ from paceline.runtime.devices import return_free_memory
 
 @dataclass(frozen=True, slots=True)
 class TokenValues:
-    """What a pass says of each of the N target tokens of a micro-batch, in nats."""
+    """Results of a forward pass for each of the N target tokens of a micro-batch, in nats."""
 
     logprobs: Float[Tensor, " N"]
     entropy: Float[Tensor, " N"]
@@ -37,10 +37,10 @@ Loss = Callable[[int, TokenValues], Tensor]
 
 
 class ForwardBackward(Protocol):
-    """How micro-batches go through a model. Ranks that hold parts of one model make the same calls."""
+    """Runs micro-batches through a model. Ranks that hold parts of one model make the same calls."""
 
     forward: PolicyForward
-    """How hidden states are computed."""
+    """Computes hidden states."""
 
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
         """Run each micro-batch forward without a gradient; None where another rank has the model's head."""
@@ -55,18 +55,18 @@ class WholeModel(ForwardBackward):
 
     forward: PolicyForward
     temperature: float
-    """The engine's: logprobs are of the distribution that was sampled from."""
+    """Sampling temperature of the engine, so that logprobs are of the same distribution."""
     parallel_layout: ParallelLayout = WHOLE
 
     @override
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
         with torch.no_grad():
-            found = list[TokenValues | None]()
+            computed = list[TokenValues | None]()
             for number, batch in enumerate(batches):
                 ACTIVITY.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
-                found.append(self._values(loaded, batch))
+                computed.append(self._values(loaded, batch))
         self.parallel_layout.rest(loaded.model)
-        return found
+        return computed
 
     @override
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:

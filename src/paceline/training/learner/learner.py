@@ -18,14 +18,15 @@ from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.rows import on_device
 from paceline.objective.cutting import cut, input_tokens, share_out, shortest, units
-from paceline.objective.entropy import next_entropy_coef, top_entropy_threshold, within_bounds
 from paceline.objective.micro_batches import MicroBatch, Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
+from paceline.objective.policy_loss import top_entropy_threshold
+from paceline.objective.schedule import next_entropy_coef, within_bounds
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget
 from paceline.training.learner.forward_backward import ForwardBackward, TokenValues, WholeModel
-from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.objective import token_losses
 from paceline.training.learner.optimizers import make_optimizer
 from paceline.training.learner.pipeline import Pipelined
 from paceline.training.learner.samples import minibatches, samples_of, trained_rows
@@ -41,26 +42,14 @@ from paceline.types import RolloutGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PreparedBatch:
-    """A micro-batch on the device with what stays fixed over the step's updates."""
-
-    batch: MicroBatch
-    old_logprobs: Tensor | None
-    """Policy at the start of the step; None before its first forward pass, and where another rank has the head."""
-    ref_logprobs: Tensor | None
-    is_idle: bool = False
-    """Computed for the other ranks' sake, who make one pass more than this one has samples for; it adds nothing."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Minibatch:
-    """What one update is made of."""
+    """Rollouts of one update."""
 
     samples: tuple[Sample, ...]
-    """All that count in its averages."""
+    """Samples that count in its averages."""
     trained: tuple[int, ...]
     """Positions of those that one rank or another computes."""
-    parts: tuple[PreparedBatch, ...]
+    parts: tuple[MicroBatch, ...]
     """This rank's micro-batches."""
     cut_at: int
     """Tokens of the budget that they were cut by."""
@@ -135,7 +124,7 @@ class Learner:
         prepared = [self._minibatch(samples, run, trained, is_later=number > 0) for number, run in enumerate(runs)]
         # update: one gradient over all micro-batches of a minibatch, one optimiser step
         self._passed = 0
-        self._passes_of_step = self.optim.num_iterations * sum(len(one.parts) for one in prepared)
+        self._passes_of_step = self.optim.num_iterations * sum(len(minibatch.parts) for minibatch in prepared)
         updates: list[UpdateSums] = []
         for iteration in range(self.optim.num_iterations):
             for number, minibatch in enumerate(prepared):
@@ -152,32 +141,32 @@ class Learner:
         counted = tuple(samples[position] for position in run)
         inside = tuple(at - run.start for at in trained if at in run)
 
-        def work() -> list[PreparedBatch]:
+        def work() -> list[MicroBatch]:
             parts = self._prepare(counted, inside)
             if not is_later:
                 return parts
-            found = self._logprobs(self.policy, [part.batch for part in parts])
-            return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, found, strict=True)]
+            old = self._logprobs(self.policy, parts)
+            return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, old, strict=True)]
 
         parts = self.budget.fit(work, lambda: self._sizes(counted, inside))
         return Minibatch(samples=counted, trained=inside, parts=tuple(parts), cut_at=self.budget.tokens)
 
-    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[PreparedBatch]:
+    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatch]:
         """Pack this rank's micro-batches; token weights are over `counted`, of which some rank computes `inside`."""
         cuts = self._cuts(counted, inside)
-        own = cuts[self.ranks.share]
-        idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(one) for one in cuts]) - len(own))]
+        share = cuts[self.ranks.share]
+        idle = [[shortest(counted)] for _ in range(self.ranks.passes([len(cut) for cut in cuts]) - len(share))]
         model = self.policy.model
         weights = token_weights(counted, average=self.loss.average, max_completion_length=self.max_completion_length)
         batches = [
-            on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in [*own, *idle]
+            on_device(pack(counted, weights, indices, dtype=model.dtype), model.device) for indices in [*share, *idle]
         ]
         references: list[Tensor | None] = [None] * len(batches)
         if self.reference is not None:
             with self.reference.without_adapter():
                 references = self._logprobs(self.reference, batches)
         return [
-            PreparedBatch(batch=batch, old_logprobs=None, ref_logprobs=reference, is_idle=number >= len(own))
+            replace(batch, ref_logprobs=reference, is_idle=number >= len(share))
             for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
         ]
 
@@ -219,9 +208,9 @@ class Learner:
         self.ranks.add_up_gradients(self.policy.model)
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         norm = self.ranks.clip_gradients(parameters, limit=self.optim.max_grad_norm or float("inf"))
-        found = self._sums(computed.parts, sums, norm, first=first)
+        totals = self._sums(computed.parts, sums, norm, first=first)
         # one optimiser step, by numbers of all ranks, so that all decide alike
-        if all(map(math.isfinite, found.values.values())):
+        if all(map(math.isfinite, totals.values.values())):
             if learning_rate is not None:
                 for group in self.optimizer.param_groups:
                     group["lr"] = learning_rate
@@ -237,14 +226,14 @@ class Learner:
                     then=f"start again ({str(error).partition(chr(10))[0]})",
                 ) from None
             self.policy_version += 1
-            if self.loss.entropy_target is not None and found.values.get("bonus_tokens"):
-                mean = found.values["bonus_entropy"] / found.values["bonus_tokens"]
+            if self.loss.entropy_target is not None and totals.values.get("bonus_tokens"):
+                mean = totals.values["bonus_entropy"] / totals.values["bonus_tokens"]
                 coef = next_entropy_coef(self.entropy_control[0], mean, control=self.loss.entropy_target)
                 self.entropy_control = coef, mean
         else:
-            found = replace(found, skipped=True)
+            totals = replace(totals, skipped=True)
         self.optimizer.zero_grad(set_to_none=True)
-        return computed, found
+        return computed, totals
 
     def _top_entropies(self, minibatch: Minibatch) -> tuple[Minibatch, float | None]:
         """Compute the entropies of an update by a pass more, with the weights as they are, and their threshold.
@@ -254,16 +243,18 @@ class Learner:
 
         def work() -> tuple[Minibatch, list[TokenValues | None]]:
             whole = self._cut_again(minibatch)
-            return whole, self.runner.values(self.policy, [part.batch for part in whole.parts])
+            return whole, self.runner.values(self.policy, whole.parts)
 
         whole, values = self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
         return whole, self.entropy_threshold(whole.parts, values)
 
-    def entropy_threshold(self, parts: Sequence[PreparedBatch], values: Sequence[TokenValues | None]) -> float | None:
+    def entropy_threshold(self, parts: Sequence[MicroBatch], values: Sequence[TokenValues | None]) -> float | None:
         """Gather the entropies of all ranks; return that from which on tokens count. None without a token."""
         pairs = zip(parts, values, strict=True)
-        own = [found.entropy.detach() for part, found in pairs if found and not part.is_idle and self.ranks.speaks]
-        numbers = torch.cat(own).cpu() if own else torch.empty(0, dtype=self.policy.model.dtype)
+        of_parts = [
+            of_part.entropy.detach() for part, of_part in pairs if of_part and not part.is_idle and self.ranks.speaks
+        ]
+        numbers = torch.cat(of_parts).cpu() if of_parts else torch.empty(0, dtype=self.policy.model.dtype)
         texts = self.ranks.all_gather_text(b64encode(numbers.double().numpy().tobytes()).decode())
         entropies = torch.cat([torch.tensor(array("d", b64decode(text)), dtype=numbers.dtype) for text in texts])
         return top_entropy_threshold(entropies, share=self.loss.top_entropy_quantile) if len(entropies) else None
@@ -275,19 +266,18 @@ class Learner:
         known = dict[int, Tensor]()
         for part in minibatch.parts:
             if part.old_logprobs is not None:
-                of_samples = part.old_logprobs.split(part.batch.row_lengths)
-                known |= zip(part.batch.samples, of_samples, strict=True)
+                of_samples = part.old_logprobs.split(part.row_lengths)
+                known |= zip(part.samples, of_samples, strict=True)
         parts = self._prepare(minibatch.samples, minibatch.trained)
         if known:
             parts = [
-                replace(part, old_logprobs=torch.cat([known[sample] for sample in part.batch.samples]))
-                for part in parts
+                replace(part, old_logprobs=torch.cat([known[sample] for sample in part.samples])) for part in parts
             ]
         return replace(minibatch, parts=tuple(parts), cut_at=self.budget.tokens)
 
     def backward(
-        self, parts: Sequence[PreparedBatch], *, first: bool, threshold: float | None = None
-    ) -> tuple[list[PreparedBatch], list[dict[str, Tensor]]]:
+        self, parts: Sequence[MicroBatch], *, first: bool, threshold: float | None = None
+    ) -> tuple[list[MicroBatch], list[dict[str, Tensor]]]:
         """Add the micro-batches' shares of the update's gradient; the first pass gives the old logprobs.
 
         `threshold`: the entropy from which on tokens count; None: all do.
@@ -295,26 +285,25 @@ class Learner:
         sums, parts = list[dict[str, Tensor]](), list(parts)
 
         def loss(number: int, values: TokenValues) -> Tensor:
-            self._passed += 1  # more than were foreseen where memory ran out and they were cut again
+            self._passed += 1  # more than planned where memory ran out and they were cut again
             ACTIVITY.advance("update", min(self._passed, self._passes_of_step), self._passes_of_step)
             if parts[number].is_idle:
                 return 0.0 * values.logprobs.sum()
-            value, parts[number], found = self._loss(parts[number], values, first=first, threshold=threshold)
-            sums.append(found)
+            value, parts[number], totals = self._loss(parts[number], values, first=first, threshold=threshold)
+            sums.append(totals)
             return value
 
-        self.runner.backward(self.policy, [part.batch for part in parts], loss)
+        self.runner.backward(self.policy, tuple(parts), loss)
         return parts, sums
 
     def _loss(
-        self, part: PreparedBatch, values: TokenValues, *, first: bool, threshold: float | None
-    ) -> tuple[Tensor, PreparedBatch, dict[str, Tensor]]:
-        batch = part.batch
+        self, batch: MicroBatch, values: TokenValues, *, first: bool, threshold: float | None
+    ) -> tuple[Tensor, MicroBatch, dict[str, Tensor]]:
         policy, entropy = values.logprobs, values.entropy
-        old = policy.detach() if part.old_logprobs is None else part.old_logprobs
+        old = policy.detach() if batch.old_logprobs is None else batch.old_logprobs
+        batch = replace(batch, old_logprobs=old)
         chosen = None if threshold is None else entropy.detach() >= threshold
-        terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs, chosen=chosen)
-        losses, sums = token_losses(batch, terms, self._loss_now(), self._policy_loss)
+        losses, sums = token_losses(batch, values, self._loss_now(), self._policy_loss, chosen=chosen)
         loss = (batch.weights * losses).sum()
         sums["loss"] = loss.detach()
         if first:
@@ -322,7 +311,7 @@ class Learner:
             sums |= {"entropy": entropy.detach().sum(), "mismatch": mismatch.sum(), "mismatch_max": mismatch.max()}
             if batch.turns is not None:
                 sums |= mismatch_of_turns(mismatch, batch.turns)
-        return loss, replace(part, old_logprobs=old), sums
+        return loss, batch, sums
 
     def _loss_now(self) -> LossConfig:
         """Return the options with the entropy's coefficient as it is in this update."""
@@ -332,14 +321,14 @@ class Learner:
         return replace(self.loss, entropy_coef=coef if entropy <= self.loss.entropy_target[0] else 0.0)
 
     def _sums(
-        self, parts: Sequence[PreparedBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
+        self, parts: Sequence[MicroBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
     ) -> UpdateSums:
-        own = read_sums(sums if self.ranks.speaks else [], norm)
+        mine = read_sums(sums if self.ranks.speaks else [], norm)
         if self.ranks.speaks:
-            own["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
+            mine["tokens"] = float(sum(part.num_targets for part in parts if not part.is_idle))
             layout = self.runner.forward.kind
-            own["forwarded"] = float(sum(part.batch.num_forwarded(layout) for part in parts))
-        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(own)))
+            mine["forwarded"] = float(sum(part.num_forwarded(layout) for part in parts))
+        return UpdateSums(first=first, values=merge_sums(self.ranks.collect(mine)))
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
         """Report what one update would find in these groups, without an update; every completion is computed."""
@@ -347,12 +336,12 @@ class Learner:
         inside = [position for position, sample in enumerate(samples) if not sample.masked]
         with torch.no_grad():
             parts = self._prepare(samples, inside) if inside else []
-            values = self.runner.values(self.policy, [part.batch for part in parts])
+            values = self.runner.values(self.policy, parts)
             threshold = self.entropy_threshold(parts, values) if self.loss.top_entropy_quantile < 1 else None
             sums = [
-                self._loss(part, found, first=True, threshold=threshold)[2]
-                for part, found in zip(parts, values, strict=True)
-                if found is not None and not part.is_idle
+                self._loss(part, computed, first=True, threshold=threshold)[2]
+                for part, computed in zip(parts, values, strict=True)
+                if computed is not None and not part.is_idle
             ]
         read = [self._sums(parts, sums, None, first=True)] if inside else []
         return replace(summarise_updates(read, micro_batch_tokens=self.budget.tokens), updates=0)
@@ -363,15 +352,17 @@ class Learner:
         Raises:
             TrainingError: one is not finite, on this rank or another.
         """
-        trained = [(name, one) for name, one in self.policy.model.named_parameters() if one.requires_grad]
-        pieces = {name: piece_of(one).tensor.detach() for name, one in trained}
+        trained = [
+            (name, parameter) for name, parameter in self.policy.model.named_parameters() if parameter.requires_grad
+        ]
+        pieces = {name: piece_of(parameter).tensor.detach() for name, parameter in trained}
         # the least and the largest are not finite where any number is not
         ends = {name: torch.aminmax(piece) for name, piece in pieces.items() if piece.numel()}
-        found = ""
+        not_finite = ""
         if ends:
             is_finite = torch.isfinite(torch.stack([end for pair in ends.values() for end in pair])).view(-1, 2).all(1)
-            found = next((name for name, sound in zip(ends, is_finite.tolist(), strict=True) if not sound), "")
-        broken = [name for name in self.ranks.all_gather_text(found) if name]
+            not_finite = next((name for name, sound in zip(ends, is_finite.tolist(), strict=True) if not sound), "")
+        broken = [name for name in self.ranks.all_gather_text(not_finite) if name]
         if broken:
             raise TrainingError(
                 f"a weight of {broken[0]} is not finite after update {self.policy_version}, so it is not saved",

@@ -21,9 +21,9 @@ def make_optimizer(policy: Loaded, optim: OptimConfig) -> torch.optim.Optimizer:
     """
     # matrices apart from the rest, and apart what lies on different meshes of ranks: one kernel takes no mixture
     parts = dict[object, list[nn.Parameter]]()
-    for one in sorted(policy.model.parameters(), key=lambda one: one.ndim < 2):
-        if one.requires_grad:
-            parts.setdefault((one.ndim >= 2, getattr(one, "device_mesh", None)), []).append(one)
+    for parameter in sorted(policy.model.parameters(), key=lambda parameter: parameter.ndim < 2):
+        if parameter.requires_grad:
+            parts.setdefault((parameter.ndim >= 2, getattr(parameter, "device_mesh", None)), []).append(parameter)
     groups = [
         {"params": alike, "weight_decay": optim.weight_decay if alike[0].ndim >= 2 else 0.0} for alike in parts.values()
     ]

@@ -4,7 +4,7 @@ After a warm-up a rank alternates between the forward pass of one micro-batch an
 Source: PipeDream-Flush, arXiv:2006.09503.
 
 Hidden states [M, H] travel, padded to the longest micro-batch of a call: every rank of a pipeline has all of them, so
-that none has to be told of a shape.
+that no shape has to be sent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,9 @@ from paceline.errors import first_line
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
+from paceline.models.parallel.context import Tokens
 from paceline.models.parallel.process_group import RankLost
-from paceline.models.parallel.ranks import ParallelLayout, Tokens
+from paceline.models.parallel.ranks import ParallelLayout
 from paceline.models.parallel.stages import Stages
 from paceline.models.rows import take_rows
 from paceline.objective.micro_batches import MicroBatch
@@ -40,16 +41,16 @@ class Pipelined(ForwardBackward):
 
     forward: PolicyForward
     temperature: float
-    """The engine's: logprobs are of the distribution that was sampled from."""
+    """Sampling temperature of the engine, so that logprobs are of the same distribution."""
     parallel_layout: ParallelLayout
     stages: Stages
 
     @override
     def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        found = list[TokenValues | None]([None] * len(batches))
+        computed = list[TokenValues | None]([None] * len(batches))
 
         def note(number: int, values: TokenValues) -> Tensor:
-            found[number] = values
+            computed[number] = values
             return values.logprobs.new_zeros(())
 
         if batches:
@@ -60,7 +61,7 @@ class Pipelined(ForwardBackward):
                     schedule = ScheduleGPipe(stage, len(batches), scale_grads=False)
                     schedule.step(numbers, return_outputs=False, number=numbers)
         self.parallel_layout.rest(loaded.model)
-        return found
+        return computed
 
     @override
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
@@ -73,7 +74,7 @@ class Pipelined(ForwardBackward):
 
     def _stage(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> PipelineStage:
         model, tokens = loaded.model, [self.parallel_layout.tokens(batch) for batch in batches]
-        longest = max(len(one.batch.input_ids) for one in tokens)
+        longest = max(len(part.batch.input_ids) for part in tokens)
         width = model.config.get_text_config().hidden_size
         # of what travels only the shape is read; a loss and a micro-batch's number are what the ends have instead
         states = torch.empty(longest, width, dtype=model.dtype, device="meta", requires_grad=torch.is_grad_enabled())
@@ -81,7 +82,7 @@ class Pipelined(ForwardBackward):
         value = torch.zeros((), dtype=model.dtype, device="meta")
         return PipelineStage(
             _StagePasses(self, loaded, tokens, loss, longest),
-            self.stages.place,
+            self.stages.rank,
             self.stages.ranks,
             model.device,
             input_args=number if self.stages.is_first else states,
@@ -100,7 +101,7 @@ class _StagePasses(nn.Module):
         self.gone_back = 0
 
     def forward(self, entering: Tensor, *, number: Tensor) -> Tensor:
-        """What leaves the stage: hidden states [longest, H], behind the last one the loss."""
+        """Output of the stage: hidden states [longest, H], or the loss after the last stage."""
         ACTIVITY.beat("learner", f"micro-batch {int(number) + 1} of {len(self.tokens)} in a stage")
         tokens, parallel_layout, model = self.tokens[int(number)], self.how.parallel_layout, self.loaded.model
         before = None if self.how.stages.is_first else entering[: len(tokens.batch.input_ids)]

@@ -1,4 +1,4 @@
-"""What the updates of a step did, from the sums that each micro-batch leaves on the device."""
+"""Statistics of a step's updates, from sums that each micro-batch leaves on the device."""
 
 import itertools
 import math
@@ -10,12 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 TURNS = ("1", "2", "3", "4", "5", "6", "7", "8+")
-"""Turns whose mismatch is told apart; the last stands for all from there on."""
+"""Turns whose mismatch is measured apart; the last stands for all from there on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UpdateStats:
-    """What the updates of one step did; means are over trained tokens of all updates unless said otherwise."""
+    """Statistics of a step's updates; means are over trained tokens of all updates unless noted."""
 
     updates: int
     """Optimiser updates made; 0 when no completion carried signal."""
@@ -26,7 +26,7 @@ class UpdateStats:
     micro_batch_tokens: int
     """Tokens forwarded at once at most: the option's, or fewer once memory had run out."""
     micro_batches_halved: int
-    """How often memory ran out in this step."""
+    """Number of times that memory ran out in this step."""
     tokens_trained: int
     """Completion tokens with a gradient, per pass over the step's rollouts."""
     tokens_forwarded: int
@@ -34,7 +34,7 @@ class UpdateStats:
     loss: float
     """Sum over an update's tokens of weight times loss, averaged over updates."""
     policy_loss: float
-    """The share of the policy term in that, without KL and entropy."""
+    """Share of the policy term in the loss, without KL and entropy."""
     grad_norm: float
     """Before clipping, averaged over updates."""
     entropy: float | None
@@ -54,7 +54,7 @@ class UpdateStats:
     logprob_mismatch_mean: float | None
     """Nats, absolute difference between `rollout_logprobs` and the trainer's at the start of the step."""
     logprob_mismatch_max: float | None
-    """The largest of those."""
+    """Largest mismatch of a token, in nats."""
     logprob_mismatch_by_turn: Mapping[str, float] | None
     """The mean over the tokens of each turn, by its number from 1; None where no turn is a second one."""
 
@@ -73,14 +73,14 @@ class UpdateSums:
 
 
 def mismatch_of_turns(mismatch: Float[Tensor, " N"], turns: Int[Tensor, " N"]) -> dict[str, Tensor]:
-    """Sums of the tokens' mismatch, and their number, for each turn that is told apart."""
+    """Sums of the tokens' mismatch, and their number, for each turn that is measured apart."""
     places = torch.arange(len(TURNS), device=turns.device)
     members = turns.clamp(max=len(TURNS) - 1)[:, None] == places
     sums = torch.where(members, mismatch[:, None], 0.0).sum(0), members.sum(0)
     return {
-        f"{name}_of_turn_{turn}": values[place]
+        f"{name}_of_turn_{turn}": values[index]
         for name, values in zip(("mismatch", "tokens"), sums, strict=True)
-        for place, turn in enumerate(TURNS)
+        for index, turn in enumerate(TURNS)
     }
 
 
@@ -107,16 +107,16 @@ def merge_sums(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """One update's numbers from those of all ranks. The norm is of the whole gradient, and the same on each."""
     merged: dict[str, float] = {}
     for name in dict.fromkeys(name for values in ranks for name in values):
-        found = [values[name] for values in ranks if name in values]
+        numbers = [values[name] for values in ranks if name in values]
         if name.endswith("_max") or name == "grad_norm":  # what is not a number is larger than all
-            merged[name] = max(found, key=lambda value: math.inf if math.isnan(value) else value)
+            merged[name] = max(numbers, key=lambda value: math.inf if math.isnan(value) else value)
         else:
-            merged[name] = sum(found)
+            merged[name] = sum(numbers)
     return merged
 
 
 def summarise_updates(updates: Sequence[UpdateSums], *, micro_batch_tokens: int, halved: int = 0) -> UpdateStats:
-    """The step's numbers from its updates; there may be none."""
+    """Compute a step's statistics from its updates; there may be none."""
     made = [update for update in updates if not update.skipped]
     first = [update for update in made if update.first]
     return UpdateStats(

@@ -3,17 +3,15 @@
 The cheap stage, `checks.check`, takes a second and loads no torch. The second one, `preparation.prepare`, goes on from
 it. Nothing here imports what computes a model: transformers' tokenizers and configurations are all that is loaded of
 it, and a reward model where there is one. Ranks of a launcher load everything first: they meet before one of them
-prepares, so that all of them hear a refusal.
+prepares, so that a refusal reaches all of them.
 
 configuration.py  recipe, configuration file and given options to one `Config`
 file_names.py   names of files in options, and the directory that a run's names stand in
-run_request.py  a new run, or one to resume, as a door asks for it
+run_request.py  a new run, or one to resume, as an entry point asks for it
 named_code.py   code that a run directory names: what may run, and what this user has run
-own_objects.py  a program's objects in the place of options
 checks.py       the cheap stage: files, names and rows
-run_inputs.py   what setup gives: tokenizer, functions, tasks, evaluators, plan
+inputs.py       objects beside the options, and what setup makes of both: tokenizer, functions, tasks, evaluators, plan
 preparation.py  tokenizer, tasks, self-test, held-out tasks, steps, one after the other
-held_out.py     held-out tasks and accuracy from the options
+held_out.py     held-out tasks and their evaluators
 samplers.py     the sampler around an engine
-evaluators.py   evaluators of held-out tasks, run between two steps
 """

@@ -1,7 +1,7 @@
 """The cheap stage of setup: what files and names alone can tell, before the libraries that take seconds are loaded."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
@@ -28,38 +28,23 @@ from paceline.models.places import (
 )
 from paceline.models.weight_headers import check_quantised, check_weights, read_whole
 from paceline.objective.advantages import GroupAdvantage
-from paceline.reports.trackers.opening import check_trackers
+from paceline.reports.trackers import check_trackers
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.resolving import BUILT_IN, default_system_prompt, resolve, reward_context
 from paceline.rewards.selecting import row_check
 from paceline.runtime.own_code import own_function
-from paceline.training.setup.own_objects import OwnObjects
+from paceline.training.setup.inputs import RunObjects
 from paceline.types import RowCheck
 
 if TYPE_CHECKING:
     from paceline.objective.own_loss import PolicyLoss
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
-    """What the cheap stage has found; the second stage, `prepare`, goes on from it and reads no file again."""
-
-    functions: Mapping[str, RewardFunction]
-    """Reward functions that the options name, without reward models."""
-    measure: Mapping[str, RewardFunction] = field(default_factory=dict)
-    """The one reward function that says what is right on held-out tasks, under its name."""
-    system: str | None = None
-    """System message of every prompt."""
-    environments: Mapping[str, EnvironmentSpec] = field(default_factory=dict)
-    """Environments of conversations, by name."""
-    files: ReadFiles = field(default_factory=dict)
+NO_OBJECTS = RunObjects()
 
 
-NO_OBJECTS = OwnObjects()
-
-
-def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool = True) -> Checked:
+def resolved(config: Config, objects: RunObjects = NO_OBJECTS, *, for_training: bool = True) -> RunObjects:
     """Resolve the reward functions and the system message that the options name, without a look at anything else.
 
     Not `for_training`, only built-in functions are: what they ask for is measured too.
@@ -82,17 +67,19 @@ def resolved(config: Config, own: OwnObjects = NO_OBJECTS, *, for_training: bool
             "no reward of its own, got none; give one, for example --reward-funcs accuracy"
         )
     # an environment's own reward says what is right where there is no function, or where it is named
-    is_own = measure in environments or (not config.rewards.names and measure == EvalConfig().eval_reward_func)
-    found = resolve_functions(config, wanted, own.functions)
+    by_environment = measure in environments or (not config.rewards.names and measure == EvalConfig().eval_reward_func)
+    functions_by_name = resolve_functions(config, wanted, objects.functions)
     # one object under one name: a judge has one budget
-    known, flag = {**own.functions, **found}, "--eval-reward-func"
-    measured = {} if is_own else resolve_functions(config, [measure], known, flag=flag)
-    return Checked(
-        functions=found,
+    known, flag = {**objects.functions, **functions_by_name}, "--eval-reward-func"
+    measured = {} if by_environment else resolve_functions(config, [measure], known, flag=flag)
+    return replace(
+        objects,
+        is_resolved=True,
+        functions=functions_by_name,
         measure=measured,
         system=system_prompt(config.data, default_system_prompt(functions)),
         environments=environments,
-        files=dict(own.rows),
+        files=dict(objects.files),
     )
 
 
@@ -107,7 +94,7 @@ def own_policy_loss(options: LossConfig) -> "PolicyLoss | None":
     return cast("PolicyLoss", own_function(options.bound, flag="--bound")) if is_code(options.bound) else None
 
 
-def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = True) -> Checked:
+def check(config: Config, objects: RunObjects = NO_OBJECTS, *, runs_here: bool = True) -> RunObjects:
     """Check that everything named by training's options exists, and the rows: all of a file, else the first.
 
     Not `runs_here`, a model may be a config.json alone, and vLLM, trackers, sandbox and judge may be elsewhere.
@@ -115,10 +102,10 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
     Raises:
         PacelineError: something is not there or cannot be read.
     """
-    checked, data = resolved(config, own), config.data
-    if "advantage" not in own.objective:
+    checked, data = resolved(config, objects), config.data
+    if objects.advantage is None:
         own_advantage(config.advantage)
-    if "bound" not in own.objective:
+    if objects.policy_loss is None:
         own_policy_loss(config.loss)
     for name in config.rewards.reward_models:
         check_reward_model(name)
@@ -127,7 +114,7 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
         if config.engine.engine == "vllm":
             check_vllm(None)
     by_functions = row_check(checked.functions)
-    are_shared = len(data.datasets) > 1 and all(is_file(one, checked.files) for one in data.datasets)
+    are_shared = len(data.datasets) > 1 and all(is_file(dataset, checked.files) for dataset in data.datasets)
     if are_shared:  # how many are taken of each follows from all
         rows, _ = training_rows(replace(data, eval_share=None), seed=config.loop.seed, files=checked.files)
         _screen(config, checked, rows, data.datasets[0], by_functions)
@@ -137,26 +124,26 @@ def check(config: Config, own: OwnObjects = NO_OBJECTS, *, runs_here: bool = Tru
     if data.eval_dataset is not None:
         _look_at_held_out_rows(config, checked)
     # behind the rows: a GGUF file is unpacked for it, which takes minutes
-    positions = None if own.model is not None else _look_at_model(config, needs_weights=runs_here)
+    positions = None if objects.model is not None else _look_at_model(config, needs_weights=runs_here)
     if runs_here:
         _look_at_what_they_need((*checked.functions.values(), *checked.measure.values()), checked.environments)
     check_completion_fits(config.sampling.max_completion_length, limit=positions)
     return checked
 
 
-def check_held_out(config: Config, own: OwnObjects = NO_OBJECTS) -> Checked:
+def check_held_out(config: Config, objects: RunObjects = NO_OBJECTS) -> RunObjects:
     """Check what evaluation's options name, and the first row of each held-out set; raises as `check` does."""
-    checked = resolved(config, own, for_training=False)
+    checked = resolved(config, objects, for_training=False)
     if config.engine.engine == "vllm":
         check_vllm(None)
     _look_at_held_out_rows(config, checked)
-    if own.model is None:
+    if objects.model is None:
         _look_at_model(config, needs_weights=True)
     _look_at_what_they_need(checked.measure.values(), checked.environments)
     return checked
 
 
-def refuse_training_rows(config: Config, file: Path | None, given: Collection[str]) -> None:
+def refuse_training_rows(config: Config, file: Path | None, named: Collection[str]) -> None:
     """Refuse to measure what a run has trained on its training rows, where it kept no tasks apart.
 
     `file` is where the configuration came from, `given` the options that the command names itself.
@@ -164,22 +151,24 @@ def refuse_training_rows(config: Config, file: Path | None, given: Collection[st
     Raises:
         ConfigError: the run keeps no tasks apart, and the command names none.
     """
-    names_tasks = not {"dataset", "dataset_split", "eval_dataset", "eval_share"}.isdisjoint(given)
+    names_tasks = not {"dataset", "dataset_split", "eval_dataset", "eval_share"}.isdisjoint(named)
     if names_tasks or file is None or file.name != "config.yaml" or not is_run(file.parent):
         return
     data, model = config.data, local_path(config.model.model).resolve()
     keeps_apart = data.eval_dataset is not None or data.eval_share is not None
     if keeps_apart or not model.is_relative_to(file.parent.resolve()):
         return
-    if data.eval_split == data.dataset_split or not any(has_split(one, data.eval_split) for one in data.datasets):
+    if data.eval_split == data.dataset_split or not any(
+        has_split(dataset, data.eval_split) for dataset in data.datasets
+    ):
         raise ConfigError(
             f"the run of {file} kept no tasks apart from --dataset {' '.join(data.datasets)}; give tasks that it has "
             "not seen by --eval-dataset, or a split of them by --eval-split"
         )
 
 
-def refuse_unread_tasks(config: Config, given: Collection[str], files: ReadFiles | None = None) -> None:
-    """Refuse options of a command that measures which would change nothing of what is measured.
+def refuse_unread_tasks(config: Config, named: Collection[str], files: ReadFiles | None = None) -> None:
+    """Refuse options of an evaluation command that would not change its result.
 
     `given` are the options that the command names itself, `files` a program's own rows.
 
@@ -188,12 +177,12 @@ def refuse_unread_tasks(config: Config, given: Collection[str], files: ReadFiles
         DataError: nothing lies at the address of a set.
     """
     data = config.data
-    if "dataset_size" in given and data.eval_share is None:
+    if "dataset_size" in named and data.eval_share is None:
         raise ConfigError(
             f"--dataset-size is of the rows that are trained on, got {data.dataset_size}; give --eval-size, the number "
             "of tasks of each held-out set"
         )
-    if "eval_split" not in given:
+    if "eval_split" not in named:
         return
     for _, address in data.held_out:
         if not has_split(address, data.eval_split, files):
@@ -206,27 +195,27 @@ def refuse_unread_tasks(config: Config, given: Collection[str], files: ReadFiles
 def resolve_functions(
     config: Config,
     names: Iterable[str],
-    given: Mapping[str, RewardFunction] = MappingProxyType({}),
+    objects: Mapping[str, RewardFunction] = MappingProxyType({}),
     *,
     flag: str = "--reward-funcs",
 ) -> dict[str, RewardFunction]:
     """Resolve the reward functions of these names, which `flag` has, under the options; `given` are a program's own."""
     context = reward_context(config.rewards, config.sampling, seed=config.loop.seed)
-    return {name: given[name] if name in given else resolve(name, context, flag=flag) for name in names}
+    return {name: objects[name] if name in objects else resolve(name, context, flag=flag) for name in names}
 
 
 def _look_at_model(config: Config, *, needs_weights: bool) -> int | None:
     """Check the files of a local model and the positions in its config.json; the Hub is not asked."""
     label = f"--model {config.model.model}"
-    place = model_place(config.model.model, needs_weights=needs_weights)
-    if needs_weights and place.adapter is not None:
-        read_whole(place.adapter / ADAPTER_WEIGHTS, label)
-    base = Path(place.base)
+    files = model_place(config.model.model, needs_weights=needs_weights)
+    if needs_weights and files.adapter is not None:
+        read_whole(files.adapter / ADAPTER_WEIGHTS, label)
+    base = Path(files.base)
     if not base.is_dir():
         return None
     described = read_model_config(base, label)
-    is_adapter_new = config.lora.lora_rank > 0 and place.adapter is None
-    check_quantised(described, label, has_adapter=is_adapter_new or place.adapter is not None)
+    is_adapter_new = config.lora.lora_rank > 0 and files.adapter is None
+    check_quantised(described, label, has_adapter=is_adapter_new or files.adapter is not None)
     if needs_weights:
         check_weights(base, described, label, targets=config.lora.lora_targets if is_adapter_new else ())
     return positions_of(described)
@@ -236,12 +225,12 @@ def _look_at_what_they_need(functions: Iterable[RewardFunction], environments: M
     """Refuse a host that cannot isolate programs if a function or tool needs it; the sandbox stays open for the run."""
     for spec in environments.values():
         spec.check()
-    for one in functions:
-        if isinstance(one, BuiltIn) and one.describe is not None:
-            one.describe()
+    for function in functions:
+        if isinstance(function, BuiltIn) and function.describe is not None:
+            function.describe()
 
 
-def _look_at_held_out_rows(config: Config, checked: Checked) -> None:
+def _look_at_held_out_rows(config: Config, checked: RunObjects) -> None:
     data, by_measure = config.data, row_check(checked.measure)
     for _, dataset in data.held_out:
         split = data.eval_split if has_split(dataset, data.eval_split, checked.files) else data.dataset_split
@@ -249,13 +238,13 @@ def _look_at_held_out_rows(config: Config, checked: Checked) -> None:
         _screen(config, checked, rows, dataset, by_measure)
 
 
-def _rows(config: Config, checked: Checked, dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
-    """All rows of a file, and the first row of generated or remote data."""
+def _rows(config: Config, checked: RunObjects, dataset: str, *, split: str, size: int | None) -> Sequence[Row]:
+    """Read all rows of a file, or the first row of generated or remote data."""
     size = size if is_file(dataset, checked.files) else 1
     return load_rows(dataset, split=split, size=size, seed=config.loop.seed, files=checked.files)
 
 
-def _screen(config: Config, checked: Checked, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
+def _screen(config: Config, checked: RunObjects, rows: Sequence[Row], dataset: str, check: RowCheck | None) -> None:
     # one row says nothing of the others, which may be all that is needed where bad ones are skipped
     if is_file(dataset, checked.files) or config.data.on_bad_row == "stop":
         screen(rows if len(rows) <= WHOLE else spread(rows, SAMPLE), config.data, check)

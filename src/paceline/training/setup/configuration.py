@@ -21,13 +21,13 @@ ONE_OF = ("max_steps", "num_epochs")
 
 OWN_SCHEDULE = ("lr_schedule", "warmup_steps", "min_lr_ratio")
 """Options in whose place `lr_scheduler` stands."""
-EMBEDDED = {name: Path(__file__).parents[2] / "models" / place for name, place in DIRECTORIES.items()}
+EMBEDDED = {name: Path(__file__).parents[2] / "models" / directory for name, directory in DIRECTORIES.items()}
 """Directory of the models that ship with the package."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
-    """A configuration and its origin."""
+    """A configuration, and where it comes from."""
 
     config: Config
     origin: str
@@ -37,7 +37,7 @@ class Configuration:
     base: Path
     """Directory that relative names in `config` stand in."""
     given: Mapping[str, object]
-    """The options that were given, with names of files as they stand in `base`."""
+    """Options of the command itself, with names of files relative to `base`."""
 
 
 def read_configuration(
@@ -59,8 +59,8 @@ def read_configuration(
         base = run_base(path.parent) if is_config_of_run(path) else base_directory()
         flags = seen_from(base, flags)
         # a resolved configuration has every option: one at its default says nothing against the other
-        told = {name: value for name, value in ground.items() if value != find_option(name).default}
-        _refuse_both(told, f"{path}: ")
+        changed_in_file = {name: value for name, value in ground.items() if value != find_option(name).default}
+        _refuse_both(changed_in_file, f"{path}: ")
         return Configuration(
             config=build_config(_merged(ground, flags), for_training=for_training),
             origin=f"Options: {path}{behind}.",
@@ -125,14 +125,14 @@ def read_run_configuration(
     return build_config(_merged(ground, given))
 
 
-def with_following(ground: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Return a run's options with the defaults that follow from what is given, and without another bound's shape.
+def with_following(ground: Mapping[str, object], flags: Mapping[str, object]) -> dict[str, object]:
+    """Return a run's options with the defaults that follow from `flags`, and without another bound's shape.
 
     A value other than the default that followed before was chosen, and stays.
     """
     old, new = (
         {find_option(spelling).name: parse_value(find_option(spelling), value) for spelling, value in values.items()}
-        for values in (ground, {**ground, **given})
+        for values in (ground, {**ground, **flags})
     )
     before, after, fitted = following_values(old), following_values(new), dict(ground)
     for name in (*before, *after):
@@ -150,34 +150,34 @@ def with_named_tasks(flags: Mapping[str, object]) -> dict[str, object]:
 
     A dataset, a split or a share that is named is what is measured, whatever `eval_dataset` a run or a file has.
     """
-    named, found = {find_option(spelling).name for spelling in flags}, dict(flags)
+    named, options = {find_option(spelling).name for spelling in flags}, dict(flags)
     if named & {"dataset", "dataset_split", "eval_share"} and "eval_dataset" not in named:
-        found["eval_dataset"] = None
+        options["eval_dataset"] = None
     if named & {"dataset", "dataset_split", "eval_dataset", "eval_split"} and "eval_share" not in named:
-        found["eval_share"] = None
+        options["eval_share"] = None
     if "dataset_split" in named and not named & {"eval_split", "eval_share"}:
-        found["eval_split"] = flags["dataset_split"]
-    return found
+        options["eval_split"] = flags["dataset_split"]
+    return options
 
 
-def replaced_by(given: Mapping[str, object]) -> set[str]:
+def replaced_by(flags: Mapping[str, object]) -> set[str]:
     """Options replaced by another with the same meaning: `max_steps` where `num_epochs` is given, `lr_scheduler` where
     a schedule of the options' own is."""
-    there, named = _one_of(given), {find_option(spelling).name for spelling in given}
+    there, named = _one_of(flags), {find_option(spelling).name for spelling in flags}
     replaced = {*ONE_OF} - there if there else set()
     return replaced | ({"lr_scheduler"} if named & {*OWN_SCHEDULE} and "lr_scheduler" not in named else set())
 
 
-def _one_of(given: Mapping[str, object]) -> set[str]:
+def _one_of(flags: Mapping[str, object]) -> set[str]:
     """Options of `ONE_OF` with a value; None counts as absent."""
-    found = {find_option(spelling): value for spelling, value in given.items()}
-    return {option.name for option, value in found.items() if parse_value(option, value) is not None} & {*ONE_OF}
+    options = {find_option(spelling): value for spelling, value in flags.items()}
+    return {option.name for option, value in options.items() if parse_value(option, value) is not None} & {*ONE_OF}
 
 
-def _refuse_both(given: Mapping[str, object], place: str) -> None:
-    if len(_one_of(given)) == 2:
-        one, other = (find_option(name).flag for name in ONE_OF)
-        raise ConfigError(f"{place}{one} and {other} are both given; give one of them")
+def _refuse_both(flags: Mapping[str, object], source: str) -> None:
+    if len(_one_of(flags)) == 2:
+        first, other = (find_option(name).flag for name in ONE_OF)
+        raise ConfigError(f"{source}{first} and {other} are both given; give one of them")
 
 
 def is_config_of_run(file: Path) -> bool:
@@ -198,11 +198,11 @@ def _merged(ground: Mapping[str, object], flags: Mapping[str, object]) -> dict[s
     return {**{name: value for name, value in ground.items() if name not in replaced}, **flags}
 
 
-def read_text(path: Path, place: str) -> str:
+def read_text(path: Path, source: str) -> str:
     """Read a text file; `place` names it in the error."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{place} cannot be read ({error.strerror}); check the path") from None
+        raise ConfigError(f"{source} cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{place} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+        raise ConfigError(f"{source} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None

@@ -66,27 +66,27 @@ def recorded_base(run: Path) -> dict[str, str]:
 
 
 def seen_from(
-    base: Path, given: Mapping[str, object], recorded: Mapping[str, object] | None = None
+    base: Path, options: Mapping[str, object], recorded: Mapping[str, object] | None = None
 ) -> dict[str, object]:
     """Return options of a command with names that lead to the same files from another base directory.
 
     A name of a file that `recorded` names too, however it is spelled there, becomes that spelling.
     """
-    here, found = base_directory(), dict[str, object]()
-    for spelling, value in given.items():
+    here, renamed = base_directory(), dict[str, object]()
+    for spelling, value in options.items():
         option = option_name(spelling)
         known = {} if recorded is None or option not in recorded else _places(base, option, recorded[option])
-        found[spelling] = _renamed(option, value, partial(_from, base, here, option, known))
-    return found
+        renamed[spelling] = _renamed(option, value, partial(_from, base, here, option, known))
+    return renamed
 
 
 def same_names(old: Mapping[str, object], old_base: Path, new: Mapping[str, object]) -> dict[str, object]:
     """Return recorded options in which a file that `new` names too has the name that it has there."""
-    found = dict(old)
+    renamed = dict(old)
     for option in old.keys() & new.keys():
         known = _places(base_directory(), option, new[option])
-        found[option] = _renamed(option, old[option], partial(_respelled, old_base, known))
-    return found
+        renamed[option] = _renamed(option, old[option], partial(_respelled, old_base, known))
+    return renamed
 
 
 def _respelled(base: Path, known: Mapping[Path, str], name: str) -> str:
@@ -105,8 +105,8 @@ def _from(base: Path, here: Path, option: str, known: Mapping[Path, str], name: 
         return spelling
     if base == here or path.is_absolute():
         return name
-    place = Path(os.path.normpath(here / path))
-    return str(place.relative_to(base) if place.is_relative_to(base) else place)
+    target = Path(os.path.normpath(here / path))
+    return str(target.relative_to(base) if target.is_relative_to(base) else target)
 
 
 def _places(base: Path, option: str, value: object) -> dict[Path, str]:
@@ -126,9 +126,9 @@ def _paths(option: str, value: object) -> Iterator[str]:
 
 
 def _renamed(option: str, value: object, rename: Callable[[str], str]) -> object:
-    """Return a value with every name of a file in it replaced by what `rename` makes of it."""
+    """Return a value with every file name in it replaced by `rename`."""
     if isinstance(value, list | tuple):
-        return [_renamed(option, one, rename) for one in value]
+        return [_renamed(option, item, rename) for item in value]
     if not isinstance(value, str):
         return value
     for form in _FORMS.get(_SAME_FORM.get(option, option), ()):

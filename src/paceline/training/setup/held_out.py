@@ -1,31 +1,34 @@
 """Held-out tasks from the options, and the evaluators of a run: of accuracy for options, of rewards for given tasks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.messages import row_tools
+from paceline.config.reading import is_code
 from paceline.config.sections import Config
 from paceline.data.duplicates import held_out_rows, refuse_overlap, training_rows
 from paceline.data.rows import SAMPLE, spread
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.engines import Sampling
+from paceline.episodes.conversations import Completer, Conversations
 from paceline.errors import ConfigError
 from paceline.models.places import check_completion_fits
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import self_test, unmet_needs
-from paceline.training.evaluation import AccuracyEvaluator
-from paceline.training.rollouts.conversations import Conversations
-from paceline.training.setup.checks import Checked
+from paceline.training.evaluation import Evaluator
+from paceline.training.setup.inputs import RunObjects
+from paceline.training.setup.samplers import sampling_of
 from paceline.types import Task
 
 
 def of_rows(tasks: TaskSet) -> list[str]:
-    """What was looked at of a large dataset, and what was left out or cut of what was."""
+    """Report which rows of a large dataset were read, and which were left out or cut."""
     lines = []
     if tasks.is_large:
         lines.append(
@@ -41,20 +44,22 @@ def of_rows(tasks: TaskSet) -> list[str]:
 
 
 def of_graders(functions: Iterable[RewardFunction]) -> list[str]:
-    """What is in force for built-in functions that run something: how programs are isolated."""
-    return [one.describe() for one in functions if isinstance(one, BuiltIn) and one.describe is not None]
+    """Report how programs are isolated that built-in functions run."""
+    return [
+        function.describe() for function in functions if isinstance(function, BuiltIn) and function.describe is not None
+    ]
 
 
 def make_evaluators(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
-    checked: Checked,
+    objects: RunObjects,
     conversations: Conversations | None,
     *,
     limit: int | None,
     is_length_free: bool = False,
     training: Sequence[Task] = (),
-) -> tuple[AccuracyEvaluator, ...]:
+) -> tuple[Evaluator, ...]:
     """Each set of held-out tasks and how it is graded: the same in training, at its end, and in `paceline eval`.
 
     `limit`: positions of the model, None where it has no end. `is_length_free`: completions may be shorter than the
@@ -66,30 +71,35 @@ def make_evaluators(
         name = " ".join(config.data.datasets)
         sets = ((f"{name}:held-out", name),)
     elif config.data.eval_dataset is None and len(sets) > 1:  # of several to train on, those that keep some tasks apart
-        sets = tuple(one for one in sets if has_split(one[1], config.data.eval_split, checked.files)) or sets
-    made = tuple(_evaluator(config, tokenizer, checked, conversations, one, limit, is_length_free) for one in sets)
+        sets = (
+            tuple(held_out for held_out in sets if has_split(held_out[1], config.data.eval_split, objects.files))
+            or sets
+        )
+    made = tuple(
+        _evaluator(config, tokenizer, objects, conversations, held_out, limit, is_length_free) for held_out in sets
+    )
     if conversations is None and not config.data.allow_overlap:  # else tasks of one prompt differ by their environments
-        for one in made:
-            refuse_overlap(one.name, one.tasks, training)
+        for evaluator in made:
+            refuse_overlap(evaluator.name, evaluator.tasks, training)
     return made
 
 
 def _evaluator(
     config: Config,
     tokenizer: PreTrainedTokenizerBase,
-    checked: Checked,
+    objects: RunObjects,
     conversations: Conversations | None,
     held_out: tuple[str | None, str],
     limit: int | None,
     is_length_free: bool,
-) -> AccuracyEvaluator:
+) -> Evaluator:
     name, dataset = held_out
-    options, data, function = config.evaluation, config.data, checked.measure
+    options, data, function = config.evaluation, config.data, objects.measure
     seed, split = config.loop.seed, None
     if data.eval_share is None:
-        rows, split = held_out_rows(data, dataset, size=options.eval_size, seed=seed, files=checked.files)
+        rows, split = held_out_rows(data, dataset, size=options.eval_size, seed=seed, files=objects.files)
     else:
-        rows = training_rows(data, seed=seed, files=checked.files)[1]
+        rows = training_rows(data, seed=seed, files=objects.files)[1]
         if options.eval_size is not None:  # of several datasets some of each
             rows = rows[: options.eval_size] if len(data.datasets) == 1 else spread(rows, options.eval_size)
     check = row_check(function)
@@ -97,7 +107,7 @@ def _evaluator(
         rows,
         cast(ChatTokenizer, tokenizer),
         data,
-        system=checked.system,
+        system=objects.system,
         check=check,
         whole=True,
         tools_of=row_tools if conversations is None else conversations.tools_of,
@@ -117,11 +127,11 @@ def _evaluator(
     self_test(
         function, tasks, timeout=config.rewards.reward_timeout, num_generations=config.evaluation.eval_generations
     )
-    return AccuracyEvaluator(
+    return Evaluator(
         name=name or (dataset if split is None else f"{dataset}:{split}"),
         tasks=tasks,
         notes=(*notes, *of_graders(function.values()), *unmet_needs(function, tasks)),
-        function=function,
+        functions=function,
         sampling=Sampling(
             max_completion_length=completion,
             temperature=options.eval_temperature,
@@ -135,10 +145,10 @@ def _evaluator(
         reward_timeout=config.rewards.reward_timeout,
         seed=seed,
         conversations=conversations,
-        asking={
-            name: one
-            for name, one in checked.functions.items()
-            if isinstance(one, BuiltIn) and one.is_formed is not None
+        format_functions={
+            name: function
+            for name, function in objects.functions.items()
+            if isinstance(function, BuiltIn) and function.is_formed is not None
         },
     )
 
@@ -166,3 +176,31 @@ def check_prompts_fit(tasks: Sequence[Task], *, limit: int | None, completion: i
                 f"--max-prompt-length {limit - completion} with --long-prompts drop",
             ],
         )
+
+
+def reward_evaluator(
+    config: Config,
+    name: str,
+    tasks: tuple[Task, ...],
+    functions: Mapping[str, RewardFunction],
+    conversations: Conversations | None,
+    completer: Completer | None,
+) -> Evaluator:
+    """Measure the training rewards on held-out tasks that a program gives, drawn as in training and not filtered."""
+    kind = "group" if is_code(config.advantage.advantage) else config.advantage.advantage  # advantages have no use here
+    advantage = replace(
+        config.advantage, advantage=kind, filter_range=None, filter_func=None, max_refills=0, oversampling=1.0
+    )
+    return Evaluator(
+        name=name,
+        tasks=tasks,
+        functions=functions,
+        training=replace(config, advantage=advantage),
+        sampling=sampling_of(config.sampling),
+        generations=config.evaluation.eval_generations,
+        max_failure_rate=config.rewards.max_reward_failure_rate,
+        reward_timeout=config.rewards.reward_timeout,
+        seed=config.loop.seed,
+        conversations=conversations,
+        completer=completer,
+    )

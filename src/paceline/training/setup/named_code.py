@@ -117,7 +117,7 @@ def takes_text(option: Option) -> bool:
 
 def code_named_by(values: Mapping[str, object]) -> tuple[NamedCode, ...]:
     """Return the code that options name, in their order; a text option that nobody has classified counts as code."""
-    found = []
+    named = []
     for option in options():
         if option.name not in values or not (takes_text(option) or option.name in READERS):
             continue
@@ -125,8 +125,8 @@ def code_named_by(values: Mapping[str, object]) -> tuple[NamedCode, ...]:
         items = value if isinstance(value, tuple | list) else [] if value is None else [value]
         unknown = option.name not in READERS and option.name not in NAMES_NO_CODE
         names_code = READERS.get(option.name, lambda text, unknown=unknown: unknown)
-        found += [NamedCode(option=option.name, text=str(one)) for one in items if names_code(str(one))]
-    return tuple(found)
+        named += [NamedCode(option=option.name, text=str(item)) for item in items if names_code(str(item))]
+    return tuple(named)
 
 
 def allow_named_code(
@@ -154,41 +154,42 @@ def allow_named_code(
     run = None if file is None else run_around(file)
     said = {option_name(key): parse_value(find_option(key), value) for key, value in given.items()}
     named = code_named_by(said)
-    used = [one for one in code_named_by(values_of(config)) if one.option in runs]
-    own = [one for one in used if run is None or one in named]
+    used = [code for code in code_named_by(values_of(config)) if code.option in runs]
+    trusted = [code for code in used if run is None or code in named]
     where, known = output_dir or run or Path(), ran_before()
-    for one in used:
-        if one in own:
+    for code in used:
+        if code in trusted:
             continue
-        place, content = _identity(one, where)
-        if one.option == "trust_remote_code":
+        address, content = _identity(code, where)
+        if code.option == "trust_remote_code":
             raise ConfigError(
                 f"{file} asks to run the Python code that comes with --model {config.model.model}, and a run directory "
                 "may be another's; read that code, and say --trust-remote-code with this command too"
             )
-        if (place, content) in known:
+        if (address, content) in known:
             continue
-        if one.option in override and place in {place for place, _ in known}:
-            own.append(one)
+        if code.option in override and address in {known_address for known_address, _ in known}:
+            trusted.append(code)
             continue
-        if place in {place for place, _ in known}:
+        if address in {known_address for known_address, _ in known}:
             raise ConfigError(
                 f"{file} names code that has changed since you ran it, so that it would compute something else: "
-                f"{one.option} {one.text}; a run directory may be another's, so read that code, and say {one.flag} "
-                f"with this command too, or with --resume --override {one.option}"
+                f"{code.option} {code.text}; a run directory may be another's, so read that code, and say {code.flag} "
+                f"with this command too, or with --resume --override {code.option}"
             )
-        function = _own_function(one)
+        function = _own_function(code)
         if function is not None and _file_of(function[0]) is None:
             raise ConfigError(
-                f"{file} names code that is not found: {one.option} {one.text}; install its package or check "
-                f"PYTHONPATH; a run directory may be another's, so if you know that code, say {one.flag} with this "
+                f"{file} names code that is not found: {code.option} {code.text}; install its package or check "
+                f"PYTHONPATH; a run directory may be another's, so if you know that code, say {code.flag} with this "
                 "command too"
             )
         raise ConfigError(
-            f"{file} names code that you have not run from there, or that has changed since: {one.option} {one.text}; "
-            f"a run directory may be another's, so read that code, and say {one.flag} with this command too"
+            f"{file} names code that you have not run from there, or that has changed since: {code.option} "
+            f"{code.text}; a run directory may be another's, so read that code, and say {code.flag} with this "
+            "command too"
         )
-    _note([_identity(one, where) for one in own if one.option != "trust_remote_code"], known)
+    _note([_identity(code, where) for code in trusted if code.option != "trust_remote_code"], known)
 
 
 def run_around(file: Path) -> Path | None:
@@ -196,7 +197,7 @@ def run_around(file: Path) -> Path | None:
     for folder in dict.fromkeys((file.parent.absolute(), file.resolve().parent)):
         if any((folder / name).exists() for name in RECORDED_BY_PACELINE):
             return folder
-        if (around := next((one for one in (folder, *folder.parents) if is_run(one)), None)) is not None:
+        if (around := next((parent for parent in (folder, *folder.parents) if is_run(parent)), None)) is not None:
             return around
     return None
 
@@ -216,15 +217,15 @@ def ran_before() -> frozenset[tuple[str, str]]:
     except (OSError, RuntimeError):
         return frozenset()
     with open(descriptor, encoding="ascii", errors="replace") as file:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
             return frozenset()
         pairs = [line.split() for line in file]
     return frozenset((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
 
 
 def _note(identities: Collection[tuple[str, str]], known: Collection[tuple[str, str]]) -> None:
-    new = [one for one in dict.fromkeys(identities) if one not in known]
+    new = [identity for identity in dict.fromkeys(identities) if identity not in known]
     if not new:
         return
     # without a place for it the code has to be named again with each command, which says so
@@ -233,13 +234,13 @@ def _note(identities: Collection[tuple[str, str]], known: Collection[tuple[str, 
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(_record(), flags, 0o600)
         try:
-            os.write(descriptor, "".join(f"{place} {content}\n" for place, content in new).encode())
+            os.write(descriptor, "".join(f"{address} {content}\n" for address, content in new).encode())
         finally:
             os.close(descriptor)
 
 
 def _identity(code: NamedCode, run: Path) -> tuple[str, str]:
-    """Return hashes of where code lies, with its name, and of what it is; nothing is imported or run."""
+    """Return hashes of the address of code, with its name, and of its content; nothing is imported or run."""
     function = _own_function(code)
     if function is not None:
         file = _file_of(function[0])
@@ -283,8 +284,8 @@ def _file_of(where: str) -> Path | None:
 def _module_file(name: str) -> Path | None:
     """Return the file that a module of this name would be imported from, without an import; None: it has none, or
     another in the processes of this one, whose relative entries of `sys.path` begin at the base directory."""
-    found = {_found_on(path, name) for path in (sys.path, import_path(sys.path))}
-    return found.pop() if len(found) == 1 else None
+    files = {_found_on(path, name) for path in (sys.path, import_path(sys.path))}
+    return files.pop() if len(files) == 1 else None
 
 
 def _found_on(path: list[str], name: str) -> Path | None:

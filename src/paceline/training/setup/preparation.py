@@ -1,10 +1,11 @@
 """From a configuration, and objects that a program hands over, to all of a run that needs no weights.
 
-So mistakes cost seconds, whichever door a run comes through.
+So mistakes cost seconds, whichever entry point a run comes from.
 """
 
 import importlib.util
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from paceline.data.duplicates import training_rows
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.environments import EnvironmentSpec
+from paceline.episodes.conversations import Conversations
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import float8_problem
 from paceline.models.places import check_completion_fits, model_place
@@ -38,40 +40,37 @@ from paceline.models.pretrained import (
 from paceline.models.weight_headers import check_quantised
 from paceline.objective.advantages import GroupAdvantage, check_advantage
 from paceline.objective.own_loss import PolicyLoss, check_policy_loss
-from paceline.rewards.function import RewardFunction
 from paceline.rewards.selecting import check_selections, row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.runtime.devices import choose_device
+from paceline.training.evaluation import Evaluator
 from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
-from paceline.training.rollouts.conversations import Conversations
-from paceline.training.setup.checks import Checked, own_advantage, own_policy_loss, resolved
-from paceline.training.setup.evaluators import Evaluator, RewardEvaluator
-from paceline.training.setup.held_out import check_prompts_fit, make_evaluators
-from paceline.training.setup.run_inputs import Overrides, RunInputs
+from paceline.training.setup.checks import NO_OBJECTS, own_advantage, own_policy_loss, resolved
+from paceline.training.setup.held_out import check_prompts_fit, make_evaluators, reward_evaluator
+from paceline.training.setup.inputs import RunInputs, RunObjects
+from paceline.training.setup.run_request import RunRequest
 from paceline.training.setup.samplers import make_conversations, with_reward_models
 from paceline.types import Task
 
 
-def prepare(config: Config, overrides: Overrides | None = None, checked: Checked | None = None) -> RunInputs:
-    """Tokenizer, reward functions, tasks and held-out tasks, from what the cheap stage has found where it was made.
+def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
+    """Prepare tokenizer, reward functions, tasks and held-out tasks, from what the cheap stage has resolved if it has.
 
     Raises:
         ConfigError, DataError, ModelError, RewardError: the sentence names the option or row and the remedy.
     """
-    overrides = overrides or Overrides()
-    _refuse_lost_objects(config, overrides)
-    if checked is None:
-        checked = resolved(config) if overrides.functions is None else Checked(functions=overrides.functions)
-    functions, completion = dict(checked.functions), config.sampling.max_completion_length
-    own, loss = own_objective(config, overrides)
+    _refuse_lost_objects(config, objects)
+    objects = objects if objects.is_resolved else resolved(config, objects)
+    functions, completion = dict(objects.functions), config.sampling.max_completion_length
+    advantage, policy_loss = own_objective(config, objects)
     # what needs the model's configuration alone
     # the machines of another cluster may have what this one has not
     device = choose_device(config.model) if config.cluster.ray_address is None else None
     check_memory_options(config, device)
-    check_quantisation(config, overrides)
-    described = read_config(config.model) if overrides.model is None else overrides.model.config
-    if overrides.model is None and device is not None:  # a program's own is loaded already
+    check_quantisation(config, objects)
+    described = read_config(config.model) if objects.model is None else objects.model.config
+    if objects.model is None and device is not None:  # a program's own is loaded already
         check_eight_bits(config, described, device)
     how = changed_logits(described)
     if how is not None:  # they are not what the trainer would compute
@@ -79,66 +78,72 @@ def prepare(config: Config, overrides: Overrides | None = None, checked: Checked
     limit = positions_in(described)
     check_completion_fits(completion, limit=limit)
     # the tasks, and what they must be
-    tokenizer = overrides.tokenizer or load_tokenizer(config.model)
-    environments = checked.environments if overrides.environments is None else overrides.environments
-    conversations = conversations_of(config, tokenizer, environments, described, overrides.model)
-    tasks = overrides.tasks
+    tokenizer = objects.tokenizer or load_tokenizer(config.model)
+    conversations = conversations_of(config, tokenizer, objects.environments, described, objects.model)
+    tasks = objects.tasks
     if tasks is None:
-        tasks = _training_tasks(config, checked, tokenizer, conversations)
-    tasks.add_check(partial(_check_tasks, config, overrides, conversations, limit))
+        tasks = _training_tasks(config, objects, tokenizer, conversations)
+    tasks.add_check(partial(_check_tasks, config, objects, conversations, limit))
     if conversations is not None:
         conversations.check_choice(tasks.looked_at)
-    for some in (overrides.held_out or {}).values():
+    for some in (objects.held_out or {}).values():
         check_prompts_fit(some, limit=limit, completion=completion)
     unverified = self_test(
         functions,
         tasks.looked_at,
-        are_all=overrides.needs_reward and len(functions) == len(config.rewards.names),
+        are_all=objects.needs_reward and len(functions) == len(config.rewards.names),
         timeout=config.rewards.reward_timeout,
         num_generations=config.sampling.num_generations,
     )
     plan = batch_plan(config, len(tasks.tasks))
     assert plan.steps is not None  # the tasks are counted
     evaluators: tuple[Evaluator, ...] = ()
-    if _has_held_out_options(config, overrides, checked):
+    if _has_held_out_options(config, objects):
         trained = tasks.looked_at
-        evaluators = make_evaluators(config, tokenizer, checked, conversations, limit=limit, training=trained)
+        evaluators = make_evaluators(config, tokenizer, objects, conversations, limit=limit, training=trained)
     functions = with_reward_models(
-        functions, config, addresses=overrides.reward_models, tokenizers=overrides.reward_tokenizers
+        functions, config, addresses=objects.reward_models, tokenizers=objects.reward_tokenizers
     )
-    evaluators = evaluators or _reward_evaluators(config, overrides, functions, conversations)
-    has_adapter = overrides.adapter is not None or hasattr(overrides.model, "peft_config")
+    evaluators += tuple(
+        reward_evaluator(config, name, held_out, functions, conversations, objects.completer)
+        for name, held_out in (objects.held_out or {}).items()
+    )
+    has_adapter = objects.adapter is not None or hasattr(objects.model, "peft_config")
     return RunInputs(
+        objects=objects,
         tokenizer=tokenizer,
         functions=functions,
         tasks=tasks,
         unverified=unverified,
         unmet=unmet_needs(functions, tasks.looked_at),
         evaluators=evaluators,
-        model_digests=model_digests(config, tokenizer, overrides.model, has_adapter=has_adapter),
+        model_digests=model_digests(config, tokenizer, objects.model, has_adapter=has_adapter),
         plan=plan,
         total_steps=plan.steps,
         conversations=conversations,
-        completer=overrides.completer,
-        advantage=own,
-        policy_loss=loss,
-        needs_reward=overrides.needs_reward,
+        advantage=advantage,
+        policy_loss=policy_loss,
     )
 
 
-def _refuse_lost_objects(config: Config, overrides: Overrides) -> None:
+def prepare_request(request: RunRequest, objects: RunObjects) -> RunInputs:
+    """Prepare what a request asks for: a run that began without held-out tasks goes on without any."""
+    return prepare(request.config, objects if request.evaluates else replace(objects, held_out={}))
+
+
+def _refuse_lost_objects(config: Config, objects: RunObjects) -> None:
     """Refuse what stands in the options for an object that only the program has which gave it (ConfigError)."""
-    if config.optim.optimizer == PROGRAM and overrides.optimizer is None:
+    if config.optim.optimizer == PROGRAM and objects.optimizer is None:
         raise ConfigError(
             f"--optimizer {PROGRAM} stands for an optimizer of a program's own, which only that program has",
             remedies=["go on with that program", "start a new run with --model and one of its checkpoints' model/"],
         )
-    if config.optim.lr_scheduler == PROGRAM and overrides.make_scheduler is None:
+    if config.optim.lr_scheduler == PROGRAM and objects.make_scheduler is None:
         raise ConfigError(
             f"--lr-scheduler {PROGRAM} stands for a scheduler of a program's own, which only that program has",
             remedies=["go on with that program", "give another, as in --lr-scheduler linear --override lr_scheduler"],
         )
-    if config.sampling.rollout_func is not None and overrides.completer is None:
+    if config.sampling.rollout_func is not None and objects.completer is None:
         raise ConfigError(
             f"--rollout-func {PROGRAM} stands for a function of a program's own that samples, which only that program "
             "has",
@@ -148,7 +153,7 @@ def _refuse_lost_objects(config: Config, overrides: Overrides) -> None:
             ],
         )
     kind = config.lora.settings.get(OTHER_ADAPTER)
-    if kind is not None and overrides.adapter is None and not hasattr(overrides.model, "peft_config"):
+    if kind is not None and objects.adapter is None and not hasattr(objects.model, "peft_config"):
         raise ConfigError(
             f"--lora-settings {OTHER_ADAPTER}={kind} stands for an adapter that only the program has which gave it; go "
             "on with that program, or train an adapter by --lora-rank"
@@ -156,49 +161,28 @@ def _refuse_lost_objects(config: Config, overrides: Overrides) -> None:
 
 
 def _training_tasks(
-    config: Config, checked: Checked, tokenizer: PreTrainedTokenizerBase, conversations: Conversations | None
+    config: Config, objects: RunObjects, tokenizer: PreTrainedTokenizerBase, conversations: Conversations | None
 ) -> TaskSet:
     """Make the tasks of the rows that are trained on."""
-    rows, _ = training_rows(config.data, seed=config.loop.seed, files=checked.files)
+    rows, _ = training_rows(config.data, seed=config.loop.seed, files=objects.files)
     return build_tasks(
         rows,
         cast(ChatTokenizer, tokenizer),
         config.data,
-        system=checked.system,
-        check=row_check(checked.functions),
+        system=objects.system,
+        check=row_check(objects.functions),
         tools_of=row_tools if conversations is None else conversations.tools_of,
     )
 
 
-def _reward_evaluators(
-    config: Config,
-    overrides: Overrides,
-    functions: Mapping[str, RewardFunction],
-    conversations: Conversations | None,
-) -> tuple[RewardEvaluator, ...]:
-    """Measure the training rewards on the held-out tasks that a program gives."""
-    return tuple(
-        RewardEvaluator(
-            config=config,
-            name=name,
-            tasks=tasks,
-            functions=functions,
-            generations=config.evaluation.eval_generations,
-            conversations=conversations,
-            completer=overrides.completer,
-        )
-        for name, tasks in (overrides.held_out or {}).items()
-    )
-
-
-def _has_held_out_options(config: Config, overrides: Overrides, checked: Checked) -> bool:
+def _has_held_out_options(config: Config, objects: RunObjects) -> bool:
     """Return True if options name held-out tasks: a program's own tasks say that they name none."""
-    if overrides.tasks is not None or overrides.held_out is not None:
+    if objects.tasks is not None or objects.held_out is not None:
         return False
     data = config.data
     if data.eval_dataset is not None or data.eval_share is not None:
         return True
-    return any(has_split(one, data.eval_split, checked.files) for one in data.datasets)
+    return any(has_split(dataset, data.eval_split, objects.files) for dataset in data.datasets)
 
 
 def conversations_of(
@@ -208,14 +192,14 @@ def conversations_of(
     described: PretrainedConfig,
     model: Any,
 ) -> Conversations | None:
-    """How conversations are held with the model of a configuration, or with a program's own; before any weight."""
+    """Make the conversations of a run for the configured model, or for a program's own, before any weight is read."""
     if not environments:
         return None
     generation = read_generation_config(config.model) if model is None else model.generation_config
     return make_conversations(config, tokenizer, environments, end_token_ids(tokenizer, generation, described))
 
 
-def own_objective(config: Config, overrides: Overrides) -> tuple[GroupAdvantage | None, PolicyLoss | None]:
+def own_objective(config: Config, objects: RunObjects) -> tuple[GroupAdvantage | None, PolicyLoss | None]:
     """Find the advantage and the policy loss of the user's own, and try them on made-up groups and sequences.
 
     Raises:
@@ -223,14 +207,14 @@ def own_objective(config: Config, overrides: Overrides) -> tuple[GroupAdvantage 
         RewardError: what the options name is not there.
     """
     pairs = (
-        ("advantage", overrides.advantage, config.advantage.advantage),
-        ("bound", overrides.policy_loss, config.loss.bound),
+        ("advantage", objects.advantage, config.advantage.advantage),
+        ("bound", objects.policy_loss, config.loss.bound),
     )
-    for option, given, name in pairs:
+    for option, function, name in pairs:
         rule = "name the function that is given as an object"
-        require(given is None or is_code(name), option, name, rule, "write module:function there")
-    advantage = overrides.advantage or own_advantage(config.advantage)
-    loss = overrides.policy_loss or own_policy_loss(config.loss)
+        require(function is None or is_code(name), option, name, rule, "write module:function there")
+    advantage = objects.advantage or own_advantage(config.advantage)
+    loss = objects.policy_loss or own_policy_loss(config.loss)
     if advantage is not None:
         check_advantage(advantage, config.advantage.advantage)
     if loss is not None:
@@ -240,12 +224,12 @@ def own_objective(config: Config, overrides: Overrides) -> tuple[GroupAdvantage 
 
 def _check_tasks(
     config: Config,
-    overrides: Overrides,
+    objects: RunObjects,
     conversations: Conversations | None,
     limit: int | None,
     tasks: Sequence[Task],
 ) -> None:
-    size = vocabulary_size(config.model) if overrides.model is None else None
+    size = vocabulary_size(config.model) if objects.model is None else None
     for task in tasks:
         if size is not None and max(task.prompt_ids) >= size:  # by a tokenizer of another model
             raise ModelError(
@@ -258,19 +242,19 @@ def _check_tasks(
     check_selections(config.rewards.names, tasks)
 
 
-def check_quantisation(config: Config, overrides: Overrides) -> None:
+def check_quantisation(config: Config, objects: RunObjects) -> None:
     """Refuse quantised weights that cannot be trained on, and what cannot be done with those below an adapter.
 
     Raises:
         ModelError, ConfigError: see `weight_headers.check_quantised`; an engine, a cluster or a merge.
     """
-    has_adapter = config.lora.lora_rank > 0 or overrides.adapter is not None
-    if overrides.model is None:
+    has_adapter = config.lora.lora_rank > 0 or objects.adapter is not None
+    if objects.model is None:
         label, described = f"--model {config.model.model}", read_config(config.model).to_dict()
         has_adapter = has_adapter or model_place(config.model.model).adapter is not None
     else:
-        label, described = "the model", overrides.model.config.to_dict()
-        has_adapter = has_adapter or hasattr(overrides.model, "peft_config")
+        label, described = "the model", objects.model.config.to_dict()
+        has_adapter = has_adapter or hasattr(objects.model, "peft_config")
     check_quantised(described, label, has_adapter=has_adapter)
     if not described.get("quantization_config"):
         return

@@ -1,4 +1,4 @@
-"""What a door asks for: a new run, or one to resume, refused where files alone can tell; no torch."""
+"""Requests of an entry point: a new run, or one to resume, refused where files alone can tell; no torch."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,10 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import following_values
 from paceline.config.changing import override_names, plain_options, refuse_changes
 from paceline.config.presets import preset_values
+from paceline.config.reading import find_option
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.reports.trackers.opening import check_trackers
+from paceline.reports.trackers import check_trackers
 from paceline.training.setup.configuration import (
     given_options,
     read_configuration,
@@ -24,6 +25,9 @@ from paceline.training.setup.configuration import (
 )
 from paceline.training.setup.file_names import run_base, seen_from
 from paceline.training.setup.named_code import allow_named_code, run_around
+
+HELD_OUT_OPTIONS = frozenset({"dataset", "dataset_split", "eval_dataset", "eval_split", "eval_share"})
+"""Options that decide what is held out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +47,8 @@ class RunRequest:
     """True continues from the newest whole checkpoint; a path names the checkpoint to continue from."""
     override: frozenset[str] = frozenset()
     """Options, and the files that they name, that may differ from those that the run had."""
+    evaluates: bool = True
+    """False for a resumed run that began without held-out tasks and is given none now."""
 
     @property
     def shown(self) -> Path:
@@ -51,16 +57,16 @@ class RunRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Voice:
-    """How a door speaks to its user."""
+class Wording:
+    """How an entry point words sentences for its user."""
 
     resume: Callable[[Path], str]
-    """How the run in a directory goes on."""
+    """How to resume the run in a directory."""
     reword: Callable[[str], str] = str
-    """A sentence that names options as flags, in the words of the door."""
+    """Puts a sentence that names options as flags into the words of the entry point."""
 
 
-COMMAND_LINE_VOICE = Voice(resume=lambda run: f"`paceline train --resume {run}`")
+COMMAND_LINE_WORDING = Wording(resume=lambda run: f"`paceline train --resume {run}`")
 
 
 def new_run(flags: Mapping[str, object], *, file: str | Path | None) -> RunRequest:
@@ -71,8 +77,8 @@ def new_run(flags: Mapping[str, object], *, file: str | Path | None) -> RunReque
     """
     configuration = read_configuration(flags, file=file)
     config = configuration.config
-    given, base = config.loop.output_dir, configuration.base
-    output_dir = default_output_dir(config) if given is None else named_path(given)
+    directory, base = config.loop.output_dir, configuration.base
+    output_dir = default_output_dir(config) if directory is None else named_path(directory)
     with held_base(base):
         allow_named_code(config, configuration.ground, configuration.given, output_dir=base / output_dir)
     # no rank makes it before all have looked
@@ -110,10 +116,11 @@ def resumed_run(
     written = seen_from(base, written, plain_options(read_run_configuration(path)))
     config = read_run_configuration(path, given=written)
     is_own_file = file is not None and run_around(expanded(file)) is None
-    said = written if is_own_file else seen_from(base, flags, plain_options(read_run_configuration(path)))
+    trusted = written if is_own_file else seen_from(base, flags, plain_options(read_run_configuration(path)))
     with held_base(base):
-        allow_named_code(config, here / path / "config.yaml", said, override=overridden, output_dir=here / path)
+        allow_named_code(config, here / path / "config.yaml", trusted, override=overridden, output_dir=here / path)
     identity = RunDir(path).identity()
+    names_tasks = not HELD_OUT_OPTIONS.isdisjoint(find_option(spelling).name for spelling in written)
     before = plain_options(read_run_configuration(path)) if identity is None else identity["options"]
     options, followed = plain_options(config), set(replaced_by(written))
     if written:  # what was given brings other options with it
@@ -133,4 +140,5 @@ def resumed_run(
         base=base,
         resume=here / checkpoint if checkpoint else True,
         override=overridden,
+        evaluates=identity is None or bool(identity["eval_dataset"]) or names_tasks,
     )

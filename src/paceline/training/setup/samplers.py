@@ -1,4 +1,4 @@
-"""The sampler as the options want it for training, and the reward models that it grades with."""
+"""The sampler that the options describe, and the reward models that it grades with."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,17 +15,17 @@ from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
+from paceline.episodes.conversations import Completer, Conversations, EpisodeLimits
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
-from paceline.training.rollouts.conversations import Completer, Conversations, EpisodeLimits
 from paceline.training.rollouts.grouping import OVERLONG
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler
 
 
 def sampling_of(options: SamplingConfig) -> Sampling:
-    """How an engine draws tokens, as the options of training want it."""
+    """Return how an engine draws tokens under the options of training."""
     return Sampling(
         max_completion_length=options.max_completion_length,
         temperature=options.temperature,
@@ -43,7 +43,7 @@ def training_rounds(
     conversations: Conversations | None,
     completer: Completer | None = None,
 ) -> EngineSampler:
-    """Sampling and scoring as the options want it for training."""
+    """Make the sampling and scoring of training."""
     return EngineSampler(
         engine=engine,
         functions=functions,
@@ -60,7 +60,7 @@ def training_rounds(
 def training_sampler(
     config: Config, rounds: RoundSampler, own_advantage: GroupAdvantage | None, *, needs_reward: bool = True
 ) -> Sampler:
-    """The sampler as the options want it for training; `own_advantage` is what they name, if it is a function."""
+    """Make the sampler of training; `own_advantage` is the function that the options name, if any."""
     return Sampler(
         rounds=rounds,
         weights=config.rewards.weights,
@@ -80,7 +80,7 @@ def make_conversations(
     environments: Mapping[str, EnvironmentSpec],
     end_tokens: frozenset[int],
 ) -> Conversations | None:
-    """How conversations are held under the options; None: there is no environment.
+    """Make the conversations that the options describe; None without an environment.
 
     Raises:
         ConfigError: an environment has the name of a reward, or prompts are to be cut.
@@ -92,9 +92,9 @@ def make_conversations(
     step_seconds, episode_seconds = options.environment_timeout
     rule, why = "not be truncate_left with --environment", "a conversation goes on from whole messages; use drop"
     require(config.data.long_prompts != "truncate_left", "long_prompts", config.data.long_prompts, rule, why)
-    own = {spec.name: spec for spec in environments.values()}  # one may be called by several names
+    by_name = {spec.name: spec for spec in environments.values()}  # one may be called by several names
     taken = (*config.rewards.names, *((OVERLONG,) if config.advantage.overlong_share else ()))
-    for name in own:
+    for name in by_name:
         rule, why = "not have the name of a reward", "rewards are recorded by name; give it another as NAME=ADDRESS"
         require(name not in taken, "environment", name, rule, why)
     tokens = {
@@ -105,7 +105,7 @@ def make_conversations(
             stop_ids=end_tokens,
             history=options.history,
         )
-        for name, spec in own.items()
+        for name, spec in by_name.items()
     }
     return Conversations(
         specs=environments,

@@ -25,7 +25,7 @@ STEPS_PER_JOB = 31
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launched:
-    """A process's place in a launch."""
+    """Rank, size and address of a launched process."""
 
     rank: int
     size: int
@@ -81,11 +81,11 @@ def launched(environment: Mapping[str, str]) -> Launched | None:
     return None
 
 
-def check_launched(config: Config, place: Launched) -> None:
+def check_launched(config: Config, process: Launched) -> None:
     """Refuse options that start processes, and layouts that do not fit the ranks, by a ConfigError."""
     if config.cluster.cluster:
         raise ConfigError(
-            f"--cluster must be left out where a launcher starts the processes, here {place.size} of them; "
+            f"--cluster must be left out where a launcher starts the processes, here {process.size} of them; "
             "it starts its own from one"
         )
     spread = config.engine.vllm_tensor_parallel
@@ -94,34 +94,34 @@ def check_launched(config: Config, place: Launched) -> None:
             f"--vllm-tensor-parallel must be 1 where a launcher starts the processes, got {spread}: every rank that "
             "samples has a vLLM in its process; the samplers of --cluster may spread theirs"
         )
-    layout(config.parallel, training_ranks(config.parallel, place.size))
-    refuse_served_judges(config, f"in {place.size} processes that a launcher starts")
-    if place.secret is None and not place.is_one_machine:
+    layout(config.parallel, training_ranks(config.parallel, process.size))
+    refuse_served_judges(config, f"in {process.size} processes that a launcher starts")
+    if process.secret is None and not process.is_one_machine:
         raise ConfigError(
             f"{SECRET} must be set where ranks are on several machines: by it they know each other; give every rank "
             "the same random text, such as what `openssl rand -hex 32` prints"
         )
-    if place.secret is not None and len(place.secret) < LEAST_SECRET:
+    if process.secret is not None and len(process.secret) < LEAST_SECRET:
         raise ConfigError(
-            f"{SECRET} must have at least {LEAST_SECRET} characters, got {len(place.secret)}; `openssl rand -hex 32` "
+            f"{SECRET} must have at least {LEAST_SECRET} characters, got {len(process.secret)}; `openssl rand -hex 32` "
             "prints a good one"
         )
 
 
-def device_index(place: Launched, *, visible: int) -> int:
+def device_index(process: Launched, *, visible: int) -> int:
     """Index of this process's CUDA device among those it can see.
 
     Raises:
         ConfigError: there are fewer than ranks on the machine.
     """
-    if place.has_own_devices and visible == 1:
+    if process.has_own_devices and visible == 1:
         return 0
-    if place.local_size > visible:
+    if process.local_size > visible:
         raise ConfigError(
-            f"every rank needs a CUDA device of its own, this machine shows {visible} to its {place.local_size} ranks; "
-            f"start {visible} on it, or give --device cpu"
+            f"every rank needs a CUDA device of its own, this machine shows {visible} to its {process.local_size} "
+            f"ranks; start {visible} on it, or give --device cpu"
         )
-    return place.local_rank
+    return process.local_rank
 
 
 def first_host(nodes: str) -> str:

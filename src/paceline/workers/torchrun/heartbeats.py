@@ -26,11 +26,11 @@ from paceline.runtime.watchdog import write_stacks
 
 HEARTBEAT_SECONDS = 1.0
 """Seconds between two heartbeats."""
-PATIENCE = 2
+ERROR_BEATS = 2
 """Beats to wait for this rank's own error before another rank's is raised; mostly they are the same."""
-DOUBT = 5
+CULPRIT_BEATS = 5
 """Beats to wait for the culprit's name when a rank has only lost touch with others."""
-GRACE = 5
+STOP_BEATS = 5
 """Beats that the main thread has to stop before the process is ended."""
 WORDS = 8192
 """Longest error text, in characters."""
@@ -121,12 +121,12 @@ class PeerHeartbeats:
 
     def _tell(self, words: Mapping[str, Any], ranks: Collection[int] | None = None) -> None:
         """Send a message to some ranks, or to all for None."""
-        said = json.dumps(words).encode()
+        message = json.dumps(words).encode()
         with self._telling:  # the work tells how it ends, the thread that it is alive
             for rank, channel in list(self._peers.items()):
                 with suppress(OSError):  # one that is gone knows what it needs to
                     if ranks is None or rank in ranks:
-                        channel.send_bytes(said)
+                        channel.send_bytes(message)
 
     def _listen(self) -> None:
         next_beat = time.monotonic()
@@ -146,11 +146,11 @@ class PeerHeartbeats:
                     self._silent[rank] += 1
                     if self._silent[rank] * self._beat > self._limit:
                         self._lose(rank, f"rank {rank} gave no sign of life for {self._limit:g} s")
-            decided = [error for at, error in sorted(self._candidates, key=lambda one: one[0]) if at <= now]
+            decided = [error for at, error in sorted(self._candidates, key=lambda candidate: candidate[0]) if at <= now]
             if decided:
                 self._verdict = decided[0]
         self._known.set()
-        self._interrupt.insist(self._verdict, seconds=GRACE * self._beat, force=self._force)
+        self._interrupt.insist(self._verdict, seconds=STOP_BEATS * self._beat, force=self._force)
 
     def _hear(self, rank: int) -> None:
         try:
@@ -171,11 +171,11 @@ class PeerHeartbeats:
             ACTIVITY.beat(f"rank {rank}", words["latest"])
         elif "failed" in words:
             if words["failed"] == RankLost.__name__:
-                self._propose(DOUBT, ProcessLost(f"rank {rank}: {words['sentence']}"))
+                self._propose(CULPRIT_BEATS, ProcessLost(f"rank {rank}: {words['sentence']}"))
                 return
             # of the class that it had there
             kind, failed = ERRORS.get(words["failed"], TrainingError), "" if words["failed"] else " failed"
-            self._propose(PATIENCE, kind(f"rank {rank}{failed}: {words['sentence']}"))
+            self._propose(ERROR_BEATS, kind(f"rank {rank}{failed}: {words['sentence']}"))
 
     def _lose(self, rank: int, sentence: str) -> None:
         self._propose(0, ProcessLost(sentence) if rank else Ended(PacelineError.exit_status))

@@ -23,7 +23,8 @@ from paceline.runtime.devices import choose_device
 from paceline.runtime.interrupts import StopRequest, give_signal_back, may_take, take_signal
 from paceline.training.backend import Backend, make_task_sampler
 from paceline.training.run import START
-from paceline.training.setup.run_inputs import Overrides, RunInputs
+from paceline.training.setup.checks import NO_OBJECTS
+from paceline.training.setup.inputs import RunInputs, RunObjects
 from paceline.workers.backend import BroadcastWeights, RankWeights, WorkerBackend, schedule_sentence
 from paceline.workers.group import WorkerGroup
 from paceline.workers.torchrun.environment import Launched, device_index
@@ -35,29 +36,29 @@ from paceline.workers.torchrun.rank import (
     RankWorkers,
     Roles,
     answer_calls,
-    hear,
+    handle_events,
     roles_of,
 )
 from paceline.workers.torchrun.rendezvous import SocketChannels, open_channels, open_store
 from paceline.workers.trainer import COLLECTIVE_SECONDS, TrainerWorker
 from paceline.workers.weight_sync import WeightsGroup
 
-FAREWELL_SECONDS = 30.0
+GRACE_SECONDS = 30.0
 """Seconds that a rank which reported its error waits for the first rank to print it."""
 
 
 class Joined:
     """This process among the ranks of its launch: met once, and open for as long as the process lives."""
 
-    def __init__(self, place: Launched) -> None:
+    def __init__(self, process: Launched) -> None:
         """Meet the others.
 
         Raises:
             ProcessLost: not all of them came.
         """
-        self.place = place
-        self.store: dist.Store = open_store(place)  # the first rank's is the server: it stays as long as the process
-        self.channels: SocketChannels = open_channels(place, self.store)
+        self.process = process
+        self.store: dist.Store = open_store(process)  # the first rank's is the server: it stays as long as the process
+        self.channels: SocketChannels = open_channels(process, self.store)
         self.is_over = False
         """True once ranks ended by an error: nothing can follow."""
         self._roles: tuple[Roles, torch.device] | None = None
@@ -70,14 +71,14 @@ class Joined:
             return self._group
         self._open.close()  # those of a program's last run, whose roles were others
         self._roles, self._group, self._meetings = (roles, device), None, self._meetings + 1
-        rank = self.place.rank
+        rank = self.process.rank
         if rank in roles.training:
             self._join_training(roles, device)
         there = [0, *roles.sampling]
         if roles.are_apart and rank in there:
-            own, size = dist.PrefixStore(f"sampling/{self._meetings}", self.store), len(there)
+            store, size = dist.PrefixStore(f"sampling/{self._meetings}", self.store), len(there)
             number = there.index(rank)
-            self._group = WeightsGroup(own, rank=number, size=size, device=device, timeout=COLLECTIVE_SECONDS)
+            self._group = WeightsGroup(store, rank=number, size=size, device=device, timeout=COLLECTIVE_SECONDS)
         return self._group
 
     def _join_training(self, roles: Roles, device: torch.device) -> None:
@@ -90,7 +91,7 @@ class Joined:
                 "before anything that opens a group, such as accelerate's PartialState"
             )
         meeting = Meeting(opened=dist.PrefixStore(f"training/{self._meetings}", self.store))
-        group = process_group(meeting, rank=self.place.rank, size=size, device=device, timeout=COLLECTIVE_SECONDS)
+        group = process_group(meeting, rank=self.process.rank, size=size, device=device, timeout=COLLECTIVE_SECONDS)
         self._open.enter_context(group)
 
     def close(self) -> None:
@@ -100,13 +101,13 @@ class Joined:
 
 
 _joined = list[Joined]()
-"""The one of this process, once it has met the others."""
+"""This process's connection, once it has met the others."""
 
 
 class Launch:
-    """What a program does on ranks: its own objects on each of them, and the first rank's calls for all.
+    """A program on ranks: its objects on each of them, and the first rank's calls on all.
 
-        launch = Launch(place, config, overrides)
+        launch = Launch(place, config, objects)
         if not place.leads:
             return launch.follow("train")
         with launch.lead("train"):
@@ -116,11 +117,11 @@ class Launch:
     by the same name and in the same order. Signals are those of the first rank.
     """
 
-    def __init__(self, place: Launched, config: Config, overrides: Overrides | None = None) -> None:
-        """`overrides` are this rank's own objects; nothing is met yet."""
-        self.place, self._config, self._overrides = place, config, overrides or Overrides()
+    def __init__(self, process: Launched, config: Config, objects: RunObjects = NO_OBJECTS) -> None:
+        """`objects` are this rank's own objects; nothing is met yet."""
+        self.process, self._config, self._objects = process, config, objects
         self.result: Any = None
-        """What every rank gets in the end."""
+        """Result that every rank returns."""
         self.program: Any = None
         """A program's own object on this rank; the first rank can `call` its methods on all."""
         self._worker: RankWorker | None = None
@@ -144,7 +145,7 @@ class Launch:
         Raises:
             ProcessLost: not all of them came, or one does something else; later on, one of them is gone or silent.
         """
-        joined, others = self._join(), range(1, self.place.size)
+        joined, others = self._join(), range(1, self.process.size)
         joined.is_over = True  # until all have come
         for rank in others:
             try:
@@ -168,7 +169,7 @@ class Launch:
                 for rank in others:
                     joined.channels.tell(rank, (LEAVE, ()))
                 for rank in others:  # then their ends are not taken for losses
-                    joined.channels.receive(rank, seconds=FAREWELL_SECONDS)
+                    joined.channels.receive(rank, seconds=GRACE_SECONDS)
             except BaseException as error:
                 joined.is_over = True
                 culprit = heartbeats.verdict(BLAME_SECONDS) if _is_of_a_loss(error) else None
@@ -197,23 +198,23 @@ class Launch:
                 joined.channels.receive(0, seconds=COLLECTIVE_SECONDS)
             except RankLost as lost:
                 joined.is_over = True
-                raise ProcessLost(f"rank {self.place.rank} waits for the first one in {name}: {lost}") from None
+                raise ProcessLost(f"rank {self.process.rank} waits for the first one in {name}: {lost}") from None
             try:
                 with self._beating(joined, end_follower) as heartbeats:
                     try:
                         self._be_ready(joined)
-                        told = (self, joined.channels, heartbeats.tell_failure)
-                        beside = threading.Thread(target=hear, args=told, name="beside", daemon=True)
-                        beside.start()
+                        handling = (self, joined.channels, heartbeats.tell_failure)
+                        events = threading.Thread(target=handle_events, args=handling, name="events", daemon=True)
+                        events.start()
                         result = answer_calls(self, joined.channels)
-                        beside.join(FAREWELL_SECONDS)  # the next one reads from the same connection
+                        events.join(GRACE_SECONDS)  # the next one reads from the same connection
                         heartbeats.leave()
                         joined.channels.send([0], LEAVE)
                         return result
                     except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
                         joined.is_over = True
                         heartbeats.tell_failure(error)
-                    heartbeats.verdict(FAREWELL_SECONDS)
+                    heartbeats.verdict(GRACE_SECONDS)
                     heartbeats.raise_verdict()
             except Ended as ended:
                 joined.is_over = True
@@ -222,10 +223,10 @@ class Launch:
 
     def call(self, method: str, *arguments: object) -> list[Any]:
         """Call a method of every rank's `program`, while this rank leads; answers by rank."""
-        return self._group(range(self.place.size), "program").call(method, *arguments)
+        return self._group(range(self.process.size), "program").call(method, *arguments)
 
     def verdict(self, seconds: float) -> BaseException | None:
-        """Reason why what is led is over, waiting up to `seconds` for it; None if there is none."""
+        """Reason why the common work ended, waiting up to `seconds` for it; None if there is none."""
         return self._heartbeats.verdict(seconds) if self._heartbeats is not None else None
 
     @contextmanager
@@ -245,27 +246,31 @@ class Launch:
 
         Returns what a person should know of them.
         """
-        own, path = self.worker, None if checkpoint is None else checkpoint.path.absolute()
-        own.overrides = replace(own.overrides, functions=inputs.functions)
-        self._group(range(self.place.size), "worker").call("build", config, inputs.run_size, path)
+        worker, path = self.worker, None if checkpoint is None else checkpoint.path.absolute()
+        worker.objects = replace(worker.objects, functions=inputs.functions)
+        self._group(range(self.process.size), "worker").call("build", config, inputs.run_size, path)
         copies = ("every rank samples from a whole copy of the weights, renewed after each step",)
-        has_copies = own.is_split and not own.roles.are_apart
-        parts = (own.roles.sampling, "worker.sampler"), (own.roles.training, "worker.trainer")
-        said = [sentence for part in parts for sentence in self._group(*part).ask("sentences")]
-        order = (f"{own.roles.sentence}; {schedule_sentence(config.cluster)}",)
-        return *(order if own.roles.are_apart else (own.roles.sentence,)), *(copies if has_copies else ()), *said
+        has_copies = worker.is_split and not worker.roles.are_apart
+        parts = (worker.roles.sampling, "worker.sampler"), (worker.roles.training, "worker.trainer")
+        sentences = [sentence for part in parts for sentence in self._group(*part).ask("sentences")]
+        order = (f"{worker.roles.sentence}; {schedule_sentence(config.cluster)}",)
+        return (
+            *(order if worker.roles.are_apart else (worker.roles.sentence,)),
+            *(copies if has_copies else ()),
+            *sentences,
+        )
 
     def backend(
         self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None, sentences: tuple[str, ...] = ()
     ) -> WorkerBackend:
         """The backend of a run on ranks that are built."""
         roles, start = self.worker.roles, START if checkpoint is None else checkpoint.state
-        ranks, trainers = self._group(range(self.place.size), "worker"), self._group(roles.training, "worker.trainer")
+        ranks, trainers = self._group(range(self.process.size), "worker"), self._group(roles.training, "worker.trainer")
         samplers = self._group(roles.sampling, "worker.sampler")
         weights: BroadcastWeights | RankWeights
         if roles.are_apart:
-            senders, own = self._group([0, *roles.sampling], "worker"), cast(TrainerWorker, self.worker.trainer)
-            weights = BroadcastWeights(trainers, samplers, senders, own, done=start.step)
+            senders, first = self._group([0, *roles.sampling], "worker"), cast(TrainerWorker, self.worker.trainer)
+            weights = BroadcastWeights(trainers, samplers, senders, first, done=start.step)
         else:
             weights = RankWeights(ranks, trainers, policy_version=start.policy_version)
         task_sampler = make_task_sampler(config, inputs, checkpoint)
@@ -280,7 +285,7 @@ class Launch:
 
     def _join(self) -> Joined:
         if not _joined:
-            _joined.append(Joined(self.place))
+            _joined.append(Joined(self.process))
             atexit.register(_joined[0].close)
         if _joined[0].is_over:
             raise ProcessLost("the ranks of this launch have ended what they did by an error; start all of them again")
@@ -300,18 +305,18 @@ class Launch:
         """Set this rank's device, join the training ranks, and connect to those that only sample."""
         if self._worker is not None:
             return
-        place, config = self.place, self._config
-        device, roles = choose_device(config.model), roles_of(config.parallel, place.size)
+        process, config = self.process, self._config
+        device, roles = choose_device(config.model), roles_of(config.parallel, process.size)
         if device.type == "cuda":
-            device = torch.device("cuda", device_index(place, visible=torch.cuda.device_count()))
+            device = torch.device("cuda", device_index(process, visible=torch.cuda.device_count()))
             torch.cuda.set_device(device)
         here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        cores = place.cores or max(1, here // place.local_size)
-        if place.is_one_machine:
+        cores = process.cores or max(1, here // process.local_size)
+        if process.is_one_machine:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing listens where others could reach it
         group = joined.groups(roles, device)
         self._worker = RankWorker(
-            rank=place.rank, roles=roles, device=device, cores=cores, broadcast_group=group, overrides=self._overrides
+            rank=process.rank, roles=roles, device=device, cores=cores, broadcast_group=group, objects=self._objects
         )
 
 

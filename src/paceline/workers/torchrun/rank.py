@@ -1,4 +1,4 @@
-"""What a rank of a launch is and does, and how the first one calls it."""
+"""A rank of a launch: its roles, its methods, and the first rank's calls of them."""
 
 import copy
 import time
@@ -25,7 +25,7 @@ from paceline.models.parallel.process_group import RankLost
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.runtime.activity import ACTIVITY
 from paceline.training.rollout_journal import NO_TRANSFER, WeightTransfer
-from paceline.training.setup.run_inputs import Overrides, RunSize
+from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.workers.group import Workers
 from paceline.workers.sampler import SamplerWorker
 from paceline.workers.torchrun.rendezvous import SocketChannels
@@ -73,9 +73,9 @@ def roles_of(options: ParallelConfig, ranks: int) -> Roles:
     return Roles(training=range(first), sampling=range(first if options.sampling_ranks else 0, ranks))
 
 
-def _counted(ranks: range, one: str, several: str) -> str:
+def _counted(ranks: range, singular: str, several: str) -> str:
     if len(ranks) == 1:
-        return f"rank {ranks[0]} {one}"
+        return f"rank {ranks[0]} {singular}"
     return f"ranks {ranks[0]} {'and' if len(ranks) == 2 else 'to'} {ranks[-1]} {several}"
 
 
@@ -89,8 +89,8 @@ class RankWorker:
     cores: int
     broadcast_group: WeightsGroup | None = None
     """Group of the first rank and those that only sample; None on other ranks, or if no rank only samples."""
-    overrides: Overrides = field(default_factory=Overrides)
-    """This rank's own objects in the place of what the configuration names."""
+    objects: RunObjects = field(default_factory=RunObjects)
+    """This rank's own objects in place of what the configuration names."""
     trainer: TrainerWorker | None = None
     sampler: SamplerWorker | None = None
     ranks: Ranks = ONE_RANK
@@ -103,15 +103,15 @@ class RankWorker:
     def build(self, config: Config, run_size: RunSize, checkpoint: Path | None) -> None:
         """Read the weights, from a checkpoint if there is one."""
         torch.set_num_threads(self.cores)  # launchers leave one, and what reads the weights takes what it finds
-        found = None if checkpoint is None else read_checkpoint(checkpoint)
+        start = None if checkpoint is None else read_checkpoint(checkpoint)
         trains, samples = self.rank in self.roles.training, self.rank in self.roles.sampling
         if trains:
             self.ranks = make_ranks(config.parallel, self.device, offload="parameters" in config.optim.offload)
-            if self.overrides.model is not None:
-                same_weights(self.overrides.model, self.ranks, self.device)
+            if self.objects.model is not None:
+                same_weights(self.objects.model, self.ranks, self.device)
         # a copy to sample from is made before the trainer leaves its part of a program's own model
-        own = (
-            load_copy(config, self.overrides, found, is_apart=not trains)
+        sampled_copy = (
+            load_copy(config, self.objects, start, is_apart=not trains)
             if samples and (not trains or self.is_split)
             else None
         )
@@ -119,22 +119,22 @@ class RankWorker:
             self.trainer = TrainerWorker(
                 config,
                 run_size,
-                found,
-                overrides=self.overrides,
+                start,
+                objects=self.objects,
                 ranks=self.ranks,
                 before_update=lambda: None if self.sampler is None else self.sampler.engine.rest(),
             )
         if samples:
-            policy = own or cast(TrainerWorker, self.trainer).trainer.policy
-            self.sampler = SamplerWorker(config, policy, self.overrides)
-            self.sampler.engine.take_weights(0 if found is None else found.state.policy_version)
+            policy = sampled_copy or cast(TrainerWorker, self.trainer).trainer.policy
+            self.sampler = SamplerWorker(config, policy, self.objects)
+            self.sampler.engine.take_weights(0 if start is None else start.state.policy_version)
 
     def restore(self, checkpoint: Path, policy_version: int) -> None:
         """Put a checkpoint of this version into what was built without it."""
-        found = read_checkpoint(checkpoint)
+        start = read_checkpoint(checkpoint)
         if self.trainer is not None:
-            self.trainer.trainer.restore(found)
-        self._take(found.model, policy_version)
+            self.trainer.trainer.restore(start)
+        self._take(start.model, policy_version)
 
     def load_weights(self, model: Path, policy_version: int) -> None:
         """Put the weights of a checkpoint's `model` directory alone into trainer and sampler."""
@@ -166,12 +166,12 @@ class RankWorker:
         if is_old:
             model = cast(TrainerWorker, self.trainer).trainer.policy.model
             weights = full_parameters(model, self.ranks, everywhere=True)
-            found, nbytes = copy_weights(sampler.policy.model, weights)
+            checksum, nbytes = copy_weights(sampler.policy.model, weights)
         sampler.engine.take_weights(policy_version)
         if not is_old:
             return Renewed(transfer=NO_TRANSFER, held=None)
         transfer = WeightTransfer(seconds=time.perf_counter() - started, nbytes=nbytes)
-        return Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=found))
+        return Renewed(transfer=transfer, held=WeightsChecksum(part=(), fingerprint=checksum))
 
 
 class RankWorkers(Workers):
@@ -179,7 +179,7 @@ class RankWorkers(Workers):
 
     def __init__(
         self,
-        own: Any,
+        owner: Any,
         numbers: Sequence[int],
         channels: SocketChannels,
         verdict: Callable[[float], BaseException | None],
@@ -190,7 +190,7 @@ class RankWorkers(Workers):
 
         `verdict`: the reason why the run is over, after so many seconds of waiting for it; None if there is none.
         """
-        self._own, self._numbers, self._channels, self._verdict = own, numbers, channels, verdict
+        self._own, self._numbers, self._channels, self._verdict = owner, numbers, channels, verdict
         self._prefix = f"{part}." if part else ""
         self._own_call: tuple[str, tuple[Any, ...]] = ("", ())
 
@@ -250,10 +250,10 @@ def answer_calls(worker: Any, channels: SocketChannels) -> Any:
         channels.send([0], attrgetter(method)(worker)(*arguments))
 
 
-def hear(worker: Any, channels: SocketChannels, failed: Callable[[Exception], None]) -> None:
-    """Do what the first rank tells another one beside its calls, until it is told to leave or nobody is there."""
+def handle_events(worker: Any, channels: SocketChannels, failed: Callable[[Exception], None]) -> None:
+    """Make the calls that the first rank sends beside others, until the last one or until it is gone."""
     try:
-        while (message := channels.hear())[0] != LEAVE:
+        while (message := channels.receive_event())[0] != LEAVE:
             attrgetter(message[0])(worker)(*message[1])
     except (EOFError, OSError):
         return
@@ -268,18 +268,18 @@ def same_weights(model: Any, ranks: Ranks, device: torch.device) -> None:
             tensor.data.copy_(ranks.broadcast(tensor.detach().to(device).contiguous(), source=0))
 
 
-def load_copy(config: Config, overrides: Overrides, checkpoint: Checkpoint | None, *, is_apart: bool) -> Loaded:
+def load_copy(config: Config, objects: RunObjects, checkpoint: Checkpoint | None, *, is_apart: bool) -> Loaded:
     """Load a copy of the whole model to sample from. `is_apart`: a program's own model is no one else's here.
 
     Parameters that are trained elsewhere say so here too: an engine with weights of its own takes those alone.
     """
-    adapter, seed = overrides.adapter or config.lora, config.loop.seed
-    place = None if checkpoint is None else checkpoint.model
-    if overrides.model is None:
-        policy = load_model(config.model, adapter, checkpoint=place, seed=seed)
+    adapter, seed = objects.adapter or config.lora, config.loop.seed
+    weights = None if checkpoint is None else checkpoint.model
+    if objects.model is None:
+        policy = load_model(config.model, adapter, checkpoint=weights, seed=seed)
     else:
-        model = overrides.model if is_apart else copy.deepcopy(overrides.model)
+        model = objects.model if is_apart else copy.deepcopy(objects.model)
         policy = adopt_model(model, config.model, adapter, seed=seed)
-        if place is not None:
-            restore_weights(policy, place)
+        if weights is not None:
+            restore_weights(policy, weights)
     return policy

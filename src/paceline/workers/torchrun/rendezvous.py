@@ -1,4 +1,4 @@
-"""Where the ranks of a launch find each other: a store, and channels between the first of them and every other.
+"""Rendezvous of a launch's ranks: a store, and channels between the first rank and every other.
 
 A process group reports a late rank after half an hour; a channel ends the moment its other end does. So calls and
 answers go over channels, gradients over the group.
@@ -69,7 +69,7 @@ class SocketChannels:
         except OSError:
             raise RankLost(f"rank {rank} does not take calls any more") from None
 
-    def hear(self) -> Any:
+    def receive_event(self) -> Any:
         """Wait for the first rank's next message beside its calls; raises OSError or EOFError where none will come."""
         return self.beside[0].recv()
 
@@ -79,7 +79,7 @@ class SocketChannels:
             channel.close()
 
 
-def open_store(place: Launched) -> dist.Store:
+def open_store(process: Launched) -> dist.Store:
     """Connect to the store at the launch's address; the first rank opens it where the launcher has not.
 
     Raises:
@@ -87,50 +87,50 @@ def open_store(place: Launched) -> dist.Store:
     """
     try:
         store = dist.TCPStore(
-            place.host,
-            place.port,
-            is_master=place.leads and not place.is_hosted,
+            process.host,
+            process.port,
+            is_master=process.leads and not process.is_hosted,
             timeout=timedelta(seconds=JOIN_SECONDS),
             wait_for_workers=False,
         )
     except RuntimeError as error:  # torch has no other kind for it
         reason = first_line(error)
         raise ProcessLost(
-            f"rank {place.rank} of {place.size} cannot meet the others at {place.host}:{place.port} ({reason})"
+            f"rank {process.rank} of {process.size} cannot meet the others at {process.host}:{process.port} ({reason})"
         ) from None
     # what a launcher keeps open is the same store at every attempt
-    return dist.PrefixStore(f"paceline/{place.attempt}", store)
+    return dist.PrefixStore(f"paceline/{process.attempt}", store)
 
 
-def open_channels(place: Launched, store: dist.Store) -> SocketChannels:
+def open_channels(process: Launched, store: dist.Store) -> SocketChannels:
     """Open a channel for calls and one for heartbeats between the first rank and every other.
 
     Raises:
         ProcessLost: not all of them came.
     """
-    return _accept(place, store) if place.leads else _connect(place, store)
+    return _accept(process, store) if process.leads else _connect(process, store)
 
 
-def _accept(place: Launched, store: dist.Store) -> SocketChannels:
-    host = "127.0.0.1" if place.is_one_machine else place.host
-    deadline, found = time.monotonic() + JOIN_SECONDS, {kind: dict[int, Connection]() for kind in KINDS}
-    with offered_key(place) as key, socket.create_server((host, 0), backlog=2 * place.size) as server:
+def _accept(process: Launched, store: dist.Store) -> SocketChannels:
+    host = "127.0.0.1" if process.is_one_machine else process.host
+    deadline, accepted = time.monotonic() + JOIN_SECONDS, {kind: dict[int, Connection]() for kind in KINDS}
+    with offered_key(process) as key, socket.create_server((host, 0), backlog=2 * process.size) as server:
         store.set(PLACE, json.dumps({"host": host, "port": server.getsockname()[1]}))
-        while any(len(channels) < place.size - 1 for channels in found.values()):
+        while any(len(channels) < process.size - 1 for channels in accepted.values()):
             server.settimeout(max(0.1, deadline - time.monotonic()))
             try:
                 channel = _channel(server.accept()[0], patience=HELLO_SECONDS)
             except TimeoutError:
-                missing = [rank for rank in range(1, place.size) if rank not in found["life"]]
+                missing = [rank for rank in range(1, process.size) if rank not in accepted["life"]]
                 raise ProcessLost(
-                    f"ranks {', '.join(map(str, missing))} of {place.size} did not come within {JOIN_SECONDS:g} s"
+                    f"ranks {', '.join(map(str, missing))} of {process.size} did not come within {JOIN_SECONDS:g} s"
                 ) from None
             who = _hello(channel, key)
             if who is None:
                 channel.close()  # a stranger
                 continue
-            found[who[0]][who[1]] = channel
-    return SocketChannels(**found)
+            accepted[who[0]][who[1]] = channel
+    return SocketChannels(**accepted)
 
 
 def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
@@ -141,9 +141,9 @@ def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
     ours = secrets.token_hex(32)
     try:
         channel.send_bytes(json.dumps(ours).encode())
-        said = json.loads(channel.recv_bytes(HELLO_BYTES))
-        kind, rank, theirs = KINDS[KINDS.index(said["kind"])], int(said["rank"]), str(said["random"])
-        if not hmac.compare_digest(str(said["proof"]).encode(), _proof(key, "rank", ours, theirs, kind, rank)):
+        hello = json.loads(channel.recv_bytes(HELLO_BYTES))
+        kind, rank, theirs = KINDS[KINDS.index(hello["kind"])], int(hello["rank"]), str(hello["random"])
+        if not hmac.compare_digest(str(hello["proof"]).encode(), _proof(key, "rank", ours, theirs, kind, rank)):
             return None
         channel.send_bytes(_proof(key, "first rank", ours, theirs, kind, rank))
         _be_patient(channel, 0.0)
@@ -152,35 +152,35 @@ def _hello(channel: Connection, key: bytes) -> tuple[str, int] | None:
     return kind, rank
 
 
-def _connect(place: Launched, store: dist.Store) -> SocketChannels:
+def _connect(process: Launched, store: dist.Store) -> SocketChannels:
     channels = dict[str, dict[int, Connection]]()
     try:
         where = json.loads(store.get(PLACE))
-        key = shared_key(place)
+        key = shared_key(process)
         for kind in KINDS:
             connected = socket.create_connection((where["host"], where["port"]), timeout=JOIN_SECONDS)
             channel = _channel(connected, patience=JOIN_SECONDS)
             theirs, ours = str(json.loads(channel.recv_bytes(HELLO_BYTES))), secrets.token_hex(32)
-            proof = _proof(key, "rank", theirs, ours, kind, place.rank).decode()
-            hello = {"kind": kind, "rank": place.rank, "random": ours, "proof": proof}
+            proof = _proof(key, "rank", theirs, ours, kind, process.rank).decode()
+            hello = {"kind": kind, "rank": process.rank, "random": ours, "proof": proof}
             channel.send_bytes(json.dumps(hello).encode())
-            answer = _proof(key, "first rank", theirs, ours, kind, place.rank)
+            answer = _proof(key, "first rank", theirs, ours, kind, process.rank)
             if not hmac.compare_digest(channel.recv_bytes(HELLO_BYTES), answer):
                 raise EOFError
             _be_patient(channel, 0.0)
             channels[kind] = {0: channel}
     except EOFError:
         raise ProcessLost(
-            f"rank {place.rank} of {place.size} and the first rank have not the same secret; {REMEDY}"
+            f"rank {process.rank} of {process.size} and the first rank have not the same secret; {REMEDY}"
         ) from None
     except (RuntimeError, OSError, ValueError) as error:  # of the store, of the channel
         reason = first_line(error)
-        raise ProcessLost(f"rank {place.rank} of {place.size} cannot reach the first rank ({reason})") from None
+        raise ProcessLost(f"rank {process.rank} of {process.size} cannot reach the first rank ({reason})") from None
     return SocketChannels(**channels)
 
 
-def _proof(key: bytes, whose: str, *said: str | int) -> bytes:
-    return hmac.new(key, json.dumps([whose, *said]).encode(), "sha256").hexdigest().encode()
+def _proof(key: bytes, whose: str, *words: str | int) -> bytes:
+    return hmac.new(key, json.dumps([whose, *words]).encode(), "sha256").hexdigest().encode()
 
 
 def _channel(connected: socket.socket, *, patience: float) -> Connection:
@@ -205,16 +205,16 @@ def _be_patient(channel: Connection, seconds: float) -> None:
 
 
 @contextmanager
-def offered_key(place: Launched) -> Iterator[bytes]:
+def offered_key(process: Launched) -> Iterator[bytes]:
     """Publish the first rank's key to the others, for the duration of the context.
 
     Raises:
         ProcessLost: the file cannot be made.
     """
-    if place.secret is not None:
-        yield place.secret.encode()
+    if process.secret is not None:
+        yield process.secret.encode()
         return
-    file, key = _file(place), secrets.token_hex(32)
+    file, key = _file(process), secrets.token_hex(32)
     try:
         file.unlink(missing_ok=True)  # of a launch that was killed
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -230,15 +230,15 @@ def offered_key(place: Launched) -> Iterator[bytes]:
         file.unlink(missing_ok=True)
 
 
-def shared_key(place: Launched) -> bytes:
+def shared_key(process: Launched) -> bytes:
     """Key of any other rank, once the first rank has published it.
 
     Raises:
         ProcessLost: the file is not there, or another user can read or has made it.
     """
-    if place.secret is not None:
-        return place.secret.encode()
-    file = _file(place)
+    if process.secret is not None:
+        return process.secret.encode()
+    file = _file(process)
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
@@ -246,12 +246,12 @@ def shared_key(place: Launched) -> bytes:
             f"{file}, by which ranks know each other, cannot be read ({error.strerror}); {REMEDY}"
         ) from None
     with os.fdopen(descriptor) as stream:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
             raise ProcessLost(f"{file}, by which ranks know each other, is not this user's alone; {REMEDY}")
         return stream.read().encode()
 
 
-def _file(place: Launched) -> Path:
+def _file(process: Launched) -> Path:
     """Path that is the same on all ranks and never comes from the store, which could name any file."""
-    return Path(tempfile.gettempdir()) / f"paceline-ranks-{os.getuid()}-{place.port}-{place.attempt}"
+    return Path(tempfile.gettempdir()) / f"paceline-ranks-{os.getuid()}-{process.port}-{process.attempt}"
