@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from paceline.cli.explain import source_of
-from paceline.compat.trl.checks import NOT_OFFERED
+from paceline.compat.trl.arguments import NOT_OFFERED
 from paceline.compat.trl.fields import MEANINGS
 from paceline.config.building import build_config
 from paceline.config.changing import rule_of

@@ -14,7 +14,7 @@ import pytest
 import paceline.types
 from paceline.cli import train
 from paceline.cli.arguments import parse
-from paceline.compat.trl.checks import NOT_OFFERED
+from paceline.compat.trl.arguments import NOT_OFFERED
 from paceline.compat.trl.fields import MEANINGS
 from paceline.config.building import build_config
 from paceline.config.presets import PRESETS

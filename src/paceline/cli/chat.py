@@ -13,15 +13,16 @@ from paceline.cli.serve import OPTIONS
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.environments import AgentTurn, EnvironmentSpec, ModelRequest, Observation
-from paceline.environments.endpoint.answers import message_of
-from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.hosting import Hosts, Outcome
 from paceline.errors import DONE, ConfigError, EnvironmentFailure
+from paceline.openai_api.requests import ApiRequest, Refusal
+from paceline.openai_api.responses import message_of
 from paceline.serving.loading import load, read_options
 from paceline.types import Message
 
 if TYPE_CHECKING:
-    from paceline.serving.answering import AnswerPart, ServedModel
+    from paceline.serving.choices import ResponsePart
+    from paceline.serving.model import ServedModel
 
 MOST_SHOWN = 500  # Characters of a tool's observation on the screen
 ENDED = Refusal("the conversation has ended")
@@ -176,8 +177,8 @@ class Chat:
         settings = {} if self._seed is None else {"seed": self._seed + self._turns_sampled}
         self._turns_sampled += 1
         model_request = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
-        request = ProgramRequest(kind="chat", asked=model_request, model="", stream=True, digest=b"")
-        arrived: queue.SimpleQueue[Sequence[AnswerPart] | Refusal] = queue.SimpleQueue()
+        request = ApiRequest(kind="chat", wanted=model_request, model="", stream=True, digest=b"")
+        arrived: queue.SimpleQueue[Sequence[ResponsePart] | Refusal] = queue.SimpleQueue()
         response = self._model.begin(request, lambda _, event: arrived.put(event))
         turn: AgentTurn | None = None
         try:

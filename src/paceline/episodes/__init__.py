@@ -2,7 +2,6 @@
 
 episode.py         one episode as a coroutine: begin, sample, observe, until it ends
 chat.py            its history: what the model reads before each turn, and how each turn is read
-contexts.py        the same for a program that sends whole requests, also to a server
 waits.py           what an episode waits for
 running.py         episodes under way, and what they leave
 driver.py          many episodes at once, over one engine and the hosts of environments

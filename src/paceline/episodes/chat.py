@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from paceline.chat.calls import ParsedTurn, assistant_message, parse_calls
+from paceline.chat.requests import TurnContext, parsed_response, requested_context
 from paceline.chat.thinking import opening_thought, prefills_think
 from paceline.chat.turns import TurnTokens
 from paceline.engines import Finished, Sampling
 from paceline.environments import AgentTurn, EnvironmentSpec, ModelRequest, Observation, ToolCall
 from paceline.environments.hosting import Outcome
-from paceline.episodes.contexts import TurnContext, parsed_response, requested_context
 from paceline.episodes.conversations import Conversations, EpisodeLimits
 from paceline.episodes.waits import NextTurn
 from paceline.errors import ConfigError, ModelError

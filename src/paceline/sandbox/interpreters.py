@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.errors import SandboxError
-from paceline.sandbox.inside.channel import ASLEEP, BrokenChannelError, receive_message, send_message
+from paceline.processes.channel import BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.interpreter import HEADER
-from paceline.sandbox.inside.serving import ANSWERED, CLOCK, CLOSED, TIMEOUT
+from paceline.sandbox.inside.serving import ANSWERED, ASLEEP, CLOCK, CLOSED, TIMEOUT
 from paceline.sandbox.kept_memory import resident_bytes
 from paceline.sandbox.local import ATTEMPTS, GRACE_SECONDS, START_SECONDS, LocalSandbox, Zygote, ZygoteError
 from paceline.sandbox.outcomes import TOO_MANY_FILES, signal_name

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass
 
 from paceline.sandbox.inside.program import NO_FUNCTION, NO_MEMORY, NO_SYNTAX, VALUE
-from paceline.sandbox.inside.scratch import MOST_BYTES, MOST_ENTRIES
+from paceline.sandbox.inside.watching import MOST_BYTES, MOST_ENTRIES
 from paceline.sandbox.programs import Execution, ExecutionStatus, Job
 
 

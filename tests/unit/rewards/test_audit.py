@@ -17,7 +17,7 @@ from paceline.rewards.audit.programs import PROGRAM_ATTACKS
 from paceline.rewards.audit.running import ATTACKS, audit
 from paceline.rewards.audit.subjects import attempts, plain_tasks, same_answer, subjects
 from paceline.rewards.function import FORM_ALONE, BuiltIn, RewardContext
-from paceline.rewards.resolving import resolve
+from paceline.rewards.resolving import BUILT_IN, resolve
 from paceline.sandbox.levels import open_sandbox
 
 QUESTIONS = [
@@ -111,10 +111,7 @@ def test_a_function_that_reads_the_last_answer_outside_the_thought_is_clean():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name",
-    "accuracy boxed think_answer_tags gsm8k cosine format react_format repetition soft_overlong random".split(),
-)
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in ("tool_call", "code")])
 def test_the_built_in_functions_are_clean(name):
     report = audited(resolve(name, CONTEXT))
     assert [(one.attack, one.row, one.example) for one in report.cheats] == []

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from paceline.sandbox.inside.scratch import MOST_BYTES, MOST_ENTRIES, bytes_without_a_name, is_overfull, listed
+from paceline.sandbox.inside.watching import MOST_BYTES, MOST_ENTRIES, bytes_without_a_name, is_overfull, listed
 
 
 def test_names_and_bytes_are_counted_through_all_directories(tmp_path):

@@ -69,10 +69,12 @@ class FusedDecoder(Decoder):
         del self._weights, self._attention, self._kept
 
     @override
+    @torch.inference_mode()
     def release(self, rows: Sequence[int]) -> None:
         self._attention.release(rows)
 
     @override
+    @torch.inference_mode()
     def park(self, rows: Sequence[int]) -> list[Context]:
         return self._attention.park(rows)
 

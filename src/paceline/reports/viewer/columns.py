@@ -42,8 +42,8 @@ def parts_of(run: RunRecord) -> tuple[RunPart, ...]:
     parts = []
     for kind, name, step, file in listed:
         with suppress(FileNotFoundError):  # where a resumed run has removed the file since it was listed
-            found = file.stat()
-            signature = found.st_size, found.st_mtime_ns
+            status = file.stat()
+            signature = status.st_size, status.st_mtime_ns
             parts.append(RunPart(key=f"{kind}-{step:06d}", set_name=name, step=step, file=file, signature=signature))
     return tuple(parts)
 
@@ -56,7 +56,7 @@ LOOP_CHARACTERS = 200
 """A shorter text is not asked how often it repeats itself."""
 
 GRADE = "grade"
-"""What pages call the one reward of a held-out completion."""
+"""Name of the one reward of a held-out completion on the pages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +143,7 @@ def grouped(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def rewards_of(record: Record) -> Record:
-    """What each reward function gave; of a held-out completion its grade."""
+    """Return the rewards by function; of a held-out completion its grade."""
     rewards = record.get("rewards")
     return rewards if isinstance(rewards, dict) else {GRADE: record["reward"]}
 

@@ -45,9 +45,10 @@ from concurrent.futures import Future
 from functools import partial
 
 from paceline.errors import RewardError
+from paceline.processes.pool import PoolReply, WorkerPool
 from paceline.rewards.maths.equality import decide, recognises
 from paceline.rewards.maths.expressions import EqualityVerdict
-from paceline.rewards.maths.proving import ProofPool, ProverReply, proofs
+from paceline.rewards.maths.proving import proofs
 
 MAX_PAIRS = 65_536
 MAX_CHARACTERS = 16 << 20  # Total length of the remembered pairs; the least recently used are dropped
@@ -58,15 +59,15 @@ Pair = tuple[str, str]
 class VerdictMemory:
     """Memory of verdicts by pair, for any number of threads."""
 
-    def __init__(self, pool: Callable[[], ProofPool] = proofs) -> None:
+    def __init__(self, pool: Callable[[], WorkerPool] = proofs) -> None:
         """`pool` returns the pool that proves; it is called when there is something to prove."""
         self._pool = pool
         self._lock = threading.Lock()
         self._known: OrderedDict[Pair, EqualityVerdict] = OrderedDict()
         self._characters = 0
-        self._pending: dict[Pair, Future[ProverReply]] = {}
+        self._pending: dict[Pair, Future[PoolReply]] = {}
 
-    def begin(self, pair: Pair) -> "EqualityVerdict | Future[ProverReply]":
+    def begin(self, pair: Pair) -> "EqualityVerdict | Future[PoolReply]":
         """Return the verdict where it is known or cheap, else the pool's future reply, requested once per pair."""
         pair = pair[0].strip(), pair[1].strip()  # what bounds their length, and so a worker's line, looks at this
         with self._lock:
@@ -87,7 +88,7 @@ class VerdictMemory:
         future.add_done_callback(partial(self._land, pair))
         return future
 
-    def _land(self, pair: Pair, future: "Future[ProverReply]") -> None:
+    def _land(self, pair: Pair, future: "Future[PoolReply]") -> None:
         """Remember a verdict, but not a failure: that pair may be tried again."""
         if future.exception() is None:
             self._keep(pair, verdict_of(future.result()))
@@ -106,7 +107,7 @@ class VerdictMemory:
                 self._characters -= len(gold) + len(answer)
 
 
-def verdict_of(reply: ProverReply) -> EqualityVerdict:
+def verdict_of(reply: PoolReply) -> EqualityVerdict:
     """Convert a worker's reply to a verdict."""
     return EqualityVerdict(equal=bool(reply["equal"]), rule=str(reply["rule"]))
 

@@ -6,16 +6,15 @@ worker thread of the trainer may end at any time. So this process, which has one
 
 import contextlib
 import os
-import select
 import signal
 import socket
 from typing import Any
 
-from paceline.sandbox.inside import kernel
-from paceline.sandbox.inside.channel import BrokenChannelError, receive_message, send_message
-from paceline.sandbox.inside.confining import separate
-from paceline.sandbox.inside.scratch import hold_new, make_empty, remove_left
-from paceline.sandbox.inside.serving import end_children, serve
+from paceline.processes.channel import BrokenChannelError, receive_message, send_message
+from paceline.processes.children import adopt_orphans, guard
+from paceline.processes.scratch import hold_new, make_empty, remove_left
+from paceline.sandbox.inside.confining import OWNERS, OWNERS_OF_CONTAINERS, separate
+from paceline.sandbox.inside.serving import serve
 
 
 def main() -> None:
@@ -34,7 +33,7 @@ def main() -> None:
     scratch = None
     try:
         if setup["level"] != "namespaces":  # which has a file system of its own for it
-            remove_left(setup["directory"])
+            remove_left(setup["directory"], (OWNERS, OWNERS_OF_CONTAINERS))
             scratch = hold_new(setup["directory"])
         _run(control, parent, setup, scratch or "")
     except OSError as error:
@@ -50,7 +49,7 @@ def main() -> None:
 def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: str) -> None:
     identity = separate(setup["level"])
     monitor = os.pidfd_open(os.getpid())
-    kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)  # a zygote that ends early leaves its program to this
+    adopt_orphans()  # a zygote that ends early leaves its program to this
     pid = os.fork()
     if pid == 0:
         os.close(parent)
@@ -63,22 +62,7 @@ def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: st
         finally:
             os._exit(status)
     control.close()
-
-    def raise_termination(*_: object) -> None:
-        raise TerminationError
-
-    with contextlib.suppress(TerminationError):
-        signal.signal(signal.SIGTERM, raise_termination)
-        select.select([parent, os.pidfd_open(pid)], [], [])
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the signal may also come just now
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    end_children()
-
-
-class TerminationError(Exception):
-    """Request of the trainer to end and clean up."""
+    guard(parent, pid)
 
 
 def say_failure(control: socket.socket, error: OSError | ImportError) -> None:

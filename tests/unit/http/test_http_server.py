@@ -6,19 +6,19 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from http import HTTPStatus
 
 import pytest
 
-from paceline.environments.endpoint.serving import Endpoint
-from paceline.runtime import connections
+from paceline.http import server
+from paceline.http.server import HttpResponse
+from paceline.openai_api.endpoint import Endpoint
 
-PAGE = {"/health": lambda: (HTTPStatus.OK, "text/plain; charset=utf-8", "ok\n")}
+PAGE = {"/health": lambda: HttpResponse(body=b"ok\n")}
 
 
 @contextmanager
 def listening() -> Iterator[Endpoint]:
-    endpoint = Endpoint(lambda pending: pending.answer({"answer": "yes"}))
+    endpoint = Endpoint(lambda pending: pending.respond({"answer": "yes"}))
     endpoint.pages = PAGE
     endpoint.start()
     try:
@@ -82,8 +82,8 @@ def test_whoever_has_shown_the_key_is_not_closed_for_strangers():
     "start", [b"", b"GET /health HT", b"POST /v1/responses HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"]
 )
 def test_a_stranger_has_a_deadline_however_it_trickles(monkeypatch, start):
-    monkeypatch.setattr(connections, "STRANGER_SECONDS", 0.5)
-    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(server, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.05)
     with listening() as endpoint, closing(connected(endpoint)) as slow:
         began = time.monotonic()
         slow.sendall(start)

@@ -7,9 +7,6 @@ from typing import Any
 
 PREFIX = struct.Struct(">Q")
 MESSAGE_BYTES = 1 << 16  # Largest message, except a job and its output, whose lengths are announced
-STDERR_BYTES = 4096  # Bytes kept from the end of standard error
-
-ASLEEP = {"asleep": True}  # Sent once of a running program that waits without computing
 
 
 class BrokenChannelError(Exception):

@@ -1,4 +1,4 @@
-"""Answers of the endpoint: finished turns as bodies by OpenAI's interface, or as the events of a stream, and errors."""
+"""Responses of OpenAI's interface: turns as bodies, or as the events of a stream, and errors."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,8 +7,9 @@ from typing import Any
 
 import orjson
 
-from paceline.environments import AgentTurn
-from paceline.environments.endpoint.requests import ProgramRequest, Refusal
+from paceline.chat.requests import AgentTurn
+from paceline.http.events import HttpRefusal
+from paceline.openai_api.requests import ApiRequest, Refusal
 from paceline.types import Message
 
 Body = dict[str, Any]
@@ -16,13 +17,13 @@ Body = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
 
 
-def call_id_of(turn: int, place: int) -> str:
+def call_id_of(turn: int, index: int) -> str:
     """Return the id of a call as the program has it: no other call of the episode has it.
 
     >>> call_id_of(2, 0)
     'call_2_0'
     """
-    return f"call_{turn}_{place}"
+    return f"call_{turn}_{index}"
 
 
 def message_of(turn: AgentTurn) -> Message:
@@ -35,8 +36,8 @@ def message_of(turn: AgentTurn) -> Message:
     return message
 
 
-def body_of(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Body:
-    """Return the whole answer to a request, of as many turns as it has choices."""
+def body_of(request: ApiRequest, turns: Sequence[AgentTurn]) -> Body:
+    """Return the whole response to a request, of as many turns as it has choices."""
     first = turns[0]
     if request.kind == "responses":
         return _response(request, first.number, first)
@@ -45,13 +46,13 @@ def body_of(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Body:
         "choices": [_choice(request, index, turn) for index, turn in enumerate(turns)],
         "usage": usage_of(turns),
     }
-    if request.asked.wants_ids:
+    if request.wanted.wants_ids:
         body["prompt_token_ids"] = list(first.read_ids)
     return body
 
 
-def _head(request: ProgramRequest, number: int, *, is_whole: bool) -> Body:
-    """Return what answers and events begin with; `number` is that of the first turn."""
+def _head(request: ApiRequest, number: int, *, is_whole: bool) -> Body:
+    """Return what responses and events begin with; `number` is that of the first turn."""
     is_chat = request.kind == "chat"
     kind = ("chat.completion" if is_whole else "chat.completion.chunk") if is_chat else "text_completion"
     name = "chatcmpl" if is_chat else "cmpl"
@@ -65,19 +66,19 @@ def usage_of(turns: Sequence[AgentTurn]) -> Body:
     return {"prompt_tokens": read, "completion_tokens": sampled, "total_tokens": read + sampled}
 
 
-def _choice(request: ProgramRequest, index: int, turn: AgentTurn) -> Body:
+def _choice(request: ApiRequest, index: int, turn: AgentTurn) -> Body:
     logprobs = _logprobs(request, turn) if request.logprobs else None
     choice: Body = {"index": index, "finish_reason": _finish_reason(turn), "logprobs": logprobs}
     if request.kind == "chat":
         choice["message"] = _message(turn)
     else:
         choice["text"] = turn.text
-    if request.asked.wants_ids:
+    if request.wanted.wants_ids:
         choice["token_ids"] = list(turn.sampled_ids)
     return choice
 
 
-def _logprobs(request: ProgramRequest, turn: AgentTurn) -> Body:
+def _logprobs(request: ApiRequest, turn: AgentTurn) -> Body:
     if request.kind == "chat":
         tokens = [
             {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
@@ -109,16 +110,16 @@ def _message(turn: AgentTurn) -> Body:
 def _calls(turn: AgentTurn) -> list[Body]:
     return [
         {
-            "id": call_id_of(turn.number, place),
+            "id": call_id_of(turn.number, index),
             "type": "function",
             "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
         }
-        for place, call in enumerate(turn.calls)
+        for index, call in enumerate(turn.calls)
     ]
 
 
-def _response(request: ProgramRequest, number: int, turn: AgentTurn | None) -> Body:
-    """Return the answer of `/v1/responses`; None: the turn has not ended."""
+def _response(request: ApiRequest, number: int, turn: AgentTurn | None) -> Body:
+    """Return the response of `/v1/responses`; None: the turn has not ended."""
     status = "in_progress" if turn is None else "incomplete" if turn.finish_reason == "length" else "completed"
     usage = None if turn is None else usage_of([turn])
     return {
@@ -168,54 +169,54 @@ def _text_part(text: str) -> Body:
     return {"type": "output_text", "text": text, "annotations": []}
 
 
-def events_of(request: ProgramRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
-    """Yield the answer to a request as the events of a stream; the last one says that it is done."""
-    events = stream_events(request, turns[0].number, is_told=False)
+def events_of(request: ApiRequest, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
+    """Yield the response to a request as the events of a stream; the last one says that it is done."""
+    events = stream_events(request, turns[0].number, is_streamed=False)
     for index, turn in enumerate(turns):
         yield from events.of(index, turn)
     yield from events.last(turns)
 
 
-def stream_events(request: ProgramRequest, number: int, *, is_told: bool) -> "ChoiceEvents | ResponseEvents":
+def stream_events(request: ApiRequest, number: int, *, is_streamed: bool) -> "ChoiceEvents | ResponseEvents":
     """Return what writes the events of a stream by the request's interface.
 
-    `number` is that of the first turn. `is_told`: pieces have told the text of a turn once it ends.
+    `number` is that of the first turn. `is_streamed`: pieces have held the text of a turn by its end.
     """
     if request.kind == "responses":
         return ResponseEvents(request, number)
-    return ChoiceEvents(request, number, is_told=is_told)
+    return ChoiceEvents(request, number, is_streamed=is_streamed)
 
 
 class ChoiceEvents:
     """The events of a stream of chat or of text: pieces of choices, how each ends, and that all have."""
 
-    def __init__(self, request: ProgramRequest, number: int, *, is_told: bool) -> None:
-        self._request, self._number, self._is_told = request, number, is_told
+    def __init__(self, request: ApiRequest, number: int, *, is_streamed: bool) -> None:
+        self._request, self._number, self._is_streamed = request, number, is_streamed
 
-    def of(self, index: int, one: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
+    def of(self, index: int, part: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
         """Yield the events of a piece of a choice, or of its turn that has ended."""
-        if isinstance(one, AgentTurn):
-            yield from self._ended(index, one)
+        if isinstance(part, AgentTurn):
+            yield from self._ended(index, part)
         else:
-            yield self._piece(index, one)
+            yield self._piece(index, part)
 
     def _piece(self, index: int, piece: Mapping[str, Any]) -> bytes:
         """Return the event of a piece: of chat the parts of a message, else its `text`."""
         is_text = self._request.kind == "text"
-        said = {"text": piece["text"], "logprobs": None} if is_text else {"delta": dict(piece)}
-        return self._chunk([{"index": index, **said, "finish_reason": None}])
+        content = {"text": piece["text"], "logprobs": None} if is_text else {"delta": dict(piece)}
+        return self._chunk([{"index": index, **content, "finish_reason": None}])
 
     def _ended(self, index: int, turn: AgentTurn) -> Iterator[bytes]:
         choice = _choice(self._request, index, turn)
-        end = {key: one for key, one in choice.items() if key not in ("message", "text")}
+        end = {key: value for key, value in choice.items() if key not in ("message", "text")}
         if self._request.kind == "text":
-            yield self._chunk([{**end, "text": "" if self._is_told else choice["text"]}])
+            yield self._chunk([{**end, "text": "" if self._is_streamed else choice["text"]}])
             return
         delta = choice["message"]
         if "tool_calls" in delta:
-            delta["tool_calls"] = [{"index": place, **call} for place, call in enumerate(delta["tool_calls"])]
-        if self._is_told:
-            delta = {key: one for key, one in delta.items() if key == "tool_calls"}
+            delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(delta["tool_calls"])]
+        if self._is_streamed:
+            delta = {key: value for key, value in delta.items() if key == "tool_calls"}
         if delta:
             yield self._piece(index, delta)
         yield self._chunk([{**end, "delta": {}}])
@@ -233,54 +234,54 @@ class ChoiceEvents:
 class ResponseEvents:
     """The events of a stream of `/v1/responses`, which are numbered and name each thing that begins and ends."""
 
-    def __init__(self, request: ProgramRequest, number: int) -> None:
+    def __init__(self, request: ApiRequest, number: int) -> None:
         """`number` is that of the turn."""
-        self._request, self._number, self._count, self._told = request, number, 0, ""
+        self._request, self._number, self._count, self._text_sent = request, number, 0, ""
 
-    def of(self, index: int, one: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
-        """Yield the events of a piece of the message, or of the turn that has ended; thoughts are not told here.
+    def of(self, index: int, part: Mapping[str, Any] | AgentTurn) -> Iterator[bytes]:
+        """Yield the events of a piece of the message, or of the turn that has ended; thinking has no event here.
 
         `index` is 0, as there is one choice.
         """
         if not self._count:
             yield self._event("created", response=_response(self._request, self._number, None))
-        if isinstance(one, AgentTurn):
-            yield from self._ended(one)
-        elif "content" in one:
-            yield from self._text(one["content"])
+        if isinstance(part, AgentTurn):
+            yield from self._ended(part)
+        elif "content" in part:
+            yield from self._text(part["content"])
 
     def _text(self, text: str) -> Iterator[bytes]:
-        if not self._told:
+        if not self._text_sent:
             yield self._event("output_item.added", output_index=0, item=_message_item(self._number, []))
-            yield self._event("content_part.added", part=_text_part(""), **self._place)
-        self._told += text
-        yield self._event("output_text.delta", delta=text, logprobs=[], **self._place)
+            yield self._event("content_part.added", part=_text_part(""), **self._content_part)
+        self._text_sent += text
+        yield self._event("output_text.delta", delta=text, logprobs=[], **self._content_part)
 
     def _ended(self, turn: AgentTurn) -> Iterator[bytes]:
         body = _response(self._request, self._number, turn)
         for index, item in enumerate(body["output"]):
             if item["type"] == "message":
                 (part,) = item["content"]
-                if not self._told:
+                if not self._text_sent:
                     yield from self._text(part["text"])
-                yield self._event("output_text.done", text=part["text"], logprobs=[], **self._place)
-                yield self._event("content_part.done", part=part, **self._place)
+                yield self._event("output_text.done", text=part["text"], logprobs=[], **self._content_part)
+                yield self._event("content_part.done", part=part, **self._content_part)
             else:
                 empty = {**item, "arguments": "", "status": "in_progress"}
-                place = {"item_id": item["id"], "output_index": index}
+                of_item = {"item_id": item["id"], "output_index": index}
                 yield self._event("output_item.added", output_index=index, item=empty)
-                yield self._event("function_call_arguments.delta", delta=item["arguments"], **place)
-                done = {"name": item["name"], "arguments": item["arguments"], **place}
+                yield self._event("function_call_arguments.delta", delta=item["arguments"], **of_item)
+                done = {"name": item["name"], "arguments": item["arguments"], **of_item}
                 yield self._event("function_call_arguments.done", **done)
             yield self._event("output_item.done", output_index=index, item=item)
         yield self._event(body["status"], response=body)
 
     def last(self, turns: Sequence[AgentTurn]) -> Iterator[bytes]:
-        """Yield nothing: the event of the turn's end says that all is told."""
+        """Yield nothing: the event of the turn's end is the last one."""
         return iter(())
 
     @property
-    def _place(self) -> Body:
+    def _content_part(self) -> Body:
         return {"item_id": f"msg_{self._number}", "output_index": 0, "content_index": 0}
 
     def _event(self, kind: str, **fields: Any) -> bytes:
@@ -298,11 +299,12 @@ def _event(body: Body) -> bytes:
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
-def error_of(refusal: Refusal) -> Body:
+def error_of(refusal: HttpRefusal) -> Body:
     """Return a refusal as OpenAI's clients read it."""
     kinds = {401: "authentication_error", 500: "server_error", 503: "server_error"}
     kind = kinds.get(refusal.status, "invalid_request_error")
-    return {"error": {"message": str(refusal), "type": kind, "param": refusal.param, "code": refusal.code}}
+    param, code = (refusal.param, refusal.code) if isinstance(refusal, Refusal) else (None, None)
+    return {"error": {"message": str(refusal), "type": kind, "param": param, "code": code}}
 
 
 def models(name: str, created: int) -> Body:
