@@ -14,7 +14,7 @@ from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answe
 from paceline.rewards.builtin.code import code
 from paceline.rewards.builtin.length import cosine, repetition, soft_overlong
 from paceline.rewards.builtin.tools import react_format, tool_call
-from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, parameters_of, right_of
+from paceline.rewards.function import BuiltIn, RewardContext, RewardFunction, parameters_of
 from paceline.rewards.judges.judge import judge, rubric_file
 from paceline.rewards.model_files import language_model_files
 from paceline.runtime.own_code import file_of_code, nearest, own_function
@@ -131,14 +131,3 @@ def source_files(name: str) -> list[Path]:
     else:
         files, file = [], None if base_name(name) in BUILT_IN else file_of_code(name)
     return [*files, *([] if file is None or not file.is_file() else [file])]
-
-
-def right_from(name: str) -> float:
-    """Return the least score that evaluation counts as right for the function of this name, without running user code.
-
-    Raises:
-        RewardError: a built-in function does not take the parameters in its name.
-    """
-    if base_name(name) not in BUILT_IN:
-        return RIGHT
-    return right_of(resolve(name, RewardContext(max_completion_length=1)))  # no threshold depends on a length
