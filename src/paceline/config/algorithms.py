@@ -79,7 +79,7 @@ CREDITED = tuple(name for name, row in ADVANTAGES.items() if row.turn_formula is
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bound:
+class RatioBound:
     """A bound of the ratio to the old policy."""
 
     formula: str
@@ -98,25 +98,25 @@ class Bound:
     source: str | None = None
 
 
-BOUNDS: Mapping[str, Bound] = {
-    "clip": Bound(
+BOUNDS: Mapping[str, RatioBound] = {
+    "clip": RatioBound(
         formula="-min({r} A, clip({r}, 1 - {low:.12g}, 1 + {high:.12g}) A)",
         shape_length=1,
         shape_formula=", and at most -{shape[0]:.12g} A where A < 0",
         source="DAPO, arXiv:2503.14476, Eq. 8",
     ),
-    "cispo": Bound(
+    "cispo": RatioBound(
         formula="-stop_gradient(min({r}, {most:.12g})) A log p_t",
         clip_eps_high=4.0,
         source="MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5",
     ),
-    "sapo": Bound(
+    "sapo": RatioBound(
         formula="-(4 / tau) sigmoid(tau ({r} - 1)) A, tau = {shape[0]:.12g} where A > 0, else {shape[1]:.12g}",
         shape=(1.0, 1.05),
         shape_length=2,
         source="SAPO, arXiv:2511.20347",
     ),
-    "vespo": Bound(
+    "vespo": RatioBound(
         formula="-stop_gradient(w^k exp(l (1 - w))) A log p_t, "
         "k = {shape[0]:.12g}, l = {shape[1]:.12g} where A >= 0, else {shape[2]:.12g}, {shape[3]:.12g}",
         shape=(2.0, 3.0, 3.0, 2.0),
@@ -124,7 +124,7 @@ BOUNDS: Mapping[str, Bound] = {
         reads_completion=True,
         source="VESPO, arXiv:2602.10693",
     ),
-    "none": Bound(formula="-{r} A"),
+    "none": RatioBound(formula="-{r} A"),
 }
 
 if TYPE_CHECKING:  # the words that an option takes are the names of its table
