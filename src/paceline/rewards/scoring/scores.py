@@ -121,7 +121,7 @@ def with_environments(scores: Scores, names: Sequence[str], completions: Sequenc
             tally=Tally(failed_calls=len(failures)),
             first_failure=next((with_printed(e.failure or "", e.printed) for e in failed), None),
         )
-    columns = {field: {**getattr(scores, field), **added} for field, added in _columns(graded).items()}
+    columns: dict[str, Any] = {field: {**getattr(scores, field), **added} for field, added in _columns(graded).items()}
     return replace(scores, **columns, environments=frozenset(names))
 
 
