@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from floors import data_sheet
 from machine import described
 from measuring import Contender, Entry
 from running import RESULTS, write_result
@@ -54,12 +55,12 @@ def figures(row: Row, answer: dict, on: Device) -> dict[str, object]:
         return {**told, "error": answer["error"]}
     steps = answer["repetitions"]
     seconds = median(step["seconds"] for step in steps)
-    peak = max(step.get("device_peak_mib", step["peak_mib"]) for step in steps)
+    peak, sheet = max(step.get("device_peak_mib", step["peak_mib"]) for step in steps), data_sheet(on.name)
     return {
         **told,
         **answer,
         "seconds": seconds,
-        "mfu": None if on.rates is None else row.operations / seconds / on.rates.products,
+        "mfu": None if sheet is None else row.operations / seconds / sheet.matrix,
         "peak_mib": peak,
     }
 

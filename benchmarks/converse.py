@@ -25,7 +25,7 @@ from materials import SHAPES, write_model
 from measuring import Channel
 from rich.console import Console
 
-from paceline.config.engine import EngineConfig
+from paceline.config.sampling import EngineConfig
 from paceline.config.sections import DataConfig, ModelConfig
 from paceline.data.sources import load_rows
 from paceline.data.tasks import build_tasks
@@ -38,9 +38,9 @@ from paceline.environments.hosting import Hosts
 from paceline.chat.turns import TurnTokens
 from paceline.models.loading import load_model
 from paceline.models.pretrained import end_token_ids, load_tokenizer, model_directory
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
-from paceline.types import Completion
+from paceline.episodes.driver import complete
+from paceline.episodes.conversations import Conversations, Draws, EpisodeLimits
+from paceline.types import Completion, Trajectory
 
 SAID = ({"role": "user", "content": "And 2 + 3?"},)
 """What every environment with a latency answers."""
@@ -218,7 +218,18 @@ class Scene:
         draws = Draws(seed=0, purpose="train", num_generations=NUM_GENERATIONS)
         with conversations.hosts:
             completed = complete(self.engine, [(task, 0) for task in tasks], sampling, draws, conversations)
-        return [one for group in completed for one in group.completions]
+        return [one for group in completed for one in group.trajectories]
+
+
+def _turn_lengths(trajectory: Trajectory) -> list[tuple[int, int]]:
+    """Sampled tokens of each turn, and those that the model read behind it."""
+    lengths = list[tuple[int, int]]()
+    for span in trajectory.spans:
+        if span.by == "policy":
+            lengths.append((len(span.tokens), 0))
+        elif span.by == "environment":
+            lengths[-1] = (lengths[-1][0], len(span.tokens))
+    return lengths
 
 
 def _never() -> Late:
@@ -255,11 +266,7 @@ def latencies(name: str, directory: str) -> None:
         started = time.perf_counter()
         completions = scene.hold(request["episodes"], drawn_latencies)
         seconds = time.perf_counter() - started
-        turns = [
-            [(turn.sampled, turn.observed) for turn in one.episode.turns]
-            for one in completions
-            if one.episode is not None
-        ]
+        turns = [_turn_lengths(one) for one in completions if one.environment is not None]
         moments = [(number, asked - started, answered - started) for number, asked, answered in scene.moments]
         channel.reply(
             {
@@ -268,8 +275,8 @@ def latencies(name: str, directory: str) -> None:
                 "moments": moments,
                 "rounds": rounds,
                 "prompts": prompts,
-                "ends": sorted({one.episode.end for one in completions if one.episode is not None}),
-                "tokens": hashlib.sha256(repr([one.token_ids for one in completions]).encode()).hexdigest(),
+                "ends": sorted({one.end for one in completions if one.environment is not None}),
+                "tokens": hashlib.sha256(repr([one.completion_ids for one in completions]).encode()).hexdigest(),
             }
         )
 
@@ -309,11 +316,11 @@ def crowd(number: str) -> None:
             {
                 "seconds": time.perf_counter() - started,
                 "episodes": len(completions),
-                "turns": sum(len(one.episode.turns) for one in completions if one.episode is not None),
-                "tokens": sum(len(one.token_ids) for one in completions),
+                "turns": sum(len(one.turns) for one in completions if one.environment is not None),
+                "tokens": sum(len(one.completion_ids) for one in completions),
                 "rows_mib": weighed.rows / 2**20,
                 "parked_mib": weighed.parked / 2**20,
-                "failed": sum(one.has_failed for one in completions),
+                "failed": sum(one.failure is not None for one in completions),
             }
         )
 

@@ -39,6 +39,35 @@ class Rates:
         return fast + (slow - fast) * math.log(touched / small) / math.log(large / small)
 
 
+DATA_SHEETS: Mapping[str, Rates] = {
+    name: Rates(matrix=teraflops * 1e12, bandwidth=((1.0, terabytes * 1e12),))
+    for name, teraflops, terabytes in (
+        ("l4", 121, 0.3),
+        ("rtx 4090", 165, 1.008),
+        ("rtx 5090", 210, 1.792),
+        ("a100 40gb", 312, 1.555),
+        ("l40s", 362, 0.864),
+        ("a100 80gb", 312, 2.039),
+        ("h100", 989, 3.35),
+        ("h200", 989, 4.8),
+        ("b200", 2250, 8.0),
+    )
+}
+"""Rates of GPUs by words of the name that their driver gives: dense products in bfloat16, and memory."""
+
+
+def data_sheet(device: str) -> Rates | None:
+    """Return the maker's rates of a device by its driver's name; None where they are not known, as of a slower card for
+    PCIe.
+
+    >>> data_sheet("NVIDIA A100-SXM4-80GB").bandwidth, data_sheet("NVIDIA H100 PCIe")
+    (((1.0, 2039000000000.0),), None)
+    """
+    words = set(device.lower().replace("-", " ").split())
+    known = (rates for name, rates in DATA_SHEETS.items() if set(name.split()) <= words)
+    return None if "pcie" in words else next(known, None)
+
+
 def rates_of(machine: Mapping[str, Any], dtype: str) -> Rates:
     """From a result of machine.py: the best rate of any product, and for each size the best of reading and copying.
 

@@ -21,7 +21,7 @@ from paceline.models.loading import adopt_model
 from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.training.learner.learner import Learner
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
 
 GENERATIONS = 4
 PROMPT = 16
@@ -41,18 +41,16 @@ def groups(chance: random.Random, *, tokens: int, vocabulary: int, count: int) -
     def letters(number: int) -> tuple[int, ...]:
         return tuple(chance.randrange(vocabulary) for _ in range(number))
 
-    def rollout() -> Rollout:
+    def rollout(prompt_ids: tuple[int, ...]) -> Rollout:
         completion = Completion(
             token_ids=letters(length), logprobs=(-9.0,) * length, finish_reason="length", text="", policy_version=0
         )
-        return Rollout(completion=completion, rewards={}, reward=0.0, advantage=chance.gauss(0, 1))
+        trajectory = completed(prompt_ids, completion)
+        return Rollout(trajectory=trajectory, rewards={}, reward=0.0, advantage=chance.gauss(0, 1))
 
+    tasks = [Task(task_id=str(number), prompt="", prompt_ids=letters(PROMPT), answer=None) for number in range(count)]
     return [
-        RolloutGroup(
-            task=Task(task_id=str(number), prompt="", prompt_ids=letters(PROMPT), answer=None),
-            rollouts=tuple(rollout() for _ in range(GENERATIONS)),
-        )
-        for number in range(count)
+        RolloutGroup(task=task, rollouts=tuple(rollout(task.prompt_ids) for _ in range(GENERATIONS))) for task in tasks
     ]
 
 

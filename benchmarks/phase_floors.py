@@ -37,7 +37,7 @@ def trained_groups(groups: Sequence[RolloutGroup]) -> list[Group]:
     return [
         Group(
             prompt=len(group.task.prompt_ids),
-            completions=tuple(len(one.completion.token_ids) for one in group.rollouts if one.advantage != 0),
+            completions=tuple(len(one.trajectory.completion_ids) for one in group.rollouts if one.advantage != 0),
         )
         for group in groups
     ]
@@ -48,7 +48,7 @@ def sampled_groups(groups: Sequence[RolloutGroup]) -> list[Group]:
     return [
         Group(
             prompt=len(group.task.prompt_ids),
-            completions=tuple(len(one.completion.token_ids) for one in group.rollouts),
+            completions=tuple(len(one.trajectory.completion_ids) for one in group.rollouts),
         )
         for group in groups
     ]

@@ -38,7 +38,8 @@ from step_work import Group, Shape, tokens_that_exist
 from stopwatch import Stopwatch
 from workloads import LEARNING_RATE, ON_CPU, ON_CUDA, STEP
 
-from paceline.training.learner.learner import Learner, PreparedBatch
+from paceline.objective.micro_batches import MicroBatch
+from paceline.training.learner.learner import Learner
 from paceline.training.rollouts.sampler import Sampler
 
 
@@ -70,8 +71,8 @@ class Watched:
         self.watch.watch(learner, "_loss", "forward")
         self.watch.watch(learner.runner, "_values", "forward")
 
-    def _note(self, parts: Sequence[PreparedBatch], **_: object) -> None:
-        self._batches.extend(part.batch for part in parts)
+    def _note(self, parts: Sequence[MicroBatch], **_: object) -> None:
+        self._batches.extend(parts)
 
     def step(self, prompts: Sequence[Prompt], rates: Rates) -> dict[str, object]:
         """One step: its seconds, its phases with their floors, its tokens."""

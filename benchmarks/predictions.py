@@ -1,7 +1,7 @@
 """What one GPU is predicted to give, from the cost model alone: python benchmarks/predictions.py
 
 Every figure has its formula, so that it can be computed again where the code or the workload changes. Rates are the
-data sheets' (`paceline.training.plan.hardware`) but for products, of which an H100 gave 790 TFLOP/s in the best one and
+data sheets' (`floors.DATA_SHEETS`) but for products, of which an H100 gave 790 TFLOP/s in the best one and
 638 in those of a micro-batch. What no formula gives is an assumption, a constant below.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from floors import Rates, Work, floor
+from floors import DATA_SHEETS, Rates, Work, floor
 from materials import SHAPES, config_of, random_prompts
 from step_work import Group, Shape, Training, backward, conversion, decode, forward, optimiser, prefill
 from update_work import ROWS, Row
@@ -20,6 +20,8 @@ from paceline.training.plan.hardware import GPUS, Device
 
 RESULTS = Path(__file__).parent / "results"
 DEVICES = (GPUS["h100"], GPUS["h200"])
+SHEETS = {GPUS[name].name: DATA_SHEETS[name] for name in ("h100", "h200")}
+"""The makers' rates by the device's name."""
 BYTES, LAYER_BYTES_SAVED = 2, 1
 """Of a number in bfloat16, and what a layer's weight in e4m3 has less."""
 QUANTIZED = 5
@@ -64,8 +66,12 @@ def groups_of(workload: Workload, repetition: int = 1) -> list[Group]:
 
 def rates_of(device: Device, share: float = 1.0) -> Rates:
     """Products as measured, memory by the data sheet, of which `share` is reached."""
-    assert device.rates is not None
-    return Rates(matrix=PRODUCTS, bandwidth=((1.0, device.rates.reading * share),))
+    return Rates(matrix=PRODUCTS, bandwidth=((1.0, bandwidth_of(device) * share),))
+
+
+def bandwidth_of(device: Device) -> float:
+    """Bytes per second by the data sheet."""
+    return SHEETS[device.name].bandwidth_at(1.0)
 
 
 def step_seconds(shape: Shape, work: Work, device: Device) -> float:
@@ -148,7 +154,7 @@ def of_sampling(name: str, ours: dict | None) -> list[Prediction]:
         return sampling_seconds(shape, groups, device)
 
     def share(device: Device) -> float:
-        return works[0].bytes / step_seconds(shape, works[0], device) / device.rates.reading
+        return works[0].bytes / step_seconds(shape, works[0], device) / bandwidth_of(device)
 
     seconds, rate = "not yet", "not yet"
     if ours is not None:
@@ -158,7 +164,7 @@ def of_sampling(name: str, ours: dict | None) -> list[Prediction]:
         predicted(
             f"{name}: bytes of decoding over the bandwidth",
             "sum over steps of weights + cache + logits, / data sheet",
-            lambda device: sum(one.bytes for one in works) / device.rates.reading,
+            lambda device: sum(one.bytes for one in works) / bandwidth_of(device),
             "{:.2f} s",
             "a floor",
         ),
@@ -209,7 +215,7 @@ def of_update(row: Row) -> list[Prediction]:
 
     def mfu(device: Device) -> float:
         seconds = update_seconds(row.shape, row.work, device, adapter=row.lora, again=row.checkpointing)
-        return row.operations / seconds / device.rates.products
+        return row.operations / seconds / SHEETS[device.name].matrix
 
     planned = [row.planned(device) for device in DEVICES]
     fits = ["" if peak <= 0.95 * device.memory else ", too much" for peak, device in zip(planned, DEVICES, strict=True)]

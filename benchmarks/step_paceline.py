@@ -121,7 +121,7 @@ def step(engine: Limited, sampler: Sampler, learner: Learner, prompts: Sequence[
         "prompts": digest([task.prompt for task in tasks]),
         "completions": len(rollouts),
         "tokens": made["tokens_generated"],
-        "lengths": summary([len(rollout.completion.token_ids) for rollout in rollouts]),
+        "lengths": summary([len(rollout.trajectory.completion_ids) for rollout in rollouts]),
         "rewards": summary([rollout.reward for rollout in rollouts]),
         "groups_without_signal": made["groups_zero_deviation"],
         "tokens_trained": stats.tokens_trained,

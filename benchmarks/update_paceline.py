@@ -21,7 +21,7 @@ from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.models.forward import choose_forward
 from paceline.models.loading import adopt_model
 from paceline.training.learner.learner import Learner
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
 
 
 def main(described: str, device: str) -> None:
@@ -64,29 +64,30 @@ def made_learner(row: Row, device: str) -> Learner:
 def made_groups(row: Row) -> list[RolloutGroup]:
     """Random tokens; completions are in turn a little better and a little worse than their group."""
     rng, words = Random(0), range(FIRST_WORD, SHAPES[row.size]["vocab_size"])
-    return [
-        RolloutGroup(
-            task=Task(
-                task_id=f"random:{number}", prompt="", prompt_ids=tuple(rng.choices(words, k=group.prompt)), answer=None
-            ),
-            rollouts=tuple(
-                Rollout(
-                    completion=Completion(
+    groups = list[RolloutGroup]()
+    for number, group in enumerate(row.work):
+        prompt_ids = tuple(rng.choices(words, k=group.prompt))
+        rollouts = tuple(
+            Rollout(
+                trajectory=completed(
+                    prompt_ids,
+                    Completion(
                         token_ids=tuple(rng.choices(words, k=length)),
                         logprobs=(-10.0,) * length,
                         finish_reason="length",
                         text="",
                         policy_version=0,
                     ),
-                    rewards={},
-                    reward=float(sample % 2),
-                    advantage=1.0 if sample % 2 else -1.0,
-                )
-                for sample, length in enumerate(group.completions)
-            ),
+                ),
+                rewards={},
+                reward=float(sample % 2),
+                advantage=1.0 if sample % 2 else -1.0,
+            )
+            for sample, length in enumerate(group.completions)
         )
-        for number, group in enumerate(row.work)
-    ]
+        task = Task(task_id=f"random:{number}", prompt="", prompt_ids=prompt_ids, answer=None)
+        groups.append(RolloutGroup(task=task, rollouts=rollouts))
+    return groups
 
 
 def update(learner: Learner, groups: list[RolloutGroup]) -> dict[str, object]:

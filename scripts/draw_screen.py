@@ -57,11 +57,11 @@ def draw(path: Path, *, step: int) -> str:
         clock=lambda: clock[0],
     )
     now = replayed(run, display, clock, step=step)
-    display.watched.begin(f"step {step}")
-    display.watched.phase("generate", 0, now["rollouts"])
+    display.progress.begin(f"step {step}")
+    display.progress.phase("generate", 0, now["rollouts"])
     clock[0] += GENERATED * now["clock"]["generate"]
     tokens = round(GENERATED * now["tokens_generated"])
-    display.watched.phase("generate", round(ENDED * now["rollouts"]), now["rollouts"], tokens=tokens)
+    display.progress.phase("generate", round(ENDED * now["rollouts"]), now["rollouts"], tokens=tokens)
     console.print(display.frame())
     return console.export_svg(title="paceline train", code_format=WITHOUT_FONTS, unique_id="live")
 

@@ -148,7 +148,7 @@ real=${REAL:-$source/runs/real/SmolLM2-135M-Instruct.Q4_1.gguf}
 if [ -f "$real" ]; then
   mkdir -p runs/real
   ln -s "$(realpath "$real")" runs/real/SmolLM2-135M-Instruct.Q4_1.gguf
-  journey real-plan 0 paceline plan --config examples/smollm2.yaml --max-steps 3 --calibrate
+  journey real-plan 0 paceline plan --config examples/smollm2.yaml --max-steps 3
   journey real-eval 0 paceline eval --config examples/smollm2.yaml --eval-size 100 --output-dir runs/measured
   journey real-train 0 paceline train --config examples/smollm2.yaml --eval-size 100 --max-steps 3 --warmup-steps 0 \
     --output-dir runs/smollm2

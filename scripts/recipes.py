@@ -3,7 +3,7 @@
     python -m scripts.recipes
 
 Nothing is downloaded. A model's config.json is written from its published figures, and data sets are a few rows with
-the columns of the named ones, as neither memory nor time of a plan depends on more. `tests/test_recipes.py` compares.
+the columns of the named ones, as the memory of a plan depends on no more. `tests/test_recipes.py` compares.
 """
 
 import contextlib
@@ -92,10 +92,7 @@ HARDWARE = {
     "8x80gb": "8 cards of 80 GB",
     "2x8x80gb": "2 machines of 8 cards of 80 GB",
 }
-SAID = re.compile(
-    r"Of each of |of each process|in all +[\d.]+|.+, in main memory +|Peak |\d+ of \d+ layers |For completions |"
-    r"(sampling|update|a step, at best) +[\d.]+ s"
-)
+SAID = re.compile(r"Of each of |of each process|in all +[\d.]+|.+, in main memory +|Peak |\d+ of \d+ layers ")
 """Begin the lines of a plan that a head repeats."""
 
 
@@ -169,8 +166,6 @@ def row(recipe: Recipe, said: list[str]) -> str:
     task = max((one for one in TASKS if name.endswith(f"-{one}")), key=len)
     peaks = re.findall(r"^Peak ([\d.]+) GiB", text, re.MULTILINE)
     peaks += re.findall(r"^in all +([\d.]+)  GiB", text, re.MULTILINE)
-    seconds = float(re.findall(r"^a step, at best +([\d.]+) s", text, re.MULTILINE)[0])
-    steps = config.loop.max_steps
     memory = " and ".join(f"{float(one):.1f}" for one in peaks)
     cells = [
         f"[`{recipe.path.name}`](../recipes/{recipe.path.name})",
@@ -178,9 +173,7 @@ def row(recipe: Recipe, said: list[str]) -> str:
         TASKS[task],
         HARDWARE[hardware],
         memory,
-        f"{seconds:.3g}",
-        f"{steps}",
-        f"{seconds * steps / 3600:.2g}",
+        f"{config.loop.max_steps}",
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -188,8 +181,8 @@ def row(recipe: Recipe, said: list[str]) -> str:
 def page(text: str, rows: list[str]) -> str:
     """Return the page with these rows in its table."""
     head = (
-        "| recipe | model | task | hardware | memory, GiB | step, s | steps | run, h |",
-        "|---|---|---|---|--:|--:|--:|--:|",
+        "| recipe | model | task | hardware | memory, GiB | steps |",
+        "|---|---|---|---|--:|--:|",
     )
     start, end = TABLE
     before, after = text.partition(start)[0], text.partition(end)[2]

@@ -1,4 +1,4 @@
-"""Pages of the documentation site that are made: each reward, each preset, options, metrics, alarms, the tutorial.
+"""Pages of the documentation site that are generated: rewards, presets, options, metrics, TRL's fields, the tutorial.
 
 From docstrings, signatures and defaults alone, and from the notebook, as Markdown by path below `docs/`; `site_hook.py`
 gives them to mkdocs.
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from paceline.cli.explain import source_of
+from paceline.compat.trl.arguments import NOT_OFFERED
+from paceline.compat.trl.fields import MEANINGS
 from paceline.config.building import build_config
 from paceline.config.changing import rule_of
 from paceline.config.presets import PRESETS
@@ -21,10 +23,8 @@ from paceline.config.reading import Option, find_option, options, section_classe
 from paceline.metrics.alarms import RULES
 from paceline.metrics.definitions import METRICS
 from paceline.objective.formula import as_text, objective
-from paceline.rewards.function import BuiltIn, RewardContext
-from paceline.rewards.parameters import annotations
+from paceline.rewards.function import BuiltIn, RewardContext, annotations
 from paceline.rewards.resolving import BUILT_IN, default_system_prompt
-from paceline.rewards.startup import NEEDS
 from paceline.types import Task
 
 CONTEXT = RewardContext(max_completion_length=512)
@@ -44,7 +44,43 @@ def pages() -> dict[str, str]:
     made = {f"rewards/{name}.md": reward_page(name) for name in BUILT_IN}
     made |= {f"presets/{name}.md": preset_page(name) for name in PRESETS}
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
-    return made | {"options.md": options_page(), "metrics.md": metrics_page(), "tutorial.md": tutorial_page(notebook)}
+    return made | {
+        "options.md": options_page(),
+        "metrics.md": metrics_page(),
+        "trl-fields.md": trl_fields_page(),
+        "tutorial.md": tutorial_page(notebook),
+    }
+
+
+def trl_fields_page() -> str:
+    """Fields and arguments of TRL's trainer that are refused or change nothing, with the reason."""
+    refused = {name: meaning.text for name, meaning in MEANINGS.items() if meaning.kind == "refused"}
+    idle = {name: meaning.text for name, meaning in MEANINGS.items() if meaning.kind == "idle"}
+    return "\n\n".join(
+        [
+            "# TRL's fields without an effect",
+            "[From TRL](trl.md) says what differs otherwise.",
+            "## Fields that are refused",
+            "Any value but the default is refused before weights are read. Those of vLLM, with `use_vllm` only.",
+            _reasons("field", refused),
+            "## Arguments of the trainer that are refused",
+            _reasons("argument", NOT_OFFERED),
+            "## Fields that change nothing",
+            "These are accepted, and listed when training starts.",
+            _reasons("field", idle),
+            MADE,
+            "",
+        ]
+    )
+
+
+def _reasons(title: str, reasons: Mapping[str, str]) -> str:
+    """A table of names by their common reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(f"`{name}`")
+    rows = [f"| {', '.join(names)} | {reason} |" for reason, names in by_reason.items()]
+    return "\n".join([f"| {title} | because |", "|---|---|", *rows])
 
 
 def reward_page(name: str) -> str:
@@ -89,8 +125,7 @@ def _needed(name: str, function: BuiltIn) -> Iterator[str]:
     """What it asks of rows, tells the model, and gives at most."""
     yield "## In a run"
     facts = [f"The greatest score is {function.maximum:g}; evaluation counts {function.right:g} and above as right."]
-    if name in NEEDS:
-        need = NEEDS[name]
+    if (need := function.need) is not None:
         facts.append(
             f"It {need.does}: rows without them have no score, which is not 0. Where no row has any, "
             f"{', or '.join(need.remedies)}."

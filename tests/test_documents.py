@@ -174,8 +174,8 @@ def explained(command: str, rest: list[str], workplace: Path) -> None:
     """The options make a configuration whose objective can be written out: all that a run does before it reads data."""
     given = parse(PLANNED[command], rest)
     options = [word for word in rest if word != "--profile"]
-    if given.door.keys() - {"config", "profile"}:
-        options = without(options, *(given.door.keys() - {"config", "profile"}))
+    if given.flags.keys() - {"config", "profile"}:
+        options = without(options, *(given.flags.keys() - {"config", "profile"}))
     with contextlib.chdir(workplace):
         assert main(["explain", *options]) == 0
 

@@ -16,9 +16,7 @@ from paceline.cli.main import COMMANDS
 from paceline.compat.commands.colossalchat.arguments import FIELDS, SHORT, long_flag
 from paceline.compat.commands.layouts import NUMBERS, VALUES
 from paceline.compat.commands.swift.tables import KNOWN
-from paceline.compat.commands.trl.reading import known_flags
-from paceline.compat.trl.arguments import NOT_OFFERED
-from paceline.compat.trl.fields import MEANINGS
+from paceline.compat.commands.trl import known_flags
 from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.presets import PRESETS
@@ -57,9 +55,7 @@ OTHERS_FLAGS = {
 }
 """Of docker, Slurm and the Hub's program, of scripts for developers, of Ray, of ColossalChat, of launchers, of layouts
 elsewhere, and of ms-swift and TRL, up to the first underscore."""
-DOOR_FLAGS = {
-    f"--{door.name.replace('_', '-')}" for command in OPTIONS_OF.values() for door in command.door_options
-} | {
+DOOR_FLAGS = {f"--{door.name.replace('_', '-')}" for command in OPTIONS_OF.values() for door in command.flags} | {
     "--help",
     "--page",
     *translate.FLAGS,
@@ -108,7 +104,7 @@ def test_every_command_is_one_that_the_command_line_takes(line):
     # a run comes first, and the directory of an export
     begins = len(list(takewhile(lambda word: not word.startswith("-"), words)))
     given = parse(OPTIONS_OF[words[0]], words[begins:])
-    if given.options and not given.door:
+    if given.options and not given.flags:
         # `eval` and the recipe fill in a dataset; the values are what is checked here
         build_config({"model": "embedded", "dataset": "arithmetic", **given.options})
 
@@ -161,7 +157,7 @@ def test_the_rewards_of_the_table_are_the_built_in_ones():
 
 
 def test_the_reward_function_of_the_example_runs(tmp_path):
-    code, *_ = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+    *_, code = re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
     (tmp_path / "rewards.py").write_text(code)
     brief = resolve(f"{tmp_path / 'rewards.py'}:brief")
     assert brief(prompts=["a", "b"], completions=["x" * 400, "x" * 401]) == [1.0, 0.0]
@@ -210,23 +206,15 @@ def test_no_figure_is_left_to_fill_in():
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_table_of_presets_has_each_ones_values_source_and_differences(name):
+def test_the_table_of_presets_has_each_ones_values_and_source(name):
     (row,) = [line for line in TEXTS["objectives.md"].splitlines() if line.startswith(f"| `{name}` | `")]
-    _, _, values, source, differs, _ = [cell.strip() for cell in row.split("|")]
-    assert (source, differs) == (PRESETS[name].source, PRESETS[name].differs)
+    _, _, values, source, _ = [cell.strip() for cell in row.split("|")]
+    assert source == PRESETS[name].source
     written = dict(re.findall(r"`(\w+)` ([^,]+)", values))
     plain = {key: value if isinstance(value, tuple) else (value,) for key, value in PRESETS[name].values.items()}
     assert written == {
         key: " ".join(part if isinstance(part, str) else f"{part:g}" for part in parts) for key, parts in plain.items()
     }
-
-
-def test_the_page_on_trl_names_every_field_that_is_refused_or_changes_nothing_with_the_reason():
-    silent = {name: one.text for name, one in MEANINGS.items() if one.kind in ("refused", "idle")}
-    reasons = silent | dict(NOT_OFFERED)
-    rows = [line.strip("| ").split(" | ") for line in TEXTS["trl.md"].splitlines() if line.startswith("| `")]
-    written = {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
-    assert {name: written[name] for name in reasons} == reasons
 
 
 def test_the_page_on_colossalchat_has_every_flag_with_options_that_exist():

@@ -68,7 +68,7 @@ def test_the_commands_of_a_recipe_start_its_own_file_on_as_many_cards_as_it_name
     train, plan = recipe.commands[-2:]
     assert (plan[:2], plan[plan.index("--config") + 1]) == (["paceline", "plan"], name)
     words = train[train.index("paceline") :]
-    assert parse(COMMAND, words[2:]).door == {"config": name}
+    assert parse(COMMAND, words[2:]).flags == {"config": name}
     cards = 1
     for number in re.findall(r"\d+", recipe.path.stem.rpartition("-")[2])[:-1]:
         cards *= int(number)

@@ -14,12 +14,14 @@ import pytest
 import paceline.types
 from paceline.cli import train
 from paceline.cli.arguments import parse
+from paceline.compat.trl.arguments import NOT_OFFERED
+from paceline.compat.trl.fields import MEANINGS
 from paceline.config.building import build_config
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.errors import PacelineError
 from paceline.metrics.definitions import METRICS
-from paceline.rewards.parameters import annotations
+from paceline.rewards.function import annotations
 from paceline.rewards.resolving import BUILT_IN
 from scripts.site_pages import pages
 from tests.support.documents import ROOT, blocks, commands
@@ -47,6 +49,14 @@ def test_every_preset_has_a_page_with_its_values_and_its_formula():
 def test_every_option_and_every_metric_is_on_its_page():
     assert re.findall(r"^### `--([\w-]+)`", PAGES["options.md"], re.MULTILINE) == [o.flag[2:] for o in options()]
     assert set(re.findall(r"^\| `(\w+)` \|", PAGES["metrics.md"], re.MULTILINE)) >= set(METRICS)
+
+
+def test_the_page_of_trls_fields_names_each_that_is_refused_or_changes_nothing_with_the_reason():
+    silent = {name: one.text for name, one in MEANINGS.items() if one.kind in ("refused", "idle")}
+    reasons = silent | dict(NOT_OFFERED)
+    rows = [line.strip("| ").split(" | ") for line in PAGES["trl-fields.md"].splitlines() if line.startswith("| `")]
+    written = {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert {name: written[name] for name in reasons} == reasons
 
 
 def test_the_tutorial_has_a_page_with_every_cell_of_its_notebook():

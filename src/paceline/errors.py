@@ -8,7 +8,7 @@
     ├── SandboxError      untrusted programs cannot be run              exit status 2; a failed grader within a run
     ├── EnvironmentFailure  an environment or tool has failed           a failed episode within a run
     ├── CheckpointError   a checkpoint or run directory that is damaged exit status 2
-    ├── EngineError       what samples completions has failed           exit status 1; a cluster replaces it
+    ├── EngineError       the sampling engine has failed                exit status 1; a cluster replaces it
     └── TrainingError     the run itself went wrong                     exit status 1
         ├── StorageError  a checkpoint or record cannot be written: the run can resume from the one before
         └── ProcessLost   one of its processes is gone or hangs: the run can resume from its last checkpoint
@@ -32,8 +32,8 @@ INTERRUPTED = 130
 class PacelineError(Exception):
     """Base of all errors raised on purpose; the command line prints its sentence without a traceback.
 
-    Every part of it writes an option as `--its-flag`. So another door than the command line can name options in its own
-    words, and can leave out or replace a remedy by an option that it does not have.
+    Every part of the message writes an option as `--its-flag`. So other entry points can name options in their own
+    vocabulary, and leave out or replace a remedy by an option that they do not have.
     """
 
     exit_status = 1
@@ -48,19 +48,19 @@ class PacelineError(Exception):
         """
         self.message, self.remedies, self.then = message, tuple(remedies), then
         self.option: str | None = None
-        """Name of the option that is refused, where the error is of one."""
+        """Name of the refused option; None if no option is refused."""
         self.value: object = None
-        """Its value."""
+        """Value of the refused option."""
         self.rule = ""
-        """What the value must do: `be at least 1`."""
+        """Rule that the value breaks, such as `be at least 1`."""
         self.kept: object = None
-        """Completions that were made before it, for the run directory: groups of a step, or an evaluation's result."""
+        """Completions made before the error, for the run directory: groups of a step, or an evaluation's result."""
         super().__init__(sentence(message, remedies, then))
 
     def reworded(self, say: Callable[[str], str], *, advise: Callable[[str], str] | None = None) -> Self:
-        """Return the same error with every part as a door says it; a remedy that it says in no words is left out.
+        """Return the same error in an entry point's vocabulary; a remedy that `say` turns into "" is left out.
 
-        `advise` says remedies and what comes after them, where a door has others than the command line.
+        `advise` rewords remedies and the step after them, where these differ from the command line's.
         """
         advise = advise or say
         remedies = [said for remedy in self.remedies if (said := advise(remedy))]
@@ -74,8 +74,8 @@ class PacelineError(Exception):
 def sentence(message: str, remedies: Sequence[str] = (), then: str = "") -> str:
     """Join the parts of an error.
 
-    >>> sentence("row 3 is empty", ["mend the row", "remove it"], "start again")
-    'row 3 is empty; mend the row, or remove it, then start again'
+    >>> sentence("row 3 is empty", ["fill the row", "remove it"], "start again")
+    'row 3 is empty; fill the row, or remove it, then start again'
     """
     alternatives = ", or ".join(part for part in (", ".join(remedies[:-1]), *remedies[-1:]) if part)
     after = f"then {then}" if then else ""
@@ -130,9 +130,9 @@ class ProcessLost(TrainingError):
 
 
 class EnvironmentFailure(PacelineError):
-    """Failure of an environment or tool that is none of the model's doing: what its episode is worth is not known.
+    """Failure of an environment or tool that the model did not cause, so the episode's reward is unknown.
 
-    A tool of one's own may raise it too.
+    Tools written by users may raise it too.
     """
 
 
@@ -143,9 +143,9 @@ class SandboxError(PacelineError):
 
 
 PRINTED = "what it printed at last:"
+"""Line before the printed lines of an environment in an error."""
 APPENDED = re.compile(rf"\n(?= *(?:Traceback \(most recent call last\):|{PRINTED}))")
 """Start of a traceback in user code, or of what an environment has printed: parts of an error that keep their lines."""
-"""Line that stands before the lines of an environment in an error."""
 
 
 def with_printed(sentence: str, printed: Sequence[str]) -> str:
@@ -172,4 +172,4 @@ def first_line(error: BaseException) -> str:
 ERRORS = {
     kind.__name__: kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, PacelineError)
 }
-"""Classes of errors by name: what another process reports is of one of them, and never looked up elsewhere."""
+"""Classes of errors by name, for errors that another process reports."""

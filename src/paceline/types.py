@@ -1,6 +1,6 @@
 """Frozen records that packages exchange, without tensors or behaviour.
 
-Task -> Completion -> Rollout -> RolloutGroup
+Task -> Trajectory -> Rollout -> RolloutGroup
 """
 
 from collections.abc import Callable, Mapping
@@ -53,21 +53,65 @@ class WeightChange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
-    """One call of the engine within an episode, and what the environment answered."""
+class Completion:
+    """What an engine sampled for one request: one turn of the model, whatever came before it."""
 
-    sampled: int
-    """Tokens that the engine sampled, the end token included."""
+    token_ids: tuple[int, ...]
+    """Sampled tokens. A sampled end token is kept."""
+    logprobs: tuple[float, ...]
+    """Log probability of each token in nats, under the distribution that it was drawn from."""
     finish_reason: FinishReason
-    prompt_ids: tuple[int, ...] | None = None
-    """Whole context of the turn where it does not begin with the tokens before it: the history was rewritten, or an
-    agent went on from an earlier turn. None: it does."""
-    observed: int = 0
-    """Tokens between this turn and the next, written by environment and chat template; 0 behind the last turn."""
+    """`stop`: end token or stop string; `length`: cut at the request's limit."""
+    text: str
+    """Decoded tokens, special tokens left out, other stop strings kept."""
+    policy_version: int
+    """Optimiser updates of the weights that sampled the first token; later tokens are never of older weights."""
+    weight_changes: tuple[WeightChange, ...] = ()
+    """Weight changes in the order of the tokens; empty if all tokens are of the same weights."""
+
+
+SpanWriter = Literal["prompt", "policy", "environment", "demonstration"]
+"""Who wrote a token: the prompt of a row, the model that is trained, what stands between two of its turns, or a given
+completion that is imitated."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Media:
+    """An image in a span."""
+
+    sha256: str
+    """Hash of the decoded pixels."""
+    start: int
+    """Index in the span of the first token that stands for the image."""
+    length: int
+    """Number of tokens that stand for the image."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """A run of tokens by one writer."""
+
+    by: SpanWriter
+    tokens: tuple[int, ...]
+    media: tuple[Media, ...] = ()
+    """Images among the tokens."""
+    logprobs: tuple[float, ...] = ()
+    """Log probability of each token in nats, as the engine reported it; of policy spans alone."""
+    kept: tuple[tuple[int, ...], ...] = ()
+    """For each token, the ids that truncated sampling kept; empty: sampling was not truncated."""
+    teacher_logprobs: tuple[float, ...] = ()
+    """Log probability of each token in nats under a teacher; empty: there is no teacher."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One turn of the model within an episode as a reader sees it, with the environment's observation behind it."""
+
     message: Message
     """The assistant's message as it was read: `content`, and `tool_calls` where calls were found."""
-    answer: tuple[Message, ...] = ()
-    """Messages of the environment."""
+    observation: tuple[Message, ...] = ()
+    """Messages of the environment behind the turn."""
+    finish_reason: FinishReason
     reward: float | None = None
     """What the environment gave for this turn; None: nothing."""
     malformed: str | None = None
@@ -75,111 +119,126 @@ class Turn:
     calls: int = 0
     """Tool calls that the environment has dealt with, one that cannot be read included."""
     failed_calls: int = 0
-    """Those among them that it answered by an error."""
+    """Tool calls among `calls` that the environment answered by an error."""
     seconds: float = 0.0
-    """Wall seconds that the environment took to answer."""
+    """Wall seconds that the environment took for its observation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Episode:
-    """A conversation of a model with an environment, beside its tokens."""
+class Trajectory:
+    """One sample of a task, from its prompt to its end: a completion of one turn, or an episode with an environment.
 
-    environment: str
-    """Name of the environment."""
-    turns: tuple[Turn, ...]
-    """Turns of the model in order."""
-    end: EpisodeEnd
+    Its spans say who wrote which token. They begin with a prompt. A policy span follows for each turn of the model,
+    and an environment span between two turns. Where the history was rewritten another prompt takes its place, the whole
+    context of the turn behind it: there another row to train on begins.
+
+        prompt policy environment policy | prompt policy
+    """
+
+    spans: tuple[Span, ...]
+    finish_reason: FinishReason
+    """`stop`: end token, stop string or end of the episode; `length`: cut at `max_completion_length`."""
+    text: str
+    """Decoded tokens of the policy, special tokens left out, other stop strings kept; turns are joined by a newline."""
+    policy_version: int
+    """Optimiser updates of the weights that sampled the first token; later tokens are never of older weights."""
+    weight_changes: tuple[WeightChange, ...] = ()
+    """Weight changes, counted in tokens of the policy; empty if all tokens are of the same weights."""
+    environment: str | None = None
+    """Name of the environment; None: there is one turn and no environment."""
+    turns: tuple[Turn, ...] = ()
+    """Turns of the model in order, one for each policy span; empty without an environment."""
+    end: EpisodeEnd | None = None
+    """Why the episode ended; None: there is no environment."""
     reward: float | None = None
     """The environment's own reward of the whole episode; None: it has none, or it failed."""
     failure: str | None = None
     """What failed, with the environment's name and the turn; None: nothing. A failed episode is not trained on."""
     notes: tuple[str, ...] = ()
-    """What a reader should know: control tokens in an answer made harmless, an answer that was cut."""
+    """What a reader should know: control tokens in an observation that were escaped, a message that was cut."""
     printed: tuple[str, ...] = ()
     """Last lines that the environment has printed, where it has a process of its own."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Completion:
-    """One sampled continuation of a prompt: in one turn, or in a conversation with an environment.
-
-    The tokens of a conversation are sampled_0 + observed_0 + sampled_1 + ... + sampled_last. Where a turn has a context
-    of its own (`Turn.prompt_ids`), the model read that in the place of all that stands before the turn.
-    """
-
-    token_ids: tuple[int, ...]
-    """Sampled tokens and, between the turns of an episode, observed ones. A sampled end token is kept."""
-    logprobs: tuple[float, ...]
-    """Log probability of each sampled token in nats, under the distribution that it was drawn from."""
-    finish_reason: FinishReason
-    """`stop`: end token, stop string or end of the episode; `length`: cut at `max_completion_length`."""
-    text: str
-    """Decoded sampled tokens, special tokens left out, other stop strings kept; turns are joined by a newline."""
-    policy_version: int
-    """Optimiser updates of the weights that sampled the first token; later tokens are never of older weights."""
-    weight_changes: tuple[WeightChange, ...] = ()
-    """Weight changes in the order of the tokens; empty if all tokens are of the same weights."""
-    episode: Episode | None = None
-    """The conversation that the tokens are of; None: there is one turn and no environment."""
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """Tokens of the prompt that the trajectory begins with."""
+        return self.spans[0].tokens
 
     @property
-    def num_sampled(self) -> int:
-        """Number of tokens that the model sampled: its length, where observed tokens do not count."""
-        return len(self.token_ids) if self.episode is None else len(self.logprobs)
-
-    @property
-    def has_failed(self) -> bool:
-        """True if its environment failed: nothing is known of what it is worth."""
-        return self.episode is not None and self.episode.failure is not None
+    def sampled(self) -> tuple[Span, ...]:
+        """Spans of the policy, one for each turn."""
+        return tuple(span for span in self.spans if span.by == "policy")
 
     @property
     def sampled_ids(self) -> tuple[int, ...]:
-        """Tokens that the model sampled."""
-        if self.num_sampled == len(self.token_ids):
-            return self.token_ids
-        return tuple(token for start, end in self.sampled_spans for token in self.token_ids[start:end])
+        """Tokens of the policy."""
+        return tuple(token for span in self.sampled for token in span.tokens)
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """Log probability of each token of the policy in nats, as the engine reported it."""
+        return tuple(value for span in self.sampled for value in span.logprobs)
+
+    @property
+    def num_sampled(self) -> int:
+        """Number of tokens of the policy: the length, in which nothing else counts."""
+        return sum(len(span.tokens) for span in self.spans if span.by == "policy")
+
+    @property
+    def completion_ids(self) -> tuple[int, ...]:
+        """Tokens of the policy and, between its turns, those of the environment; prompts are left out."""
+        return tuple(token for span in self.spans if span.by != "prompt" for token in span.tokens)
+
+    @property
+    def rows(self) -> tuple[tuple[Span, ...], ...]:
+        """Spans of each row to train on: a prompt and what follows up to the next one."""
+        starts = [index for index, span in enumerate(self.spans) if span.by == "prompt"]
+        return tuple(self.spans[start:end] for start, end in pairwise([*starts, len(self.spans)]))
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """Messages of the conversation behind the prompt, the model's and its environment's."""
-        if self.episode is None:
+        if self.environment is None:
             return ({"role": "assistant", "content": self.text},)
-        return tuple(message for turn in self.episode.turns for message in (turn.message, *turn.answer))
-
-    @property
-    def sampled_spans(self) -> tuple[tuple[int, int], ...]:
-        """Start and end in `token_ids` of each turn's sampled tokens."""
-        if self.episode is None:
-            return ((0, len(self.token_ids)),)
-        spans, start = [], 0
-        for turn in self.episode.turns:
-            spans.append((start, start + turn.sampled))
-            start += turn.sampled + turn.observed
-        return tuple(spans)
+        return tuple(message for turn in self.turns for message in (turn.message, *turn.observation))
 
     @property
     def tokens_by_version(self) -> tuple[tuple[int, int], ...]:
-        """Return pairs of optimiser updates and the number of tokens sampled after them, in order."""
+        """Pairs of optimiser updates and the number of tokens sampled after them, in order."""
         starts = (0, *(change.token for change in self.weight_changes), self.num_sampled)
         versions = (self.policy_version, *(change.policy_version for change in self.weight_changes))
         return tuple((version, end - first) for version, (first, end) in zip(versions, pairwise(starts), strict=True))
 
 
+def completed(prompt_ids: tuple[int, ...], completion: Completion) -> Trajectory:
+    """Return the trajectory of one turn behind a prompt, without an environment."""
+    return Trajectory(
+        spans=(
+            Span(by="prompt", tokens=prompt_ids),
+            Span(by="policy", tokens=completion.token_ids, logprobs=completion.logprobs),
+        ),
+        finish_reason=completion.finish_reason,
+        text=completion.text,
+        policy_version=completion.policy_version,
+        weight_changes=completion.weight_changes,
+    )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rollout:
-    """A completion with what it earned."""
+    """A trajectory with what it earned."""
 
-    completion: Completion
+    trajectory: Trajectory
     rewards: Mapping[str, float | None]
     """Reward by function; None: the task is not the function's, or it failed (counted in the metrics)."""
     reward: float | None
     """Weighted sum of `rewards`; None if no function returned a number or one failed: the rollout is not trained on."""
     advantage: float
-    """Weight of this completion in the policy gradient; 0.0 for a rollout without signal."""
+    """Weight of this trajectory in the policy gradient; 0.0 for a rollout without signal."""
     turn_advantages: tuple[float, ...] | None = None
     """Weight of each turn's tokens, in the place of `advantage`, where turns are credited with their own rewards."""
     dropped: str | None = None
-    """Reason why this completion is not trained on (`no_reward`, `reward_failed`, `environment_failed`, `truncated`),
+    """Reason why this trajectory is not trained on (`no_reward`, `reward_failed`, `environment_failed`, `truncated`),
     or None."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Notes by reward function: the verdicts behind its number, or why it failed."""

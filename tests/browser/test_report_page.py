@@ -61,7 +61,7 @@ def test_the_page_opens_without_an_error_and_asks_for_nothing_but_itself(report,
     for fold in report.locator("details > summary").all():
         fold.click()
     assert report.locator("details:not([open])").count() == 0
-    assert report.locator("details.group .card:visible").count() == 3 * 2 * 8
+    assert report.get_by_text("paceline rollouts").is_visible()
     assert seen.errors == []
     assert seen.requests == [(run / "report.html").as_uri()]
 

@@ -68,7 +68,7 @@ def _of_the_whole(scene: Scene, harm: Callable[[int, dict[int, str]], None]) -> 
     below = descendants(running.pid)
     harm(running.pid, below)
     ended = running.end()
-    assert ended.status != 0, "it did not notice"
+    assert ended.returncode != 0, "it did not notice"
     left = left_after(below, GONE_SECONDS)
     assert not left, f"processes are left: {left}"
     return place

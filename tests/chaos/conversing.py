@@ -164,7 +164,7 @@ def environments_may_fail(scene: Scene) -> None:
 def trainer_killed_between_turns(scene: Scene) -> None:
     place = furnish_conversing(scene.root / "place")
     lay_trap(place, "if turn is not None and count == 40: os.kill(trainer(), signal.SIGKILL)")
-    assert place.train().status == -9
+    assert place.train().returncode == -9
     lift_trap(place)
     must(place.resume(), 0)
     _must_be_whole(scene, place)

@@ -51,7 +51,7 @@ def returns_nan(scene: Scene) -> None:
 def dies_by_a_signal(scene: Scene) -> None:
     place = scene.place()
     mischief(place, LATE, "import signal", "os.kill(os.getpid(), signal.SIGSEGV)")
-    assert place.train().status == -signal.SIGSEGV
+    assert place.train().returncode == -signal.SIGSEGV
     scene.must_resume(place, override="reward_funcs")
 
 

@@ -151,7 +151,7 @@ def odd_path(scene: Scene) -> None:
 def killed_in_export(scene: Scene) -> None:
     place = scene.place()
     ended = place.train(traps=[Trap(function="paceline.training.session:draw_page", deed="SIGKILL")])
-    assert ended.status == -signal.SIGKILL
+    assert ended.returncode == -signal.SIGKILL
     assert (place.run.path / "final").exists()
     scene.must_resume(place)
 
@@ -160,7 +160,7 @@ def killed_at_every_rename(scene: Scene) -> None:
     """Between any two renames there is a whole checkpoint, or none yet."""
     for call in range(1, scene.life.writes["os:rename"] + 1):
         place = scene.place(f"place-{call}")
-        assert place.train(traps=[Trap(function="os:rename", deed="SIGKILL", first=call)]).status == -signal.SIGKILL
+        assert place.train(traps=[Trap(function="os:rename", deed="SIGKILL", first=call)]).returncode == -signal.SIGKILL
         scene.must_resume(place)
 
 

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tests.chaos.processes import Ended, Running, descendants
+from tests.chaos.processes import descendants
 from tests.chaos.runs import STEPS, Outcome, Place, committed, furnish
 from tests.chaos.sabotage import Trap
+from tests.support.forked import Ended, Program
 
 DISK = ("os:fsync", "os:replace", "os:rename")
 """What every file goes through on its way to being there: a kill before each of them is a kill between any two."""
@@ -67,7 +68,7 @@ def live(folder: Path, *more: object) -> Life:
     tallies = {name: folder / name.replace(":", "-") for name in DISK}
     traps = [Trap(function=name, deed="count", first=0, tally=tally) for name, tally in tallies.items()]
     ended = place.train(*more, traps=traps)
-    assert ended.status == 0, ended.said
+    assert ended.returncode == 0, ended.said
     writes = {name: tally.stat().st_size if tally.exists() else 0 for name, tally in tallies.items()}
     again = furnish(folder.with_name(f"{folder.name}-again"))
     running = again.begin(*more)  # the first one also started the server of processes
@@ -112,7 +113,7 @@ def live_on_cluster(folder: Path, life: Life) -> tuple[Life, float]:
     until_judging(place, running)
     started = time.perf_counter()
     ended = running.end()
-    assert ended.status == 0, ended.said
+    assert ended.returncode == 0, ended.said
     outcome = place.outcome()
     # logprobs in producers are of other batches, to rounding: one metric is another
     assert (outcome.weights, outcome.texts) == (life.outcome.weights, life.outcome.texts)
@@ -142,19 +143,19 @@ def kill_of_cluster(folder: Path, target: str, seconds: float, life: Life) -> Ki
     return replace(found, problem=f"processes outlive the driver: {left}") if left else found
 
 
-def _until_there(place: Place, running: Running) -> None:
+def _until_there(place: Place, running: Program) -> None:
     """The run's directory: before it is there, a kill leaves nothing to go on with."""
     while not (place.run.path / "config.yaml").exists() and not running.ends_within(0.001):
         pass
 
 
-def until_judging(place: Place, running: Running) -> None:
+def until_judging(place: Place, running: Program) -> None:
     """A step's completions, beside the trial of the reward function and the first evaluation."""
     while len(place.scored()) < JUDGED and not running.ends_within(0.02):
         pass
 
 
-def _gone_on_by_itself(place: Place, running: Running, life: Life, *, target: str, moment: str) -> Kill:
+def _gone_on_by_itself(place: Place, running: Program, life: Life, *, target: str, moment: str) -> Kill:
     found, known, before = _found(place), committed(place), len(place.scored())
     return _compared(place, life, running.end(), known, before, target=target, moment=moment, found=found)
 
@@ -170,9 +171,9 @@ def _compared(
     place: Place, life: Life, ended: Ended, known: set[str], before: int, *, target: str, moment: str, found: str
 ) -> Kill:
     """What came of it, beside what the undisturbed run left; `before`: how many completions had been judged by then."""
-    is_same = ended.status == 0 and place.outcome() == life.outcome
+    is_same = ended.returncode == 0 and place.outcome() == life.outcome
     again = len(known & set(place.scored()[before:]))
-    problem = "" if ended.status == 0 else f"status {ended.status}: {ended.said[-300:]}"
+    problem = "" if ended.returncode == 0 else f"status {ended.returncode}: {ended.said[-300:]}"
     if is_same:
         shutil.rmtree(place.folder)
     return Kill(

@@ -1,27 +1,89 @@
-"""What a campaign has found so far: the records of `results.json`, and the page made of them."""
+"""What a campaign has found so far: the records of `results.json`, and the pages made of them."""
 
 import json
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.faults import FAULTS
+
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 RESULTS = HERE / "results.json"
-PAGE = HERE.parent.parent / "docs" / "survival.md"
+PAGE = ROOT / "docs" / "survival.md"
+LIST = ROOT / "benchmarks" / "results" / "survival.md"
 Record = dict[str, Any]
 NAMES = {"ProducerActor": "sampler", "ConsumerActor": "trainer", "SamplerActor": "sampler", "TrainerActor": "trainer"}
 """Names of killed actors on the page."""
 
+AREAS = (
+    (
+        "truncated weights",
+        "damaged checkpoints",
+        "the newest whole checkpoint is used and the run ends the same; damaged ones are named and kept; no pickle is "
+        "loaded; without a whole one the run is refused",
+    ),
+    (
+        "torn metrics line",
+        "damaged records",
+        "a torn last line is cut and counted; damaged rollouts are sampled again; damaged metrics are refused",
+    ),
+    (
+        "changed option",
+        "changed options, data or model; a second run",
+        "refused with status 2, nothing changed; undone, or named by `--override`, the run continues",
+    ),
+    (
+        "sigterm in generation",
+        "signals",
+        "SIGTERM and SIGHUP: a checkpoint after the current step, status 130; SIGKILL anywhere: the resumed run ends "
+        "the same",
+    ),
+    (
+        "full disk in save",
+        "disks, clock, paths",
+        "a disk that is full, broken or read-only ends the run with status 1, the last checkpoint whole; once it "
+        "works, the resumed run ends the same; the clock, slow writes and odd paths change nothing",
+    ),
+    (
+        "raises",
+        "reward functions that raise, hang, exit or crash",
+        "the run stops with status 1 and the function's name; once it is fixed, `--resume` ends the same; allowed "
+        "failures are counted and not trained on",
+    ),
+    (
+        "dead environments",
+        "environments that die, hang, flood or lie; conversations interrupted",
+        "the run stops with status 1 and the first cause; once it is gone, the resumed run ends the same",
+    ),
+    (
+        "no memory",
+        "memory, NaN",
+        "the update is repeated in smaller micro-batches; an update that is not finite is left out and counted, and no "
+        "such weights are written",
+    ),
+    (
+        "dead producer",
+        "a cluster's processes killed or stopped",
+        "samplers are replaced and trainers restart by themselves; the run ends the same",
+    ),
+    (
+        "dead rank",
+        "ranks killed or stopped",
+        "all end within a deadline and name the lost rank; the resumed run ends the same",
+    ),
+)
+"""Each area of the page: its first fault in the order of the list, its title, and the promise in short."""
 TOP = """# What runs survive
 
-`make chaos` inflicts every fault on this page on short runs of a tiny model, and writes the page. A run has six steps,
-three checkpoints and three evaluations. It is compared with an undisturbed run. Both must leave the same final weights
-(SHA-256 of the safetensors file) and the same completions. They must also leave the same numbers in `metrics.jsonl` and
-`evals.jsonl`, clocks aside. Runs of conversations have three steps, and `--deterministic true`. Moments of kills are
-drawn from seed {seed}. `make test` includes a sample of the faults.
+`make chaos` harms short runs of a tiny model and writes this page. A run has six steps, three checkpoints and three
+evaluations. After each fault its final weights (SHA-256), completions and metrics must equal those of an undisturbed
+run, times aside. [The whole list](../benchmarks/results/survival.md) has every fault with its promise. `make test`
+tries a sample.
 
-{machine} Done: {killed} of {of_kills} kills and {tried} of {of_faults} other faults.
+{machine} Seed {seed}. Done: {killed} of {of_kills} kills and {tried} of {of_faults} other faults.
 """
 
 
@@ -40,14 +102,15 @@ def begin(asked: Mapping[str, int], *, machine: str, go_on: bool) -> Record:
 
 
 def write(results: Record) -> None:
-    """Keep what was found so far, and the page beside the other documents."""
+    """Keep what was found so far, the page beside the other documents, and the whole list."""
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     PAGE.write_text(page(results))
+    LIST.write_text(whole_list(results))
 
 
 def page(results: Record) -> str:
     """The page of these results."""
-    done, tried = results["kills"], [one for one in results["faults"] if one["outcome"] != "not tried"]
+    done, tried = results["kills"], [fault for fault in results["faults"] if fault["outcome"] != "not tried"]
     top = TOP.format(
         seed=results["seed"],
         machine=results["machine"],
@@ -56,7 +119,23 @@ def page(results: Record) -> str:
         of_faults=results["of_faults"],
         tried=len(tried),
     )
-    return "\n".join([top, *_kills(done), *_faults(results["faults"])])
+    return "\n".join([top, *_kills(done), *_areas(results["faults"])])
+
+
+def whole_list(results: Record) -> str:
+    """Every fault with its promise and what came of it."""
+    lines = [
+        "# Faults: the full record behind [docs/survival.md](../../docs/survival.md)",
+        "",
+        "*Kept* means that the run did what is promised.",
+        "",
+        "| fault | promise | outcome |",
+        "|---|---|---|",
+    ]
+    for fault in results["faults"]:
+        why = f": {fault['why']}" if fault["why"] else ""
+        lines.append(f"| {fault['injected']} | {fault['promised']} | {fault['outcome']}{why} |".replace("\n", " "))
+    return "\n".join([*lines, ""])
 
 
 def is_kept(results: Record) -> bool:
@@ -70,33 +149,33 @@ def _kills(kills: list[Record]) -> list[str]:
     lines = [
         "## `kill -9`",
         "",
-        "Two thirds of the kills of one process happen by the clock, spread from the creation of the run's",
-        "directory to its end. One third happens before a call of `fsync`, `replace` or `rename`. On a cluster the",
-        "driver, a sampler and the trainer are killed in turn. Then the run is resumed, or continues by itself.",
+        "One process is killed at random moments, or just before a call of `fsync`, `replace` or `rename`. On a",
+        "cluster the driver, a sampler and the trainer are killed in turn. Then the run is resumed, or goes on alone.",
         "",
         "| killed | times | same end | committed completions | sampled again |",
-        "|---|---|---|---|---|",
+        "|---|--:|--:|--:|--:|",
     ]
     for target in dict.fromkeys(kill["target"] for kill in kills):
-        own = [kill for kill in kills if kill["target"] == target]
-        same, committed = sum(kill["is_same"] for kill in own), sum(kill["committed"] for kill in own)
-        again = sum(kill["generated_twice"] for kill in own)
-        lines.append(f"| {NAMES.get(target, target)} | {len(own)} | {same} | {committed} | {again} |")
-    found = Counter(kill["found"] for kill in kills if kill["target"] == "one process")
-    lines += ["", "| kills of one process, by what the run was doing | times |", "|---|---|"]
-    return [*lines, *(f"| {place} | {count} |" for place, count in sorted(found.items())), ""]
+        killed = [kill for kill in kills if kill["target"] == target]
+        same, committed = sum(kill["is_same"] for kill in killed), sum(kill["committed"] for kill in killed)
+        again = sum(kill["generated_twice"] for kill in killed)
+        lines.append(f"| {NAMES.get(target, target)} | {len(killed)} | {same} | {committed} | {again} |")
+    moments = Counter(kill["found"] for kill in kills if kill["target"] == "one process")
+    stages = ", ".join(f"{moment} ({count})" for moment, count in sorted(moments.items()))
+    return [*lines, "", f"One process was killed: {stages}.", ""]
 
 
-def _faults(faults: list[Record]) -> list[str]:
-    lines = [
-        "## Other faults",
-        "",
-        "*Kept* means that the run did what is promised.",
-        "",
-        "| fault | promise | outcome |",
-        "|---|---|---|",
-    ]
-    for fault in faults:
-        why = f": {fault['why']}" if fault["why"] else ""
-        lines.append(f"| {fault['injected']} | {fault['promised']} | {fault['outcome']}{why} |".replace("\n", " "))
+def _areas(faults: list[Record]) -> list[str]:
+    lines = ["## Other faults", "", "| area | faults | kept | what is promised |", "|---|--:|--:|---|"]
+    for (_, title, promise), names in zip(AREAS, _names_of_areas(), strict=True):
+        tried = [fault for fault in faults if fault["name"] in names and fault["outcome"] != "not tried"]
+        kept = sum(fault["outcome"] == "kept" for fault in tried)
+        lines.append(f"| {title} | {len(tried)} | {kept} | {promise} |")
     return [*lines, ""]
+
+
+def _names_of_areas() -> list[set[str]]:
+    """The names of each area's faults: from its first one to that of the next area."""
+    names = [fault.name for fault in FAULTS]
+    starts = [names.index(first) for first, _, _ in AREAS]
+    return [set(names[start:end]) for start, end in pairwise([*starts, len(names)])]

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.checkpoints.run_directory import RunDir
-from tests.chaos.processes import Ended, Running, start
+from tests.chaos.processes import start
 from tests.chaos.sabotage import Trap
+from tests.support.forked import Ended, Program
 from tests.support.tiny import Kind, tiny_model, tiny_tokenizer
 
 ROWS = [{"question": f"What is {n} + {n % 7}?", "answer": f"#### {n + n % 7}"} for n in range(48)]
@@ -91,7 +92,7 @@ class Place:
 
     def begin(
         self, *more: object, traps: Sequence[Trap] = (), umask: int | None = None, closed_output: bool = False
-    ) -> Running:
+    ) -> Program:
         """Start the run, with some options more."""
         return start(
             self.folder, ["train", *self.words(), *more], traps=traps, umask=umask, closed_output=closed_output
@@ -103,7 +104,7 @@ class Place:
         """The run to its end."""
         return self.begin(*more, traps=traps, umask=umask, closed_output=closed_output).end()
 
-    def go_on(self, *more: object, traps: Sequence[Trap] = ()) -> Running:
+    def go_on(self, *more: object, traps: Sequence[Trap] = ()) -> Program:
         """Start to go on with it; the code is named, as that of a copied run is other code until it was."""
         own = [f"--{name}={self.options[name]}" for name in CODE if name in self.options]
         return start(self.folder, ["train", "--resume", "run", *own, *more], traps=traps)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.chaos.kills import Life
-from tests.chaos.processes import Ended
 from tests.chaos.runs import Outcome, Place, behave, furnish
+from tests.support.forked import Ended
 from tests.support.tiny import Kind
 
 REMEDY = "--resume run"
@@ -33,8 +33,6 @@ class Scene:
     def stopped(self, *, last: int = 6) -> Place:
         """The undisturbed run without its end, as a kill after the checkpoint of step `last` leaves it."""
         place = Place(folder=Path(shutil.copytree(self.finished, self.root / "place")))
-        for word in place.folder.glob("words-*"):
-            word.unlink()
         for file in ("summary.json", "report.html"):
             (place.run.path / file).unlink()
         shutil.rmtree(place.run.path / "final")
@@ -61,7 +59,7 @@ class Scene:
 
 def must(ended: Ended, status: int, *words: str) -> None:
     """A process ended with this status and said all of this, and no traceback of ours."""
-    assert ended.status == status, f"status {ended.status} and not {status}: {ended.said[-600:]}"
+    assert ended.returncode == status, f"status {ended.returncode} and not {status}: {ended.said[-600:]}"
     for word in words:
         assert word in ended.said, f"did not say {word!r}: {ended.said[-600:]}"
     assert "Traceback" not in ended.said or "reward.py" in ended.said, ended.said[-600:]

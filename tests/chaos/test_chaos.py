@@ -7,7 +7,7 @@ import pytest
 
 from tests.chaos.faults import FAULTS
 from tests.chaos.kills import Kill, Life, draw, kill, live
-from tests.chaos.results import PAGE, RESULTS, page
+from tests.chaos.results import LIST, PAGE, RESULTS, _names_of_areas, page, whole_list
 from tests.chaos.runs import Outcome
 from tests.chaos.scene import Impossible, Scene
 
@@ -87,5 +87,13 @@ def test_the_list_has_every_fault_once_and_at_least_25():
     assert len(set(names)) == len(names) >= 25
 
 
-def test_the_page_is_of_the_last_results():
-    assert PAGE.read_text() == page(json.loads(RESULTS.read_text()))
+def test_the_pages_are_of_the_last_results():
+    results = json.loads(RESULTS.read_text())
+    assert PAGE.read_text() == page(results)
+    assert LIST.read_text() == whole_list(results)
+
+
+def test_every_fault_is_in_one_area_of_the_page():
+    areas = _names_of_areas()
+    assert sum(map(len, areas)) == len(FAULTS)
+    assert set().union(*areas) == {fault.name for fault in FAULTS}

@@ -60,7 +60,7 @@ def test_a_run_killed_while_it_is_judged_resumes_without_asking_again(tmp_path):
         # killed in the middle of the second step's calls, before the call is made
         before = evals[0] + steps[0]["judge"]["calls"]
         last = before + max(2, steps[1]["judge"]["calls"] // 2)
-        trap = Trap(function="paceline.rewards.judges.client:JudgeClient._answer", deed="SIGKILL", first=last)
+        trap = Trap(function="paceline.rewards.judges.client:JudgeClient._text_of", deed="SIGKILL", first=last)
         service.bodies.clear()
         shutil.rmtree(cache / "paceline" / "judges")
         assert forked(command, cache, trap, ["train", "--output-dir", str(cut), *given]).returncode == -9

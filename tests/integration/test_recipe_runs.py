@@ -187,7 +187,7 @@ def test_the_recipe_for_ray_samples_the_second_step_before_the_first_is_trained(
     (recipe,) = [one for one in recipes() if one.options.get("cluster")]
     apart = ("--max-steps", "2", "--num-producers", "1", "--num-consumers", "1", "--zero-stage", "0")
     given = parse(COMMAND, [*options(recipe, tmp_path), *apart])
-    config = read_configuration(given.options, file=given.door["config"]).config
+    config = read_configuration(given.options, file=given.flags["config"]).config
     request = RunRequest(config=config, output_dir=tmp_path / "run")
     assert train(request, prepare(config), console=Console(file=io.StringIO()), make_backend=cluster_here)
     steps = RunDir(tmp_path / "run").metrics()

@@ -95,7 +95,7 @@ def judge(model: Path, **parameters):
 
 def test_a_run_that_is_killed_leaves_nothing_and_goes_on_only_with_the_same_judge(model, cache, tmp_path, capsys):
     name, run = f"judge:{model}(concurrency=1)", tmp_path / "run"
-    trap = Trap(function="paceline.rewards.judges.client:JudgeClient._answer", deed="SIGKILL", first=4)
+    trap = Trap(function="paceline.rewards.judges.client:JudgeClient._text_of", deed="SIGKILL", first=4)
     words = ["train", "--output-dir", str(run), *SHORT.split(), "--reward-funcs", name]
     assert forked(command, cache, trap, words).returncode == -signal.SIGKILL
     assert len(list(cache.rglob("judges/*/*.json"))) == 3

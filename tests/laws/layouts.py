@@ -22,9 +22,9 @@ from paceline.models.parallel.mesh_ranks import MeshLayout, MeshRanks
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding
-from paceline.reports.trackers.opening import flat_numbers
+from paceline.reports.trackers import flat_numbers
 from paceline.training.learner.learner import Learner
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Completion, Rollout, RolloutGroup, Task, Trajectory, completed
 from tests.laws.splitting import EVERYTHING, MAX_LENGTH, TEMPERATURE
 from tests.support.episodes import random_conversation
 from tests.support.tiny import tiny_model, with_exact_norms
@@ -72,7 +72,7 @@ def groups_of(sizes: Sequence[int], chance: random.Random) -> list[RolloutGroup]
         RolloutGroup(
             task=task,
             rollouts=tuple(
-                Rollout(completion=completion(chance, task.prompt_ids), rewards={}, reward=0.0, advantage=advantage)
+                Rollout(trajectory=completion(chance, task.prompt_ids), rewards={}, reward=0.0, advantage=advantage)
                 for advantage in [*(chance.gauss(0, 1) for _ in range(size)), 0.0]
             ),
         )
@@ -84,12 +84,13 @@ def letters(chance: random.Random, longest: int) -> tuple[int, ...]:
     return tuple(chance.randrange(256) for _ in range(chance.randint(1, longest)))
 
 
-def completion(chance: random.Random, prompt: Sequence[int]) -> Completion:
+def completion(chance: random.Random, prompt: Sequence[int]) -> Trajectory:
     """A completion of one turn, or a conversation in one row or several."""
     if chance.random() < 0.4:
         return random_conversation(chance, prompt=prompt)
     ids = letters(chance, MAX_LENGTH)
-    return Completion(token_ids=ids, logprobs=(-5.0,) * len(ids), finish_reason="stop", text="", policy_version=0)
+    one = Completion(token_ids=ids, logprobs=(-5.0,) * len(ids), finish_reason="stop", text="", policy_version=0)
+    return completed(tuple(prompt), one)
 
 
 def qwen2(dtype: torch.dtype, seed: int, layers: int = 2) -> Loaded:

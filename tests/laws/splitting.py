@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -13,11 +14,12 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
-from paceline.training.learner.learner import Learner, PreparedBatch
+from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
 from tests.support.episodes import random_conversation
+from tests.support.episodes import sample as make_sample
 from tests.support.tiny import tiny_model, with_exact_norms
 
 TEMPERATURE, MAX_LENGTH = 0.7, 12
@@ -64,11 +66,11 @@ def random_samples(seed: int, *, groups: int = 4) -> list[Sample]:
         for _ in range(chance.randint(1, 4)):
             completion = tuple(chance.randrange(256) for _ in range(chance.randint(1, MAX_LENGTH)))
             samples.append(
-                Sample(
+                make_sample(
                     group=group,
                     prompt_ids=prompt,
                     completion_ids=completion,
-                    rollout_logprobs=(-5.0,) * len(completion),
+                    logprobs=(-5.0,) * len(completion),
                     advantage=chance.gauss(0, 1),
                 )
             )
@@ -84,9 +86,8 @@ def random_episodes(seed: int, *, groups: int = 4) -> list[Sample]:
         rollouts = list[Rollout]()
         for _ in range(chance.randint(1, 4)):
             one = random_conversation(chance, prompt=prompt)
-            assert one.episode is not None
-            credit = tuple(chance.gauss(0, 1) for _ in one.episode.turns)
-            rollouts.append(Rollout(completion=one, rewards={}, reward=0.0, advantage=0.0, turn_advantages=credit))
+            credit = tuple(chance.gauss(0, 1) for _ in one.turns)
+            rollouts.append(Rollout(trajectory=one, rewards={}, reward=0.0, advantage=0.0, turn_advantages=credit))
         task = Task(task_id=str(number), prompt="", prompt_ids=prompt, answer=None)
         made.append(RolloutGroup(task=task, rollouts=tuple(rollouts)))
     return samples_of(made)
@@ -145,7 +146,7 @@ class Splitter:
             if half.reference is not None:
                 reference = half.runner.values(half.reference, [batch])[0].logprobs
             old = torch.cat([self.old[row] for row in rows])
-            half.backward([PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
+            half.backward([replace(batch, old_logprobs=old, ref_logprobs=reference)], first=False)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
     def whole(self) -> Tensor:
@@ -165,8 +166,12 @@ class Splitter:
     def _as_engine_reported(self, row: int, *, spread: float) -> Sample:
         """The sample with rollout logprobs near the old ones, so that corrections hold some of them."""
         chance = random.Random(row)
-        values = tuple(value + chance.gauss(0, spread) for value in self.old[row].tolist())
-        return replace(self.samples[row], rollout_logprobs=values)
+        values = iter([value + chance.gauss(0, spread) for value in self.old[row].tolist()])
+        spans = tuple(
+            replace(span, logprobs=tuple(islice(values, len(span.tokens)))) if span.by == "policy" else span
+            for span in self.samples[row].spans
+        )
+        return replace(self.samples[row], spans=spans)
 
 
 def trained(

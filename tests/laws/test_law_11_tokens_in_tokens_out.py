@@ -16,7 +16,8 @@ from paceline.chat.frames import OBLIGATIONS
 from paceline.chat.tools import tool_messages
 from paceline.chat.turns import TurnTokens
 from paceline.errors import ModelError
-from paceline.types import Completion, Episode, Turn
+from paceline.training.learner.samples import samples_of
+from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory
 from tests.support.chat_families import (
     BY_NAME,
     CHATML,
@@ -111,32 +112,28 @@ class Held:
         self.name, self.messages = name, [*[SYSTEM] * has_system, ASKED]
         self.tokens = turn_tokens(name, has_tools=tools, history=history)
         self.prompt_ids = prompt_of(name, has_system, tools)
-        self.ids, self.turns, self.sampled, self.notes = self.prompt_ids, [], [], []
+        self.ids, self.sampled, self.notes = self.prompt_ids, [], []
+        self.spans = [Span(by="prompt", tokens=self.prompt_ids)]
 
     def turn(self, sampled, message, answer, *, most=None, ended="stop"):
         """Add a turn of the model and what answers it; returns what was observed."""
         seen = self.tokens.observed(sampled, answer, message=message, earlier=self.messages, most=most)
         self.ids += (*sampled, *seen.ids)
         self.messages += [message, *seen.messages]
-        self.turns.append(
-            Turn(
-                sampled=len(sampled), finish_reason=ended, observed=len(seen.ids), message=message, answer=seen.messages
-            )
-        )
+        policy = Span(by="policy", tokens=tuple(sampled), logprobs=(-1.0,) * len(sampled))
+        self.spans += [policy, Span(by="environment", tokens=tuple(seen.ids))]
         self.sampled.append(tuple(sampled))
         self.notes += seen.notes
         return seen
 
     def trained(self):
         """The tokens that a trainer takes for sampled ones."""
-        ids = self.ids[len(self.prompt_ids) :]
-        count = sum(map(len, self.sampled))
-        completion = Completion(
-            token_ids=ids, logprobs=(-1.0,) * count, finish_reason="stop", text="", policy_version=0,
-            episode=Episode(environment="test", turns=tuple(self.turns), end="done"),
-        )  # fmt: skip
-        assert completion.num_sampled == count
-        return [ids[start:end] for start, end in completion.sampled_spans]
+        trajectory = Trajectory(spans=tuple(self.spans), finish_reason="stop", text="", policy_version=0)
+        task = Task(task_id="0", prompt="", prompt_ids=tuple(self.prompt_ids), answer=None)
+        rollout = Rollout(trajectory=trajectory, rewards={}, reward=1.0, advantage=1.0)
+        (row,) = samples_of([RolloutGroup(task=task, rollouts=(rollout,))])
+        assert (*self.prompt_ids, *row.completion_ids) == tuple(self.ids[: len(self.prompt_ids) + row.length])
+        return [span.tokens for span in row.trained]
 
 
 @cache

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut, share_out, units
 from paceline.objective.micro_batches import pack, padded_rows, token_weights
-from paceline.reports.trackers.opening import flat_numbers
-from paceline.training.learner.learner import PreparedBatch
+from paceline.reports.trackers import flat_numbers
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
@@ -38,8 +37,8 @@ AVERAGES = ["token", "sequence", "constant", "prompt", "sequence_sum"]
 
 def test_random_episodes_have_what_is_tested():
     rows = random_episodes(0)
-    assert any(row.spans and row.span_advantages for row in rows)
-    assert any(row.spans and row.spans[0][0] > 0 for row in rows), "a context that begins with the prompt"
+    assert any(len(set(row.advantages)) > 1 for row in rows)
+    assert any(row.spans[0].by == "prompt" for row in rows), "a context that begins with the prompt"
     assert len([row for row in rows if row.completion is not None]) > 4
     assert any(row.completion is None for row in rows)
 
@@ -111,7 +110,7 @@ def test_logits_for_observed_tokens_change_no_gradient_and_no_number(loss, forwa
     half.runner.forward = forward
     batch = pack(splitter.samples, splitter.weights, rows, dtype=torch.float64)
     reference = None if half.reference is None else half.runner.values(half.reference, [batch])[0].logprobs
-    prepared = PreparedBatch(batch=batch, old_logprobs=torch.cat(splitter.old), ref_logprobs=reference)
+    prepared = replace(batch, old_logprobs=torch.cat(splitter.old), ref_logprobs=reference)
 
     def found() -> tuple[list[Tensor], dict[str, Tensor]]:
         half.policy.model.zero_grad()
@@ -122,7 +121,7 @@ def test_logits_for_observed_tokens_change_no_gradient_and_no_number(loss, forwa
     sources = batch.sources if forward.kind == "packed" else padded_rows(batch).sources
     with loud_where_nothing_is_predicted(splitter, sources) as seen:
         others, other_sums = found()
-    assert seen[0] > sum(row.completion_ids != row.target_ids for row in splitter.samples) > 0
+    assert seen[0] > sum(row.length != row.num_targets for row in splitter.samples) > 0
     assert all(torch.equal(one, other) for one, other in zip(gradients, others, strict=True))
     assert sums.keys() == other_sums.keys()
     assert all(torch.equal(sums[name], other_sums[name]) for name in sums)
@@ -145,7 +144,7 @@ def group(*branches: Sequence[int]) -> RolloutGroup:
     """Two conversations, with branches at these turns."""
     rollouts = [
         Rollout(
-            completion=branched(one, ids(PROMPT), turns),
+            trajectory=branched(one, turns),
             rewards={},
             reward=1.0,
             advantage=advantage,

@@ -11,7 +11,7 @@ from paceline.objective.cutting import cut
 from paceline.objective.micro_batches import Sample, pack, padded_rows
 from paceline.objective.own_loss import check_policy_loss
 from paceline.objective.policy_loss import each_token, sequence_means
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory
 from tests.laws.splitting import FORWARDS, TOLERANCE, Splitter, losses, random_cut, random_samples, relative, trained
 
 CUTS = 16
@@ -62,7 +62,7 @@ def test_weights_of_the_micro_batch_alone_would_break_the_law():
     splitter = Splitter(random_samples(0), LossConfig(), torch.float64)
     rows = list(range(len(splitter.samples)))
     whole, parts = splitter.whole(), [rows[:2], rows[2:]]
-    tokens = [sum(len(splitter.samples[row].completion_ids) for row in part) for part in parts]
+    tokens = [sum(splitter.samples[row].length for row in part) for part in parts]
     for part, count in zip(parts, tokens, strict=True):
         for row in part:
             splitter.weights[row] = 1 / count / 2
@@ -104,16 +104,15 @@ def groups_of(samples: list[Sample], reasons: Sequence[str | None] = ()) -> list
             ),
             rollouts=tuple(
                 Rollout(
-                    completion=Completion(
-                        token_ids=sample.completion_ids,
-                        logprobs=sample.rollout_logprobs,
+                    trajectory=Trajectory(
+                        spans=(Span(by="prompt", tokens=sample.prompt_ids), *sample.spans),
                         finish_reason="stop",
                         text="",
                         policy_version=0,
                     ),
                     rewards={"accuracy": 1.0},
                     reward=1.0,
-                    advantage=0.0 if dropped else sample.advantage,
+                    advantage=0.0 if dropped else sample.advantages[0],
                     dropped=dropped,
                 )
                 for sample, dropped in zip(samples, reasons, strict=True)

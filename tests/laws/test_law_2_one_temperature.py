@@ -10,7 +10,7 @@ from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.pretrained import soft_cap
 from paceline.training.learner.learner import Learner
-from paceline.types import Rollout, RolloutGroup, Task
+from paceline.types import Rollout, RolloutGroup, Task, completed
 from tests.support.families import family, make_model
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
@@ -40,7 +40,9 @@ def mismatch(*, sampled_at: float, trained_at: float, top_p: float = 1.0, model=
     groups = [
         RolloutGroup(
             task=Task(task_id=str(number), prompt="", prompt_ids=prompt, answer=None),
-            rollouts=tuple(Rollout(completion=one, rewards={}, reward=1.0, advantage=1.0) for one in completions),
+            rollouts=tuple(
+                Rollout(trajectory=completed(prompt, one), rewards={}, reward=1.0, advantage=1.0) for one in completions
+            ),
         )
         for number, (prompt, completions) in enumerate(zip(prompts, engine.generate(requests, sampling), strict=True))
     ]

@@ -13,7 +13,7 @@ from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import pack
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import samples_of
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Completion, Rollout, RolloutGroup, Task, Trajectory, completed
 from tests.support.cluster_runs import CONVERSATIONS, options_in
 from tests.support.episodes import branched, conversation
 from tests.support.families import family, make_model
@@ -55,8 +55,9 @@ def group(logprobs: list[list[float]]) -> RolloutGroup:
         task=Task(task_id="0", prompt="", prompt_ids=PROMPT, answer=None),
         rollouts=tuple(
             Rollout(
-                completion=Completion(
-                    token_ids=ids, logprobs=tuple(values), finish_reason="stop", text="", policy_version=0
+                trajectory=completed(
+                    PROMPT,
+                    Completion(token_ids=ids, logprobs=tuple(values), finish_reason="stop", text="", policy_version=0),
                 ),
                 rewards={},
                 reward=1.0,
@@ -93,19 +94,19 @@ def test_the_reported_mismatch_is_the_difference_that_was_put_in():
     assert half.step([group(true)], learning_rate=0.0).logprob_mismatch_max < 1e-9
 
 
-def conversation_of(model, turns: int, *, drift: dict[int, float]) -> Completion:
+def conversation_of(model, turns: int, *, drift: dict[int, float]) -> Trajectory:
     """Two tokens in each of so many turns, two read between them, and by `drift` wrong logprobs of sampled tokens."""
     parts = [(f"{turn:02d}", "" if turn + 1 == turns else "ok") for turn in range(turns)]
-    made = conversation(*parts)
-    every = plain_logprobs(model, made.token_ids)
-    sampled = [place for start, end in made.sampled_spans for place in range(start, end)]
-    values = [every[place].item() + drift.get(number, 0.0) for number, place in enumerate(sampled)]
-    return replace(made, logprobs=tuple(values))
+    made = conversation(*parts, prompt=PROMPT)
+    every = plain_logprobs(model, made.completion_ids)
+    sampled = [at for at in range(len(every)) if at % 4 < 2]
+    values = [every[at].item() + drift.get(number, 0.0) for number, at in enumerate(sampled)]
+    return conversation(*parts, prompt=PROMPT, logprobs=values)
 
 
-def group_of(*completions: Completion) -> RolloutGroup:
+def group_of(*trajectories: Trajectory) -> RolloutGroup:
     task = Task(task_id="0", prompt="", prompt_ids=PROMPT, answer=None)
-    rollouts = [Rollout(completion=one, rewards={}, reward=1.0, advantage=1.0) for one in completions]
+    rollouts = [Rollout(trajectory=one, rewards={}, reward=1.0, advantage=1.0) for one in trajectories]
     return RolloutGroup(task=task, rollouts=tuple(rollouts))
 
 
@@ -115,7 +116,7 @@ def test_a_drift_at_the_second_turn_shows_there(rewritten):
     with torch.no_grad():
         drifted = conversation_of(half.policy.model, 3, drift={2: 0.5, 3: -0.25})
         sound = conversation_of(half.policy.model, 2, drift={})
-    groups = [group_of(branched(drifted, PROMPT, rewritten), sound)]
+    groups = [group_of(branched(drifted, rewritten), sound)]
     by_turn = half.step(groups, learning_rate=0.0).logprob_mismatch_by_turn
     # two tokens of each of two conversations at turns 1 and 2, of one at turn 3
     assert by_turn == pytest.approx({"1": 0.0, "2": 0.75 / 4, "3": 0.0}, abs=1e-9)
@@ -127,7 +128,7 @@ def test_late_turns_are_measured_together_and_single_ones_as_the_first():
     with torch.no_grad():
         long = conversation_of(half.policy.model, 10, drift={14: 0.5, 19: 0.25, 0: 0.125})
         single = plain_logprobs(half.policy.model, COMPLETIONS[0]).tolist()
-    one_turn = group([single]).rollouts[0].completion
+    one_turn = group([single]).rollouts[0].trajectory
     stats = half.step([group_of(long, one_turn)], learning_rate=0.0)
     by_turn = stats.logprob_mismatch_by_turn
     assert by_turn is not None

@@ -19,9 +19,10 @@ from tests.chaos.conversing import (
     lay_trap,
     lift_trap,
 )
-from tests.chaos.processes import Running, descendants
+from tests.chaos.processes import descendants
 from tests.chaos.runs import Outcome, Place, committed
 from tests.chaos.sabotage import Trap
+from tests.support.forked import Program
 
 PER_STEP = GROUPS * GENERATIONS * TURNS
 
@@ -30,7 +31,7 @@ PER_STEP = GROUPS * GENERATIONS * TURNS
 def undisturbed(tmp_path_factory) -> Outcome:
     place = furnish_conversing(tmp_path_factory.mktemp("undisturbed") / "place")
     ended = place.train()
-    assert ended.status == 0, ended.said
+    assert ended.returncode == 0, ended.said
     assert calls(place) == STEPS * PER_STEP
     return place.outcome()
 
@@ -50,11 +51,11 @@ def place(tmp_path) -> Place:
 )
 def test_a_run_killed_at_any_turn_resumes_to_the_same_weights(place, undisturbed, answer):
     lay_trap(place, f"if turn is not None and count == {answer}: os.kill(trainer(), signal.SIGKILL)")
-    assert place.train().status == -signal.SIGKILL
+    assert place.train().returncode == -signal.SIGKILL
     lift_trap(place)
     before = committed(place)
     ended = place.resume()
-    assert ended.status == 0, ended.said
+    assert ended.returncode == 0, ended.said
     assert place.outcome() == undisturbed
     assert len(before) <= (answer - 1) // PER_STEP * GROUPS * GENERATIONS  # half a step is sampled again as a whole
 
@@ -63,9 +64,9 @@ def test_a_run_killed_at_any_turn_resumes_to_the_same_weights(place, undisturbed
 def test_turns_as_soon_as_answers_come_end_in_the_same_weights(place, undisturbed):
     """Logprobs of the engine are of other batches then, to rounding, and the loss does not read them."""
     lay_trap(place, f"if turn is not None and count == {PER_STEP}: os.kill(trainer(), signal.SIGKILL)")
-    assert place.train("--deterministic", "false").status == -signal.SIGKILL
+    assert place.train("--deterministic", "false").returncode == -signal.SIGKILL
     lift_trap(place)
-    assert place.resume().status == 0
+    assert place.resume().returncode == 0
     outcome = place.outcome()
     assert (outcome.weights, outcome.texts) == (undisturbed.weights, undisturbed.texts)
 
@@ -73,11 +74,11 @@ def test_turns_as_soon_as_answers_come_end_in_the_same_weights(place, undisturbe
 def test_a_committed_step_needs_no_environment(place, undisturbed):
     """Only its update is missing: whatever the environment would do now does not matter."""
     record = Trap(function="paceline.checkpoints.run_directory:RunDir.append_metrics", deed="SIGKILL", first=STEPS)
-    assert place.train(traps=[record]).status == -signal.SIGKILL
+    assert place.train(traps=[record]).returncode == -signal.SIGKILL
     asked = calls(place, "begun"), calls(place)
     lay_trap(place, "raise ModuleNotFoundError('its package is removed')")
     ended = place.resume()
-    assert ended.status == 0, ended.said
+    assert ended.returncode == 0, ended.said
     assert place.outcome() == undisturbed
     assert (calls(place, "begun"), calls(place)) == asked
 
@@ -86,7 +87,7 @@ SOON = 15.0
 """Seconds for what is to happen at once, on a busy machine too."""
 
 
-def hanging(place: Place, *more: object) -> tuple[Running, list[int]]:
+def hanging(place: Place, *more: object) -> tuple[Program, list[int]]:
     """A run whose conversations all hang in its second step, and descriptors of its processes."""
     (place.folder / "tmp").mkdir()
     lay_trap(
@@ -103,7 +104,7 @@ def hanging(place: Place, *more: object) -> tuple[Running, list[int]]:
 
 
 def have_ended(processes: list[int]) -> bool:
-    return all(select.select([one], [], [], SOON)[0] for one in processes)
+    return all(select.select([process], [], [], SOON)[0] for process in processes)
 
 
 @pytest.mark.long
@@ -118,13 +119,13 @@ def test_ctrl_c_while_tools_are_called_ends_in_time_and_leaves_nothing(place, un
         while len(list(threads.iterdir())) == before:  # it heeds the first by a thread that measures the grace
             assert not running.ends_within(0.05), "it ended at the first"
         running.send(signal.SIGINT)
-    ended = running.end(within=60)
-    assert ended.status == 130, ended.said
+    ended = running.end(60)
+    assert ended.returncode == 130, ended.said
     assert seconds <= time.monotonic() - sent < seconds + SOON
     assert have_ended(processes)
     assert not any((place.folder / "tmp").iterdir())
     lift_trap(place)
-    assert place.resume().status == 0
+    assert place.resume().returncode == 0
     assert place.outcome() == undisturbed
 
 
@@ -137,10 +138,10 @@ def test_what_a_killed_machine_left_of_conversations_the_next_attempt_reclaims(p
         for pid in doomed:
             with suppress(ProcessLookupError):
                 os.kill(pid, sent)
-    running.process.join(SOON)
+    running.end(SOON)
     assert have_ended(processes)
     assert any((place.folder / "tmp").iterdir()), "nothing was left"
     lift_trap(place)
-    assert place.resume().status == 0
+    assert place.resume().returncode == 0
     assert not any((place.folder / "tmp").iterdir())
     assert place.outcome() == undisturbed

@@ -20,7 +20,7 @@ from paceline.rewards.scoring.scores import score
 from paceline.training.rollouts.rounds import EngineSampler
 from paceline.training.rollouts.sampler import Sampler
 from tests.support.environments_for_tests import Hanging
-from tests.support.scripted import completion, task
+from tests.support.scripted import task, trajectory
 from tests.unit.training.test_conversations import SAMPLING, DictatedEngine, conversations, said
 from tests.unit.training.test_conversations import task as asked
 
@@ -37,7 +37,7 @@ async def endless_async(completions, **columns):
 
 def test_reward_functions_that_never_return_have_failed_and_the_others_keep_their_rewards():
     functions = {"endless": endless, "endless_async": endless_async, "accuracy": resolve("accuracy", RewardContext())}
-    scores = score(functions, [task("a")], [completion(r"\boxed{2}")], timeout=0.1)
+    scores = score(functions, [task("a")], [trajectory(r"\boxed{2}")], timeout=0.1)
     assert scores.values == {"endless": (None,), "endless_async": (None,), "accuracy": (1.0,)}
     assert all("--reward-timeout 0.1" in scores.first_failures[name] for name in ("endless", "endless_async"))
 

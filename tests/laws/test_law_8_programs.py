@@ -2,7 +2,8 @@
 
 import pytest
 
-from paceline.config.sections import RewardConfig, SamplingConfig
+from paceline.config.sampling import SamplingConfig
+from paceline.config.sections import RewardConfig
 from paceline.data.sources import load_rows
 from paceline.errors import SandboxError
 from paceline.rewards.resolving import resolve, reward_context

@@ -119,7 +119,7 @@ def test_without_the_ratio_the_gradient_off_policy_would_be_another(logits, kl):
 def test_the_kl_of_an_episode_is_over_its_sampled_tokens_in_their_contexts():
     talk, prompt = conversation(("ab", "xyz"), ("c", "w"), ("def", "v")), tuple(b"ask")
     policy, reference = (tiny_model("qwen2", dtype=torch.float64, seed=seed).train() for seed in (0, 3))
-    row, places = (*prompt, *talk.token_ids), [3, 4, 8, 10, 11, 12]
+    row, places = (*prompt, *talk.completion_ids), [3, 4, 8, 10, 11, 12]
     assert bytes(row[place] for place in places) == b"abcdef"
     with torch.no_grad():
         rows = [torch.log_softmax(model(torch.tensor([row])).logits[0], -1) for model in (policy, reference)]
@@ -135,8 +135,8 @@ def test_the_kl_of_an_episode_is_over_its_sampled_tokens_in_their_contexts():
         max_completion_length=16,
     )
     task = Task(task_id="0", prompt="ask", prompt_ids=prompt, answer=None)
-    for one in (talk, branched(talk, prompt, [1, 2])):
-        rollout = Rollout(completion=one, rewards={}, reward=0.0, advantage=0.0)
+    for one in (talk, branched(talk, [1, 2])):
+        rollout = Rollout(trajectory=one, rewards={}, reward=0.0, advantage=0.0)
         stats = learner.measure([RolloutGroup(task=task, rollouts=(rollout,))])
         assert stats.kl == pytest.approx(float(kl_estimate(own, other).mean()), rel=1e-6)
 

@@ -6,14 +6,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
-from tests.support.forked import Program, python
-
-LONGEST_SECONDS = 300.0
-"""A program that has not ended by then hangs."""
+from tests.support.forked import LONGEST_SECONDS, Program, python
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 ACCELERATE = ("-m", "accelerate.commands.accelerate_cli", "launch", "--multi_gpu", "--num_processes", "2")
@@ -56,8 +52,8 @@ class Desk:
         """
         given = [str(word) for word in words]
         if _is_forked(given, env):
-            with Program(python, given, str(self.path / cwd), _environment(env)) as program:
-                return program.end(LONGEST_SECONDS)
+            program = Program(python, given, str(self.path / cwd), _environment(env))
+            return program.start().end()
         return subprocess.run(
             [sys.executable, *given],
             cwd=self.path / cwd,
@@ -81,13 +77,11 @@ class Desk:
         given = [str(word) for word in words]
         assert _is_forked(given, env)
         with Program(python, given, str(self.path / cwd), _environment(env)) as program:
-            assert program.process.pid is not None
             deadline = time.monotonic() + LONGEST_SECONDS
-            while program.process.exitcode is None and not when() and time.monotonic() < deadline:
-                time.sleep(0.05)  # polls a file of another process, which sends no event
-            if program.process.exitcode is None:
-                with suppress(ProcessLookupError):
-                    os.killpg(program.process.pid, signal.SIGINT)
+            while not program.ends_within(0.05) and not when() and time.monotonic() < deadline:
+                pass  # another process's file is polled, which sends no event
+            if not program.ends_within(0):
+                program.send(signal.SIGINT, group=True)
             return program.end(max(1.0, deadline - time.monotonic()))
 
 

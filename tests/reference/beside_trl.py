@@ -4,7 +4,7 @@ TRL is imported when its trainer is made, so that whoever asks for it has skippe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -14,9 +14,10 @@ from paceline.config.objective import LossConfig, OptimConfig
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import Sample, pack, token_weights
-from paceline.training.learner.learner import Learner, PreparedBatch
+from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import samples_of
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory
+from tests.support.episodes import sample as make_sample
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
 TEMPERATURE, MAX_LENGTH = 0.8, 8
@@ -116,11 +117,11 @@ def our_learner(loss: LossConfig) -> Learner:
 def our_samples(tables: Mapping[str, Tensor]) -> list[Sample]:
     rollout = tables.get("sampling_per_token_logps", torch.zeros(6, MAX_LENGTH))
     return [
-        Sample(
+        make_sample(
             group=row // 3,
             prompt_ids=tuple(PROMPTS[row]),
             completion_ids=tuple(COMPLETIONS[row]),
-            rollout_logprobs=tuple(rollout[row, : len(COMPLETIONS[row])].tolist()),
+            logprobs=tuple(rollout[row, : len(COMPLETIONS[row])].tolist()),
             advantage=ADVANTAGES[row],
         )
         for row in ROWS
@@ -141,7 +142,7 @@ def our_outcome(loss: LossConfig, tables: Mapping[str, Tensor], parts=(ROWS,), c
             torch.cat([tables[name][row, : len(COMPLETIONS[row])] for row in rows]) if name in tables else None
             for name in ("old_per_token_logps", "ref_per_token_logps")
         )
-        whole = [PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)]
+        whole = [replace(batch, old_logprobs=old, ref_logprobs=reference)]
         threshold = None
         if loss.top_entropy_quantile < 1:
             threshold = half.entropy_threshold(whole, half.runner.values(half.policy, [batch]))
@@ -170,24 +171,23 @@ def our_outcome_without(dropped: Mapping[int, str], loss: LossConfig, tables: Ma
         torch.cat([tables[name][rows[at], : len(COMPLETIONS[rows[at]])] for at in inside]) if name in tables else None
         for name in ("old_per_token_logps", "ref_per_token_logps")
     )
-    _, (sums,) = half.backward([PreparedBatch(batch=batch, old_logprobs=old, ref_logprobs=reference)], first=False)
+    _, (sums,) = half.backward([replace(batch, old_logprobs=old, ref_logprobs=reference)], first=False)
     gradient = torch.cat([parameter.grad.flatten() for parameter in half.policy.model.parameters()])
     return Outcome(loss=sums["loss"].item(), gradient=gradient)
 
 
 def _rollout(sample: Sample, dropped: str | None) -> Rollout:
-    completion = Completion(
-        token_ids=sample.completion_ids,
-        logprobs=sample.rollout_logprobs,
+    trajectory = Trajectory(
+        spans=(Span(by="prompt", tokens=sample.prompt_ids), *sample.spans),
         finish_reason="stop",
         text="",
         policy_version=0,
     )
     return Rollout(
-        completion=completion,
+        trajectory=trajectory,
         rewards={},
         reward=None,
-        advantage=0.0 if dropped else sample.advantage,
+        advantage=0.0 if dropped else sample.advantages[0],
         dropped=dropped,
     )
 

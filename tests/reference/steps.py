@@ -6,7 +6,7 @@ padding would spread into the loss.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ from torch import Tensor
 from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.presets import PRESETS
 from paceline.objective.micro_batches import pack, token_weights
-from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.forward_backward import TokenValues
+from paceline.training.learner.objective import token_losses
 from paceline.training.learner.samples import samples_of
-from paceline.training.rollouts.grouping import ScoredGroup, make_groups
-from paceline.types import Completion, Task
+from paceline.training.rollouts.grouping import make_groups
+from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
 
 NAN = math.nan
 
@@ -107,13 +108,9 @@ def paceline_loss(
     def flat(table: Tensor) -> Tensor:
         return torch.cat([table[row, : step.lengths[row]] for row in rows])
 
-    terms = Logprobs(
-        policy=flat(logprobs),
-        entropy=flat(entropies),
-        old=flat(step.old),
-        reference=flat(step.reference) if loss.beta > 0 else None,
-    )
-    losses, _ = token_losses(batch, terms, loss)
+    reference = flat(step.reference) if loss.beta > 0 else None
+    batch = replace(batch, old_logprobs=flat(step.old), ref_logprobs=reference)
+    losses, _ = token_losses(batch, TokenValues(flat(logprobs), flat(entropies)), loss)
     return (batch.weights * losses).sum()
 
 
@@ -122,24 +119,27 @@ def _groups(step: Step, advantage: AdvantageConfig):
     return make_groups(scored, advantage, weights={"accuracy": 1.0}, max_completion_length=step.max_length)
 
 
-def _scored(step: Step, rows: Sequence[int], advantage: AdvantageConfig) -> ScoredGroup:
+def _scored(step: Step, rows: Sequence[int], advantage: AdvantageConfig) -> RolloutGroup:
     """The completion of a row is its number, once per token, so that it is known again after packing."""
     mean = sum(step.rewards[row] for row in rows) / len(rows)
     low, high = advantage.filter_range or (-math.inf, math.inf)
-    return ScoredGroup(
-        task=Task(task_id=str(rows), prompt="", prompt_ids=(1, rows[0]), answer=None),
-        completions=tuple(
-            Completion(
-                token_ids=(row,) * step.lengths[row],
-                logprobs=tuple(step.rollout[row, : step.lengths[row]].tolist()),
-                finish_reason="stop",
-                text="",
-                policy_version=0,
-            )
-            for row in rows
-        ),
-        rewards=tuple({"accuracy": step.rewards[row]} for row in rows),
-        failed=(False,) * len(rows),
-        notes=({},) * len(rows),
-        left_out=None if low < mean < high else "filtered",
+    rollouts = tuple(
+        Rollout(
+            trajectory=completed(
+                (1, rows[0]),
+                Completion(
+                    token_ids=(row,) * step.lengths[row],
+                    logprobs=tuple(step.rollout[row, : step.lengths[row]].tolist()),
+                    finish_reason="stop",
+                    text="",
+                    policy_version=0,
+                ),
+            ),
+            rewards={"accuracy": step.rewards[row]},
+            reward=None,
+            advantage=0.0,
+        )
+        for row in rows
     )
+    task = Task(task_id=str(rows), prompt="", prompt_ids=(1, rows[0]), answer=None)
+    return RolloutGroup(task=task, rollouts=rollouts, dropped=None if low < mean < high else "filtered")

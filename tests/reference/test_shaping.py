@@ -7,8 +7,8 @@ import pytest
 
 from paceline.config.objective import AdvantageConfig
 from paceline.training.learner.samples import samples_of
-from paceline.training.rollouts.grouping import ScoredGroup, make_groups
-from paceline.types import Completion, RolloutGroup, Task
+from paceline.training.rollouts.grouping import make_groups
+from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory
 
 One = tuple[int, str, dict[str, float | None]]
 """Tokens, finish reason, rewards."""
@@ -18,22 +18,25 @@ def groups_of(
     *groups: Sequence[One], weights: dict[str, float], options: AdvantageConfig, longest: int = 10
 ) -> tuple[RolloutGroup, ...]:
     scored = [
-        ScoredGroup(
+        RolloutGroup(
             task=Task(task_id=str(number), prompt="", prompt_ids=(1,), answer=None),
-            completions=tuple(
-                Completion(
-                    token_ids=(7,) * tokens,
-                    logprobs=(0.0,) * tokens,
-                    finish_reason=finish_reason,
-                    text="",
-                    policy_version=0,
+            rollouts=tuple(
+                Rollout(
+                    trajectory=Trajectory(
+                        spans=(
+                            Span(by="prompt", tokens=(1,)),
+                            Span(by="policy", tokens=(7,) * tokens, logprobs=(0.0,) * tokens),
+                        ),
+                        finish_reason=finish_reason,
+                        text="",
+                        policy_version=0,
+                    ),
+                    rewards=rewards,
+                    reward=None,
+                    advantage=0.0,
                 )
-                for tokens, finish_reason, _ in group
+                for tokens, finish_reason, rewards in group
             ),
-            rewards=tuple(rewards for *_, rewards in group),
-            failed=(False,) * len(group),
-            notes=({},) * len(group),
-            left_out=None,
         )
         for number, group in enumerate(groups)
     ]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from paceline.config.objective import LossConfig
-from paceline.objective.rollout_correction import off_policy_sequences
+from paceline.objective.policy_loss import off_policy_sequences
 from tests.reference.beside_trl import (
     ADVANTAGES,
     CLIP,

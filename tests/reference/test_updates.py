@@ -10,7 +10,7 @@ from paceline.config.objective import LossConfig, OptimConfig
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.training.learner.learner import Learner
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
 from tests.reference.papers import surrogate
 from tests.support.tiny import tiny_model, with_exact_norms
 
@@ -34,12 +34,15 @@ def group() -> RolloutGroup:
         task=Task(task_id="0", prompt="", prompt_ids=PROMPT, answer=None),
         rollouts=tuple(
             Rollout(
-                completion=Completion(
-                    token_ids=tuple(ids),
-                    logprobs=(0.0,) * len(ids),
-                    finish_reason="stop",
-                    text="",
-                    policy_version=0,
+                trajectory=completed(
+                    PROMPT,
+                    Completion(
+                        token_ids=tuple(ids),
+                        logprobs=(0.0,) * len(ids),
+                        finish_reason="stop",
+                        text="",
+                        policy_version=0,
+                    ),
                 ),
                 rewards={},
                 reward=0.0,

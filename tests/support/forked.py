@@ -9,20 +9,35 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy
 import torch
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["peft", "tests.support.loaded_libraries"])
-LONGEST_SECONDS = 240.0
-"""A process that has not ended by then hangs."""
+LONGEST_SECONDS = 300.0
+"""A process that has not ended by then hangs: a short run takes one second, on a cluster half a minute."""
+
+
+class Ended(subprocess.CompletedProcess[str]):
+    """How a process ended, and what it wrote."""
+
+    def __init__(self, args: object, returncode: int, stdout: str, stderr: str, seconds: float) -> None:
+        """`seconds`: from the start of the process to its end."""
+        super().__init__(args, returncode, stdout, stderr)
+        self.seconds = seconds
+
+    @property
+    def said(self) -> str:
+        """Standard output and then error, lines joined."""
+        return " ".join((self.stdout + self.stderr).split())
 
 
 def fork_ranks(work: Callable[..., None], *arguments: object, count: int) -> None:
@@ -30,43 +45,70 @@ def fork_ranks(work: Callable[..., None], *arguments: object, count: int) -> Non
     torch.multiprocessing.start_processes(work, args=arguments, nprocs=count, start_method="forkserver")
 
 
-def forked(work: Callable[..., None], *arguments: object) -> subprocess.CompletedProcess[str]:
-    """What a process that does `work(*arguments)` says, and how it ends."""
-    with Program(work, *arguments) as program:
-        return program.end()
+def forked(work: Callable[..., None], *arguments: object) -> Ended:
+    """Do `work(*arguments)` in a process, and wait for its end."""
+    return Program(work, *arguments).start().end()
 
 
 class Program:
-    """A process that does `work(*arguments)`, from the beginning of the block to its end; what it says is kept.
+    """A process that does `work(*arguments)`; what it writes is kept.
 
-    It is the first of a process group.
+    It starts with `start`, or with a block at whose end it is killed; it is the first of a process group.
     """
 
     def __init__(self, work: Callable[..., None], *arguments: object) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-")
         self._streams = [Path(self._folder.name, name) for name in ("stdout", "stderr")]
         names = tuple(map(str, self._streams))
-        self._arguments, self.process = arguments, SERVER.Process(target=_speaking, args=(names, work, arguments))
+        self._arguments, self._process = arguments, SERVER.Process(target=_speaking, args=(names, work, arguments))
+        self._started = 0.0
 
-    def __enter__(self) -> "Program":
-        self.process.start()
+    def start(self) -> Self:
+        """Start the process; `end` must be called."""
+        self._started = time.perf_counter()
+        self._process.start()
         return self
 
+    def __enter__(self) -> Self:
+        return self.start()
+
     def __exit__(self, *_: object) -> None:
-        if self.process.exitcode is None and self.process.pid is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.kill()  # where it has not come to its own group yet
-            self.process.join()
+        if not self.ends_within(0):
+            self.send(signal.SIGKILL, group=True)
+            self._process.kill()  # where it has not come to its own group yet
+            self._process.join()
         self._folder.cleanup()
 
-    def end(self, within: float = LONGEST_SECONDS) -> subprocess.CompletedProcess[str]:
-        """Wait until it has ended; AssertionError, with what it said, if it hangs."""
-        self.process.join(within)
-        said = [stream.read_text() if stream.exists() else "" for stream in self._streams]
-        if self.process.exitcode is None:
-            raise AssertionError(f"did not end within {within:g} s, and said: {''.join(said)}")
-        return subprocess.CompletedProcess(self._arguments, self.process.exitcode, *said)
+    @property
+    def pid(self) -> int:
+        """Identifier of the process."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait up to so many seconds; return True if the process has ended by then."""
+        self._process.join(seconds)
+        return self._process.exitcode is not None
+
+    def send(self, number: signal.Signals, *, group: bool = False) -> None:
+        """Send a signal to the process, or to its group as a terminal does, unless it is gone."""
+        with suppress(ProcessLookupError):
+            (os.killpg if group else os.kill)(self.pid, number)
+
+    def end(self, within: float = LONGEST_SECONDS) -> Ended:
+        """Wait until the process has ended.
+
+        Raises:
+            AssertionError: it hangs; it is killed.
+        """
+        try:
+            has_ended, seconds = self.ends_within(within), time.perf_counter() - self._started
+            said = [stream.read_text(errors="replace") if stream.exists() else "" for stream in self._streams]
+            assert has_ended, f"did not end within {within:g} s, and said: {''.join(said)}"
+            assert self._process.exitcode is not None
+            return Ended(self._arguments, self._process.exitcode, *said, seconds)
+        finally:
+            self.__exit__()
 
 
 def python(words: Sequence[str], folder: str, environment: Mapping[str, str]) -> None:
@@ -84,12 +126,12 @@ def python(words: Sequence[str], folder: str, environment: Mapping[str, str]) ->
         _interpret(list(words))
 
 
-def paceline(*words: object) -> subprocess.CompletedProcess[str]:
+def paceline(*words: object) -> Ended:
     """The command with these words."""
     return forked(_interpret, ["-m", "paceline", *map(str, words)])
 
 
-def torchrun(*words: object, count: int = 2) -> subprocess.CompletedProcess[str]:
+def torchrun(*words: object, count: int = 2) -> Ended:
     """The words behind `torchrun --nproc-per-node COUNT`, by its own agent, whose ranks are forked instead of begun."""
     return forked(_agent, count, [str(word) for word in words])
 

@@ -1,4 +1,4 @@
-"""`make models-table`: two steps of a run with a tiny model of each family, and docs/models.md of what came of it."""
+"""`make models-table`: two steps of a run with a tiny model of each family, for docs/models.md and its record."""
 
 import sys
 import tempfile
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from paceline.config.building import build_config
 from paceline.errors import ModelError
+from paceline.models.families import FAMILIES as KERNEL_FAMILIES
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import save_model
 from paceline.models.plain_forward import plain_logits
@@ -24,7 +25,9 @@ from paceline.types import RolloutGroup
 from tests.support.families import FAMILIES, Family, make_model
 from tests.support.tiny import tiny_tokenizer
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "models.md"
+RECORD = ROOT / "benchmarks" / "results" / "models.md"
 LARGEST = 1e-4
 """Nats: what all differences of logprobs in float32 stay below."""
 STEPS, PROMPTS, GENERATIONS = 2, 2, 4
@@ -38,7 +41,7 @@ ways that agree, and refuses a model if none does. The start of a run prints the
 
 | engine | what it does |
 |---|---|
-| fused | Llama-like layers in few operations, each prompt computed once and shared |
+| fused | layers of {families} in few operations, each prompt computed once and shared |
 | plain | the model's own forward pass with its own cache |
 | recomputing | no cache: the whole context is computed again for each token, far slower |
 
@@ -47,26 +50,32 @@ ways that agree, and refuses a model if none does. The start of a run prints the
 | packed | prompts and completions end to end without padding, each prompt computed once |
 | padded | rows of prompt and completion, padded to one length |
 
-The table lists each family as its configuration makes it by default, except for what stands after its name. Models are
-scaled down to about 50,000 random weights, with windows shorter than the sequences. Each is trained for {steps} steps
-of GRPO in float32, assembled as by the command line, on {prompts} prompts of different lengths with {generations}
-completions each.
+Each family below is its configuration's default, except for what stands after its name. `make models-table` makes a
+model of about 50,000 random weights of each, trains it for {steps} steps of GRPO in float32, and writes this page (here
+with transformers {version}). Engine, trainer and the model's own forward pass differed by at most {largest:.0e} nats,
+which is rounding; [the record](../benchmarks/results/models.md) has every family's numbers.
 
-*Mismatch* is the largest difference between the engine's logprobs and the trainer's (`logprob_mismatch_max`). *Own
-pass* is the largest difference of engine, trainer or padded rows from the model's own forward pass. Both are in nats,
-and come from rounding. `make models-table` writes this page, with transformers {version}.
-
+| engine | trainer | families |
+|---|---|---|
 """
-TRAINED = "| family | engine | trainer | mismatch | own pass |\n|---|---|---|---|---|\n"
 REFUSED = """
 ## Refused
 
 A model is refused before its weights are read if config.json gives the reason. Otherwise the test finds it, before a
-run directory is created.
+run directory is created. The error says why, such as a scale of the logits that the training path would miss.
 
-| family | when | error |
-|---|---|---|
 """
+RECORD_HEAD = """# Models: the full record behind [docs/models.md](../../docs/models.md)
+
+Models have about 50,000 random weights, with windows shorter than the sequences. Each is trained for {steps} steps on
+{prompts} prompts of different lengths with {generations} completions each.
+
+*Mismatch* is the largest difference between the engine's logprobs and the trainer's (`logprob_mismatch_max`). *Own
+pass* is the largest difference of engine, trainer or padded rows from the model's own forward pass. Both are in nats.
+
+"""
+TRAINED = "| family | engine | trainer | mismatch | own pass |\n|---|---|---|---|---|\n"
+RECORD_REFUSED = "\n| family | when | error |\n|---|---|---|\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,13 +157,46 @@ def _own_logprobs(backend: OneProcess, prompt: tuple[int, ...], completion: tupl
     return logits[len(prompt) - 1 : -1].log_softmax(-1).gather(1, targets)[:, 0]
 
 
-def page(found: dict[str, Trained | Refused]) -> str:
-    """The page of all families."""
-    head = HEAD.format(steps=STEPS, prompts=PROMPTS, generations=GENERATIONS, version=transformers.__version__)
-    rows = {
-        kind: [one.row(name) for name, one in found.items() if isinstance(one, kind)] for kind in (Trained, Refused)
+def page(results: dict[str, Trained | Refused]) -> str:
+    """The page of all families, grouped by how they are sampled and trained."""
+    trained = {name: result for name, result in results.items() if isinstance(result, Trained)}
+    groups: dict[tuple[str, str], list[str]] = {
+        (engine, learner): [] for engine in ("fused", "plain", "recomputing") for learner in ("packed", "padded")
     }
-    return head + TRAINED + "\n".join(rows[Trained]) + "\n" + REFUSED + "\n".join(rows[Refused]) + "\n"
+    for name, result in trained.items():
+        groups[result.engine, result.learner].append(name)
+    head = HEAD.format(
+        steps=STEPS,
+        version=transformers.__version__,
+        families=", ".join(family.prefix for family in KERNEL_FAMILIES),
+        largest=max(max(result.mismatch, result.off) for result in trained.values()),
+    )
+    rows = [f"| {engine} | {way} | {'; '.join(names)} |" for (engine, way), names in groups.items() if names]
+    refused = "; ".join(name for name, result in results.items() if isinstance(result, Refused))
+    return head + "\n".join(rows) + "\n" + REFUSED + f"Refused are: {refused}.\n"
+
+
+def record(results: dict[str, Trained | Refused]) -> str:
+    """Every family's numbers, and the error of each that is refused."""
+    head = RECORD_HEAD.format(steps=STEPS, prompts=PROMPTS, generations=GENERATIONS)
+    rows = {
+        kind: [result.row(name) for name, result in results.items() if isinstance(result, kind)]
+        for kind in (Trained, Refused)
+    }
+    return head + TRAINED + "\n".join(rows[Trained]) + "\n" + RECORD_REFUSED + "\n".join(rows[Refused]) + "\n"
+
+
+def read_record() -> dict[str, Trained | Refused]:
+    """What the record says of each family."""
+    results: dict[str, Trained | Refused] = {}
+    for line in RECORD.read_text().splitlines():
+        name, *cells = line.removeprefix("| ").removesuffix(" |").split(" | ")
+        if len(cells) == 4 and name != "family":
+            engine, learner, mismatch, off = cells
+            results[name] = Trained(engine=engine, learner=learner, mismatch=float(mismatch), off=float(off))
+        elif len(cells) == 2 and name != "family":
+            results[name] = Refused(when=cells[0], sentence=cells[1])
+    return results
 
 
 def main(only: list[str]) -> int:
@@ -169,6 +211,7 @@ def main(only: list[str]) -> int:
         print(result.row(family.name), flush=True)
     if not only:
         PAGE.write_text(page(found))
+        RECORD.write_text(record(found))
         print(f"page    {PAGE}")
     return 0 if is_right else 1
 

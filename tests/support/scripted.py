@@ -4,11 +4,12 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from paceline.config.objective import AdvantageConfig
-from paceline.engines import Finished, FurtherRequests, OnFinished, Request, Sampling
+from paceline.engines import Engine, Finished, FurtherRequests, OnFinished, Request, Sampling
+from paceline.episodes.conversations import Completed, Drawn
 from paceline.rewards.function import RewardFunction
 from paceline.training.rollouts.rounds import EngineSampler
 from paceline.training.rollouts.sampler import Sampler, Take
-from paceline.types import Completion, Task
+from paceline.types import Completion, Task, Trajectory, completed
 
 
 def task(task_id: str, *, prompt: str = "1 + 1 =", answer: str | None = "2") -> Task:
@@ -24,6 +25,11 @@ def completion(text: str, *, finish_reason: str = "stop") -> Completion:
         text=text,
         policy_version=0,
     )
+
+
+def trajectory(text: str, *, prompt: str = "1 + 1 =", finish_reason: str = "stop") -> Trajectory:
+    """A completion of one turn behind its prompt."""
+    return completed(tuple(prompt.encode()), completion(text, finish_reason=finish_reason))
 
 
 def taking(tasks: Sequence[Task]) -> Take:
@@ -73,7 +79,7 @@ class ScriptedEngine:
 
 
 def scripted_sampler(
-    script: Sequence[Sequence[Completion]],
+    script: Sequence[Sequence[Completion | Trajectory]],
     functions: Mapping[str, RewardFunction],
     weights: Mapping[str, float],
     advantage: AdvantageConfig,
@@ -82,9 +88,23 @@ def scripted_sampler(
     max_completion_length: int = 100,
     max_failure_rate: float = 0.0,
 ) -> Sampler:
-    """The sampler on a `ScriptedEngine`."""
+    """The sampler on a `ScriptedEngine`; whole trajectories in the script take the engine's place."""
+    groups = iter([tuple(group) for group in script])
+
+    def dictated(engine: Engine, drawn: Drawn, *, num_generations: int, purpose: str) -> list[Completed]:
+        return [
+            Completed(
+                task=task,
+                trajectories=tuple(
+                    one if isinstance(one, Trajectory) else completed(task.prompt_ids, one) for one in next(groups)
+                ),
+            )
+            for task, _ in drawn
+        ]
+
     rounds = EngineSampler(
         engine=ScriptedEngine(script),
+        completer=dictated if any(isinstance(one, Trajectory) for group in script for one in group) else None,
         functions=functions,
         sampling=Sampling(max_completion_length=max_completion_length),
         num_generations=num_generations,

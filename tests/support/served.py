@@ -8,9 +8,8 @@ from itertools import cycle
 from paceline.chat.turns import TurnTokens
 from paceline.engines import RequestStream, Sampled, Sampling, TrainedEngine
 from paceline.engines.local.engine import LocalEngine
-from paceline.serving.answering import ServedModel
 from paceline.serving.generations import Generations
-from paceline.serving.prompts import PromptReader
+from paceline.serving.model import PromptReader, ServedModel
 from paceline.serving.server import ModelServer
 from tests.support.tiny import VOCAB_SIZE, local_engine, tiny_model, tiny_tokenizer
 

@@ -11,5 +11,6 @@ call_records.py    tool calls in JSON
 call_arguments.py  types of arguments, by the schemas of tools
 escaping.py        what an environment says, read as text whatever it holds
 frames.py          what a template writes between turns, and the proofs that it may be appended
+requests.py        what a model is asked for, the context that it reads for it, and the turn that it samples
 turns.py           tokens between the turns of a conversation
 """

@@ -58,11 +58,11 @@ def cast_by_schema(call: ParsedCall, schemas: Sequence[_Schema], call_format: Ca
 
 
 def _cast(value: Any, types: Sequence[str], *, is_text: bool) -> Any:
-    found = untyped(value) if is_text and isinstance(value, str) and "string" not in types else value
-    if isinstance(found, float) and found.is_integer() and "integer" in types and "number" not in types:
-        found = int(found)
+    read = untyped(value) if is_text and isinstance(value, str) and "string" not in types else value
+    if isinstance(read, float) and read.is_integer() and "integer" in types and "number" not in types:
+        read = int(read)
     # A schema without a type is often a reference to that of an object.
-    return found if found is not value and is_one_of(found, types or ("array", "object")) else value
+    return read if read is not value and is_one_of(read, types or ("array", "object")) else value
 
 
 def untyped(text: str) -> Any:
@@ -81,8 +81,8 @@ def untyped(text: str) -> Any:
 
 def properties_of(schema: object) -> _Schema:
     """Return the properties of an object's schema; empty where it is no such schema."""
-    found = schema.get("properties") if isinstance(schema, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return properties if isinstance(properties, Mapping) else {}
 
 
 def _parameters(schemas: Sequence[_Schema]) -> Mapping[str, object]:
@@ -99,11 +99,11 @@ def _types(schema: object) -> tuple[str, ...]:
         if not isinstance(choices, list | tuple):
             return ()
         inner = [_types(choice) for choice in choices]
-        types: tuple[object, ...] = tuple(dict.fromkeys(one for each in inner for one in each)) if all(inner) else ()
+        types: tuple[object, ...] = tuple(dict.fromkeys(kind for each in inner for kind in each)) if all(inner) else ()
     else:
-        given = schema.get("type")
-        types = tuple(given) if isinstance(given, list | tuple) else (given,)
-    known = tuple(one for one in types if isinstance(one, str) and one in _IS_OF_TYPE)
+        listed = schema.get("type")
+        types = tuple(listed) if isinstance(listed, list | tuple) else (listed,)
+    known = tuple(kind for kind in types if isinstance(kind, str) and kind in _IS_OF_TYPE)
     if len(known) < len(types):
         return ()
     return (*known, "null") if known and schema.get("nullable") and "null" not in known else known
@@ -111,4 +111,4 @@ def _types(schema: object) -> tuple[str, ...]:
 
 def is_one_of(value: Any, types: Sequence[str]) -> bool:
     """Return True if a value has one of these types, in JSON's words; any has, where none is named."""
-    return not types or any(_IS_OF_TYPE[one](value) for one in types)
+    return not types or any(_IS_OF_TYPE[kind](value) for kind in types)

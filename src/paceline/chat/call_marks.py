@@ -80,7 +80,7 @@ def first_mark(text: str) -> re.Match[str] | None:
 
 def endings(text: str, call_format: CallFormat) -> list[tuple[int, int]]:
     """Return where calls may end whose arguments are texts: start and end of what stands before a closing mark."""
-    return [one.span() for one in _CLOSED[call_format].finditer(text)] if call_format in _CLOSED else []
+    return [match.span() for match in _CLOSED[call_format].finditer(text)] if call_format in _CLOSED else []
 
 
 def closing_mark(
@@ -92,9 +92,9 @@ def closing_mark(
     """
     close = TAGS[call_format][1]
     if call_format in _CLOSED:
-        place = bisect_left(ends, (inside, 0))
-        if place < len(ends) and _BEGINS[call_format].match(text, inside):
-            return ends[place][1], True
+        index = bisect_left(ends, (inside, 0))
+        if index < len(ends) and _BEGINS[call_format].match(text, inside):
+            return ends[index][1], True
     else:
         head = HEADS[call_format].match(text, inside)
         # only values such as these hold texts; to read what is no JSON takes as long as the text before it

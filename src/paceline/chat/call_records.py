@@ -86,7 +86,7 @@ def _check_values(value: Any) -> None:
     while level:
         if depth > MAX_DEPTH:
             raise MalformedCall(TOO_DEEP)
-        items = [item for one in level for item in ([*one, *one.values()] if isinstance(one, dict) else one)]
+        items = [item for outer in level for item in ([*outer, *outer.values()] if isinstance(outer, dict) else outer)]
         if any(isinstance(item, str) and _SURROGATE.search(item) for item in items):
             raise MalformedCall("a call is no JSON: half a surrogate pair is no character")
         level, depth = [item for item in items if isinstance(item, dict | list)], depth + 1
@@ -105,7 +105,7 @@ def calls_of(value: object) -> list[ParsedCall]:
     """
     if isinstance(value, Mapping) and value.get("tool_calls") is not None:
         value = value["tool_calls"]
-    return [call_of(one) for one in (value if isinstance(value, list | tuple) else [value])]
+    return [call_of(record) for record in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _inner(value: object) -> object:
@@ -117,11 +117,11 @@ def call_of(value: object) -> ParsedCall:
     """Return the call of one record; see `calls_of`."""
     value = _inner(value)
     # Tables fill the keys that other rows have with None.
-    given = [value[key] for key in _ARGUMENTS if value.get(key) is not None] if isinstance(value, Mapping) else []
+    arguments = [value[key] for key in _ARGUMENTS if value.get(key) is not None] if isinstance(value, Mapping) else []
     name = value.get("name") if isinstance(value, Mapping) else None
-    if not isinstance(name, str) or not name.strip() or len(given) != 1:
+    if not isinstance(name, str) or not name.strip() or len(arguments) != 1:
         raise MalformedCall('a call is no object with "name" and "arguments"')
-    text = given[0]
+    text = arguments[0]
     if not isinstance(text, str):
         try:
             text = json.dumps(text)

@@ -344,14 +344,14 @@ def labelled(text: str) -> list[tuple[str, str]]:
 
 def _react(visible: str) -> tuple[str, list[ParsedCall]]:
     """The text around the last action, and its call."""
-    starts = [*(one.start() for one in _LABEL.finditer(visible)), len(visible)]
+    starts = [*(label.start() for label in _LABEL.finditer(visible)), len(visible)]
     pairs = labelled(visible)
-    end = next((place for place, (label, _) in enumerate(pairs) if label == "Observation"), len(pairs))
-    place = next((place for place in reversed(range(end)) if pairs[place][0] in ("Action", "Action Input")), None)
-    if place is None:
+    end = next((index for index, (label, _) in enumerate(pairs) if label == "Observation"), len(pairs))
+    at = next((at for at in reversed(range(end)) if pairs[at][0] in ("Action", "Action Input")), None)
+    if at is None:
         return visible, []
-    (before, name), (label, text) = pairs[place - 1] if place else ("", ""), pairs[place]
+    (before, name), (label, text) = pairs[at - 1] if at else ("", ""), pairs[at]
     if (before, label) != ("Action", "Action Input") or not name:
         raise MalformedCall('"Action:" with the name of a tool and "Action Input:" do not follow each other')
     arguments = strict_json(text) if text.startswith("{") else {TEXT_ARGUMENT: text} if text else {}
-    return visible[: starts[place - 1]] + visible[starts[place + 1] :], [(name, arguments)]
+    return visible[: starts[at - 1]] + visible[starts[at + 1] :], [(name, arguments)]

@@ -85,12 +85,12 @@ class PlainText:
 
         def read(value: Any) -> Any:
             if isinstance(value, str):
-                text, said, _ = self.read(value, None)
-                notes.update(dict.fromkeys(said))
+                text, done, _ = self.read(value, None)
+                notes.update(dict.fromkeys(done))
                 return text
             if isinstance(value, Mapping):
-                return {read(key): read(one) for key, one in value.items()}
-            return [read(one) for one in value] if isinstance(value, list) else value
+                return {read(key): read(inner) for key, inner in value.items()}
+            return [read(inner) for inner in value] if isinstance(value, list) else value
 
         return {key: read(value) for key, value in message.items()}, tuple(notes)
 
@@ -99,11 +99,11 @@ class PlainText:
         made_plain = set[str]()
         for _ in range(ROUNDS):
             ids = self.encode(text)
-            found = {self._control[number] for number in self.controls(ids)}
-            if not found:
+            controls = {self._control[number] for number in self.controls(ids)}
+            if not controls:
                 return text, sorted(made_plain), len(ids)
-            made_plain |= found
-            for token in sorted(found):
+            made_plain |= controls
+            for token in sorted(controls):
                 text = text.replace(token, f"{token[0]} {token[1:]}")
         return LEFT_OUT, sorted(made_plain), len(self.encode(LEFT_OUT))
 

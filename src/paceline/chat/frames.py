@@ -135,7 +135,7 @@ def _turns(roles: AnswerRoles, sampled: str) -> Iterator[list[Message]]:
 
 def bases(*, has_system: bool) -> list[list[Message]]:
     """Unlike conversations before a turn of the model."""
-    systems = [[one] for one in SYSTEMS] if has_system else [[]]
+    systems = [[system] for system in SYSTEMS] if has_system else [[]]
     return [[*system, *talk] for system in systems for talk in ((QUESTION,), TALK)]
 
 
@@ -167,7 +167,7 @@ def frame_of(render: Render, roles: AnswerRoles, stops: Sequence[str], *, has_sy
         probed = said(roles, [PROBE if at == index else "x" for at in range(len(roles))])
         wanted = _tails(render, stops, SAMPLED[0], starts[0], probed)
         frames = [_written(frame, index, writer) for writer in WRITERS]
-        right = [one for one in frames if one.filled(probed) in wanted]
+        right = [frame for frame in frames if frame.filled(probed) in wanted]
         if not right:
             raise ModelError(failed(3, "the chat template writes content neither as it is, nor trimmed, nor as JSON"))
         frame = right[0]
@@ -236,7 +236,9 @@ def _difference(before: str, after: str, glue: str, turn: Message, thought: str)
     """How a rendering of one more turn differs from the one before it with the turn and its answer appended."""
     without_thinking = f"takes the {'' if thought else 'empty block of '}thinking out of earlier turns"
     if not after.startswith(before):
-        same = next(at for at, (one, other) in enumerate(zip(before, f"{after}\0", strict=False)) if one != other)
+        same = next(
+            at for at, (character, other) in enumerate(zip(before, f"{after}\0", strict=False)) if character != other
+        )
         if "<think>" in before[max(0, same - 7) : same + 7]:
             return without_thinking
         return (

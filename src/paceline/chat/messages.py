@@ -73,11 +73,11 @@ def calls_in(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         if calls:
             raise MessageError("function_call", "must not stand beside tool_calls; keep one of the two")
         calls = [single]
-    are_objects = isinstance(calls, list | tuple) and all(isinstance(one, Mapping) for one in calls)
-    if not are_objects or not all(isinstance(one.get("id"), str | None) for one in calls):
+    are_objects = isinstance(calls, list | tuple) and all(isinstance(call, Mapping) for call in calls)
+    if not are_objects or not all(isinstance(call.get("id"), str | None) for call in calls):
         rule = f"must be a list of objects, an id of which is a text, got {shown(calls)}"
         raise MessageError("tool_calls", rule)
-    return [_call(call, f"tool_calls[{place}].function") for place, call in enumerate(calls)]
+    return [_call(call, f"tool_calls[{index}].function") for index, call in enumerate(calls)]
 
 
 def _written(key: str, message: Mapping[str, Any]) -> Any:
@@ -99,12 +99,12 @@ def _call(call: Mapping[str, Any], part: str) -> dict[str, Any]:
         raise MessageError(part, f"must have a name and arguments, got {shown(function)}")
     arguments = function.get("arguments") or function.get("parameters") or {}
     try:
-        found = _arguments(arguments) if isinstance(arguments, str) else arguments
+        known_arguments = _arguments(arguments) if isinstance(arguments, str) else arguments
     except ValueError as error:
         raise MessageError(f"{part}.arguments", f"must be a JSON object in a text ({error})") from error
-    if not isinstance(found, Mapping):
-        raise MessageError(f"{part}.arguments", f"must be a JSON object in a text, got {shown(found)}")
-    known = dict(found) if isinstance(arguments, str) else without_nulls(found)
+    if not isinstance(known_arguments, Mapping):
+        raise MessageError(f"{part}.arguments", f"must be a JSON object in a text, got {shown(known_arguments)}")
+    known = dict(known_arguments) if isinstance(arguments, str) else without_nulls(known_arguments)
     rest = {
         key: value for key, value in call.items() if key not in ("function", "name", "arguments", "parameters", "type")
     }
@@ -141,7 +141,7 @@ def joined_parts(value: object) -> object:
             return value
     listed = [parts] if isinstance(parts, Mapping) else parts
     are_parts = isinstance(listed, list | tuple) and all(
-        isinstance(one, Mapping) and one.get("type") in TEXT_PARTS for one in listed
+        isinstance(part, Mapping) and part.get("type") in TEXT_PARTS for part in listed
     )
     return content_text(parts) if are_parts and listed else value
 
@@ -163,13 +163,13 @@ def unpacked(value: object) -> object:
     if not text.startswith((*"[{(\"'", "array(")) or not _ROLE.search(text) or not _CONTENT.search(text):
         return value
     try:
-        found = written_value(text)
+        read = written_value(text)
     except ValueError as error:
         if not text.endswith((*"]})\"'",)):
             return value
         rule = f"is text that looks like messages, {shown(text)}, and cannot be read as JSON; store it as a list"
         raise MessageError("", rule) from error
-    return found if has_messages(found) else value
+    return read if has_messages(read) else value
 
 
 def plain_value(value: object) -> object:
@@ -198,8 +198,8 @@ def written_value(text: str) -> Any:
         ValueError: it is neither.
     """
     try:
-        found = json.loads(text)
-        return json.loads(found) if isinstance(found, str) else found
+        read = json.loads(text)
+        return json.loads(read) if isinstance(read, str) else read
     except (ValueError, RecursionError):
         pass
     if len(text) > LONGEST_PYTHON:
@@ -246,15 +246,15 @@ def _written_schema(tool: object) -> object:
 
 
 def _schema(tool: object, number: int) -> Mapping[str, object]:
-    given = without_nulls(tool)
-    function = given.get("function", given) if isinstance(given, Mapping) else None
+    plain = without_nulls(tool)
+    function = plain.get("function", plain) if isinstance(plain, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(name, str) or not name:
         raise DataError(
             f"column 'tools': tool {number} must be a JSON schema with a name, got {shown(tool)}; write "
             '{"type": "function", "function": {"name": ..., "parameters": {...}}}'
         )
-    inner = {key: value for key, value in function.items() if key != "type"} if function is given else dict(function)
+    inner = {key: value for key, value in function.items() if key != "type"} if function is plain else dict(function)
     for key in ("parameters", "input_schema"):
         if isinstance(inner.get(key), str):
             inner[key] = without_nulls(_written_schema(inner[key]))
@@ -266,9 +266,9 @@ def _schema(tool: object, number: int) -> Mapping[str, object]:
 def without_nulls(value: object) -> Any:
     """Return a value whose objects lack the keys that are null: tables fill in those that other rows have."""
     if isinstance(value, Mapping):
-        return {key: without_nulls(one) for key, one in value.items() if one is not None}
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
     value = plain_value(value)
-    return [without_nulls(one) for one in value] if isinstance(value, list | tuple) else value
+    return [without_nulls(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def is_empty(value: object) -> bool:
@@ -293,7 +293,7 @@ def parsed_json(text: str | bytes) -> Any:
         raise ValueError(f"it is nested deeper than {MOST_DEPTH}") from error
     level = [value]
     for _ in range(MOST_DEPTH):
-        level = [inner for one in level for inner in _inside(one)]
+        level = [inner for outer in level for inner in _inside(outer)]
         if not level:
             return value
     raise ValueError(f"it is nested deeper than {MOST_DEPTH}")

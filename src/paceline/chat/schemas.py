@@ -93,7 +93,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 def _only(argument: str, hint: object) -> Callable[..., Any]:
     """Make a function with this one argument, to learn whether its type is the one that cannot be converted."""
 
-    def only(**given: Any) -> None:
+    def only(**arguments: Any) -> None:
         """Do nothing."""
 
     parameter = inspect.Parameter(argument, inspect.Parameter.KEYWORD_ONLY, annotation=hint)

@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
         """Return the token ids of each text under `input_ids`."""
 
     def apply_chat_template(
-        self, conversation: Sequence[Message], *, tokenize: bool, add_generation_prompt: bool, **given: object
+        self, conversation: Sequence[Message], *, tokenize: bool, add_generation_prompt: bool, **options: object
     ) -> str:
         """Render the conversation as the model reads it; `given` has tools, another template, and its switches."""
 
@@ -63,15 +63,15 @@ def chat_text(
     from jinja2 import TemplateError
 
     written = with_call_ids(messages) if tools is None else tools.written(messages)
-    given = dict(switches)
+    options = dict(switches)
     if tools is not None and tools.shows_tools:  # an empty list is not the same as none to every template
-        given["tools"] = [dict(schema) for schema in tools.schemas]
+        options["tools"] = [dict(schema) for schema in tools.schemas]
     if pinned_date(tokenizer) is not None:
-        given["chat_template"] = _with_stopped_clock(_template(tokenizer, "tools" in given))
+        options["chat_template"] = _with_stopped_clock(_template(tokenizer, "tools" in options))
     try:
         return _rendered(
             tokenizer,
-            lambda: tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True, **given),
+            lambda: tokenizer.apply_chat_template(written, tokenize=False, add_generation_prompt=True, **options),
         )
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError, MemoryError) as error:
         roles = ", ".join(str(message["role"]) for message in messages)
@@ -127,7 +127,7 @@ def _template(tokenizer: Tokenizer, has_tools: bool) -> str:
 def _with_stopped_clock(template: str) -> str:
     """Return a template whose clock shows `NOON`, whoever renders it."""
     formats = {
-        found[1]: NOON.strftime(found[1]) for found in re.finditer(r"""strftime_now\(\s*['"](.*?)['"]""", template)
+        match[1]: NOON.strftime(match[1]) for match in re.finditer(r"""strftime_now\(\s*['"](.*?)['"]""", template)
     }
     shown = f"{{{{ {formats}.get(format, {NOON.date().isoformat()!r}) }}}}"
     # templates' environment drops the break behind a block: what follows is rendered as if nothing stood before it
@@ -147,22 +147,22 @@ def left_out(
     """
     marked, marks = list[Message](), dict[str, tuple[int, str]]()
 
-    def mark(place: int, key: str) -> str:
+    def mark(index: int, key: str) -> str:
         text = f"{MARK}-{len(marks)}-"
-        marks[text] = place, key
+        marks[text] = index, key
         return text
 
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         # names and ids of results are of their calls
         is_mute = ("role", "name", "tool_call_id") if message["role"] == "tool" else ("role",)
         changed = {
-            key: mark(place, key)
+            key: mark(index, key)
             for key, value in message.items()
             if isinstance(value, str) and value.strip() and key not in is_mute
         }
         calls = message.get("tool_calls")
         if isinstance(calls, Sequence) and calls:
-            arguments = {"place": mark(place, "tool_calls")}
+            arguments = {"place": mark(index, "tool_calls")}
             changed_calls = [{**call, "function": {**call["function"], "arguments": arguments}} for call in calls]
             marked.append({**message, **changed, "tool_calls": changed_calls})
         else:
@@ -170,14 +170,14 @@ def left_out(
     hidden = list[tuple[int, str]]()
     with suppress(ModelError):  # a template that looks at what it is given takes no marks
         text = chat_text(tokenizer, marked, switches, tools).lower()  # a template may write capitals
-        hidden += [where for one, where in marks.items() if one not in text]
+        hidden += [where for text_mark, where in marks.items() if text_mark not in text]
     whole = cache(partial(chat_text, tokenizer, messages, switches, tools))
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         for key in [name for name, value in message.items() if not isinstance(value, str) and name != "tool_calls"]:
             less: Message = {other: value for other, value in message.items() if other != key}
             with suppress(ModelError):  # where it needs the key
-                if chat_text(tokenizer, [*messages[:place], less, *messages[place + 1 :]], switches, tools) == whole():
-                    hidden.append((place, key))
+                if chat_text(tokenizer, [*messages[:index], less, *messages[index + 1 :]], switches, tools) == whole():
+                    hidden.append((index, key))
     return hidden
 
 

@@ -70,8 +70,8 @@ class ThoughtReader:
         """Return the part of the next piece that is not thinking."""
         self.is_restarted = False
         kept = list[str]()
-        for place, part in enumerate(_ANY_TAG.split(piece)):
-            if place % 2 == 0 or part.strip("</>") not in self._tags:
+        for index, part in enumerate(_ANY_TAG.split(piece)):
+            if index % 2 == 0 or part.strip("</>") not in self._tags:
                 if self._closer is None:
                     kept.append(part)
             elif not part.startswith("</"):

@@ -101,21 +101,21 @@ def with_call_ids(messages: Iterable[Message]) -> list[dict[str, object]]:
     numbered, calls = list[dict[str, object]](), list[Mapping[str, Any]]()
     free: Iterator[int] = count()
     for number, message in enumerate(listed, start=1):
-        complete, given = dict(message), message.get("tool_calls")
+        complete, asked = dict(message), message.get("tool_calls")
         if message["role"] == "tool":
-            named = [place for place, call in enumerate(calls) if call.get("id") == message.get("tool_call_id")]
-            place = named[0] if named and message.get("tool_call_id") is not None else next(free)
-            call: Mapping[str, Any] | None = calls[place] if place < len(calls) else None
-            complete["tool_call_id"] = call_id(message.get("tool_call_id") if call is None else call.get("id"), place)
+            named = [index for index, call in enumerate(calls) if call.get("id") == message.get("tool_call_id")]
+            index = named[0] if named and message.get("tool_call_id") is not None else next(free)
+            call: Mapping[str, Any] | None = calls[index] if index < len(calls) else None
+            complete["tool_call_id"] = call_id(message.get("tool_call_id") if call is None else call.get("id"), index)
             complete["name"] = message.get("name") or ("tool" if call is None else call["function"]["name"])
-        elif isinstance(given, Sequence):
-            calls = list(given)
-            results = takewhile(lambda one: one["role"] == "tool", listed[number:])
+        elif isinstance(asked, Sequence):
+            calls = list(asked)
+            results = takewhile(lambda result: result["role"] == "tool", listed[number:])
             taken = {result.get("tool_call_id") for result in results} - {None}
-            unnamed = [place for place, call in enumerate(calls) if call.get("id") not in taken]
+            unnamed = [index for index, call in enumerate(calls) if call.get("id") not in taken]
             free = chain(unnamed, count(len(calls)))
             complete["tool_calls"] = [
-                {**call, "type": "function", "id": call_id(call.get("id"), place)} for place, call in enumerate(calls)
+                {**call, "type": "function", "id": call_id(call.get("id"), index)} for index, call in enumerate(calls)
             ]
         else:
             calls, free = [], count()
@@ -123,11 +123,13 @@ def with_call_ids(messages: Iterable[Message]) -> list[dict[str, object]]:
     return numbered
 
 
-def call_id(given: object, place: int) -> str:
+def call_id(identity: object, index: int) -> str:
     """Return the id where templates take it, else one made of the call's place within its turn.
 
     >>> call_id("abcdefghi", 0), call_id("call_12345678", 1)
     ('abcdefghi', 'call00001')
     """
-    is_usable = isinstance(given, str) and len(given) == CALL_ID_LENGTH and given.isascii() and given.isalnum()
-    return str(given) if is_usable else f"call{place:05d}"
+    is_usable = (
+        isinstance(identity, str) and len(identity) == CALL_ID_LENGTH and identity.isascii() and identity.isalnum()
+    )
+    return str(identity) if is_usable else f"call{index:05d}"

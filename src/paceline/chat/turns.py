@@ -170,26 +170,26 @@ class TurnTokens:
             ConfigError: appending is not defined after messages of these roles, and `history` is `append`.
         """
         messages, notes, was_cut = list[Message](), list[str](), False
-        for one in _in_order(message, answer):
-            content, its, is_cut = self.plain.read(one["content"], most)
-            messages.append({**one, "content": content} | self._name_of(one))
-            notes += its
+        for written in _in_order(message, answer):
+            content, done, is_cut = self.plain.read(written["content"], most)
+            messages.append({**written, "content": content} | self._name_of(written))
+            notes += done
             was_cut |= is_cut
-        key = tuple(str(one["role"]) for one in messages), _has_system(earlier)
+        key = tuple(str(written["role"]) for written in messages), _has_system(earlier)
         proof, ids = self._proof(key[0], has_system=key[1]), tuple[int, ...]()
         if proof.frame is None and self._history == "append":
             raise ConfigError(f"--history append is not possible: {proof.problem}; use --history auto")
         if proof.frame is not None:
             ids = self.plain.encode(proof.frame.filled(messages))
             if self.plain.controls(ids) != self._controls[key]:
-                messages = [{**one, "content": LEFT_OUT} for one in messages]
+                messages = [{**written, "content": LEFT_OUT} for written in messages]
                 notes.append("an answer left out: it made up a control token together with the chat template")
                 ids = self.plain.encode(proof.frame.filled(messages))
             ids = ids[1:] if sampled and sampled[-1] in self.stop_ids else ids
         return Observed(ids=ids, messages=tuple(messages), notes=tuple(notes), was_cut=was_cut)
 
     def rewritten(
-        self, held: Sequence[int], given: Sequence[int], messages: Sequence[Message]
+        self, held: Sequence[int], observed: Sequence[int], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:
         """Return the context of the next turn where it is not `held` and `given`, the ids of `observed`.
 
@@ -206,7 +206,7 @@ class TurnTokens:
             text = self.text(messages)
         except ModelError:
             return None  # the template has no rendering of its own, of two calls in one turn, say
-        return None if self.raw_text([*held, *given]) == text else self.plain.encode(text)
+        return None if self.raw_text([*held, *observed]) == text else self.plain.encode(text)
 
     def text(self, messages: Sequence[Message]) -> str:
         """Render a conversation up to the start of the next turn, as prompts with these tools are rendered.
@@ -225,11 +225,11 @@ class TurnTokens:
         shape = shape_of(messages)
         if shape not in self._hidden:
             self._hidden[shape] = left_out(self._tokenizer, messages, self._switches, self._tools)
-        for place, key in self._hidden[shape]:
-            if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[place]):
+        for index, key in self._hidden[shape]:
+            if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[index]):
                 raise ModelError(
-                    f"the model's chat template does not show the {key} of message {place + 1}, of the role "
-                    f"{messages[place]['role']!r}, so the model would never read it; send it in another form"
+                    f"the model's chat template does not show the {key} of message {index + 1}, of the role "
+                    f"{messages[index]['role']!r}, so the model would never read it; send it in another form"
                 )
         return self.plain.encode(self.text(messages))
 
@@ -250,7 +250,7 @@ class TurnTokens:
 
     def proof(self, answer: Sequence[Message], *, earlier: Sequence[Message]) -> Proof:
         """Return what is proven of an answer of these roles, after these messages."""
-        return self._proof(tuple(str(one["role"]) for one in answer), has_system=_has_system(earlier))
+        return self._proof(tuple(str(written["role"]) for written in answer), has_system=_has_system(earlier))
 
     def _name_of(self, message: Message) -> dict[str, object]:
         """Return the name to show: a tool that the model made up may have any name, and templates write it as it is."""
@@ -265,7 +265,7 @@ class TurnTokens:
         turn = calling(roles, SAMPLED[0], "", 1)
         before, whole = self.text([QUESTION]), self.text([QUESTION, turn, *said(roles, ["x"])])
         pairs = zip(before, whole, strict=False)
-        same = next((at for at, (one, other) in enumerate(pairs) if one != other), len(before))
+        same = next((at for at, (character, other) in enumerate(pairs) if character != other), len(before))
         written = whole[len(re.sub(r"<[^<>]*$", "", before[:same])) :]  # each may go on with a tag of its own
         written = written[: min((at for stop in self._stops if (at := written.find(stop)) >= 0), default=None)]
         forms: tuple[CallFormat, ...] = ("xml", "glm", "hermes", "deepseek", "kimi", "mistral", "llama", "openai")
@@ -351,8 +351,9 @@ def _in_order(turn: Message, answer: Sequence[Message]) -> list[dict[str, object
     """Return an answer with names and ids, its results in the order of the turn's calls."""
     asked, *numbered = with_call_ids([turn, *answer])
     calls = asked.get("tool_calls")
-    places = {call["id"]: place for place, call in enumerate(calls)} if isinstance(calls, list) else {}
+    positions = {call["id"]: index for index, call in enumerate(calls)} if isinstance(calls, list) else {}
     results = sorted(
-        (one for one in numbered if one["role"] == "tool"), key=lambda one: places.get(one["tool_call_id"], len(places))
+        (written for written in numbered if written["role"] == "tool"),
+        key=lambda written: positions.get(written["tool_call_id"], len(positions)),
     )
-    return [results.pop(0) if one["role"] == "tool" else one for one in numbered]
+    return [results.pop(0) if written["role"] == "tool" else written for written in numbered]

@@ -18,7 +18,6 @@ endings.py          how the last attempt of a run ended
 journal.py          which steps' rollouts are committed, and whether they are whole
 finding.py          whole checkpoints in a directory; damaged ones are set aside
 digests.py          digests of files, prompts and datasets (weights: `kernels/checksums.py`)
-saving.py           all ranks take and write one checkpoint
-free_space.py       space on the disk, and main memory for copies
+saving.py           all ranks take and write one checkpoint; space for it on the disk and in main memory
 optimizer_state.py  the optimiser's state and the reference's weights
 """

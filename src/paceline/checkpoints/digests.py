@@ -19,7 +19,7 @@ BLOCKS = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TasksDigest:
-    """Hashes of a dataset's tasks in at most `BLOCKS` blocks, so that a change has a place."""
+    """Hashes of a dataset's tasks in at most `BLOCKS` blocks, so that a change can be located."""
 
     rows: int
     blocks: tuple[str, ...]
@@ -27,9 +27,9 @@ class TasksDigest:
     of: Literal["tasks", "rows"] = "tasks"
     """`rows`: one hash for a large dataset, of its file's bytes or of a sample of its rows."""
     unrendered: str = ""
-    """One hash of the same with messages in the place of prompts, which no chat template changes; empty with `rows`."""
+    """One hash of the same with messages instead of prompts, independent of the chat template; empty with `rows`."""
     columns: str = ""
-    """One hash of names and columns alone, which no way of making prompts changes; empty with `rows`."""
+    """One hash of names and columns alone, independent of how prompts are made; empty with `rows`."""
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
@@ -44,7 +44,7 @@ def file_digest(path: Path) -> FileDigest:
 
 
 def content_digest(content: bytes) -> dict[str, object]:
-    """Return what a journal's line records of a file of rollouts."""
+    """Return size and hash of a file of rollouts, as a line of the journal records them."""
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
@@ -59,22 +59,22 @@ def tasks_digest(tasks: Sequence[Task]) -> TasksDigest:
     if isinstance(tasks, LargeTasks):
         return TasksDigest(rows=len(tasks), blocks=(tasks.digest(),), of="rows")
     size = _block_size(len(tasks))
-    blocks, unrendered, given = list[str](), hashlib.sha256(), hashlib.sha256()
+    blocks, unrendered, columns_hash = list[str](), hashlib.sha256(), hashlib.sha256()
     for start in range(0, len(tasks), size):
         digest = hashlib.sha256()
         for task in tasks[start : start + size]:
-            asked: object = task.prompt if task.messages is None else task.messages
-            for hashed, prompt in ((digest, task.prompt), (unrendered, asked)):
+            messages: object = task.prompt if task.messages is None else task.messages
+            for target, prompt in ((digest, task.prompt), (unrendered, messages)):
                 content = [task.task_id, prompt, task.answer, dict(task.columns)]
-                hashed.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
+                target.update(json.dumps(content, sort_keys=True, default=str).encode() + b"\n")
             row = [task.task_id, dict(task.columns)]
-            given.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
+            columns_hash.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         blocks.append(digest.hexdigest()[:16])
     return TasksDigest(
         rows=len(tasks),
         blocks=tuple(blocks),
         unrendered=unrendered.hexdigest()[:16],
-        columns=given.hexdigest()[:16],
+        columns=columns_hash.hexdigest()[:16],
     )
 
 

@@ -1,4 +1,4 @@
-"""How the last attempt of a run ended: written by the attempt itself, read by whoever looks at the directory."""
+"""The end of a run's last attempt, which the attempt itself writes to `ended.json` for every later reader."""
 
 import json
 import time
@@ -20,7 +20,7 @@ KINDS = {
 """Keys of the file, and what each holds."""
 
 LATEST = 253_402_300_800
-"""Seconds from 1970 to the year 10000, which no calendar has."""
+"""Seconds from 1970 to the year 10000, the first that `datetime` cannot hold."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,12 +32,12 @@ class Ending:
     status: int
     """Exit status, as the command line has it: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     step: int
-    """Steps that were done."""
+    """Steps completed."""
     sentence: str
     traceback: str | None
-    """Where the error was raised, if it was not expected or came from a program's own code, and what that printed."""
+    """Traceback of an unexpected error or of one in the user's code, with what that code printed."""
     resume: str | None
-    """Command or argument by which the run goes on; None where it was finished."""
+    """Command or argument that resumes the run; None if it finished."""
 
     @property
     def is_finished(self) -> bool:
@@ -51,11 +51,11 @@ def ending_of(
     """Describe the end of an attempt after `step` steps.
 
     Args:
-        error: what ended it; None at its regular end.
-        step: steps that were done.
-        resume: how the run goes on.
+        error: exception that ended it; None at its regular end.
+        step: steps completed.
+        resume: command or argument that resumes the run.
         interrupt: name of the signal that stopped it between two steps, with a checkpoint.
-        signal: name of the signal that came, whatever it led to.
+        signal: name of the signal received, whatever it led to.
 
     >>> ending_of(None, interrupt="SIGTERM", step=3, resume="`paceline train --resume runs/a`").sentence
     'SIGTERM after step 3, with a checkpoint'
@@ -93,7 +93,7 @@ def write_ending(directory: Path, ending: Ending) -> None:
 
 
 def read_ending(directory: Path) -> Ending | None:
-    """Read `ended.json`; None without the file, or where it does not hold what was written."""
+    """Read `ended.json`; None without the file, or where its content is damaged."""
     file = directory / ENDED
     if not file.is_file():
         return None

@@ -1,6 +1,6 @@
-"""Who may write to a run directory: check of a directory before a run takes it, and the lock of its one writer.
+"""Checks of a directory before a run uses it, and the lock of its single writer.
 
-A directory is a run of ours, someone else's, or free. While a writer lives, `.lock` is locked. Its text names the
+A directory holds a run, other files, or nothing. While a writer lives, `.lock` is locked. Its text names the
 writer, stays afterwards, and is the mark that Paceline made the directory.
 """
 
@@ -30,17 +30,17 @@ _HEAD = re.compile(r"(?:#.*\n)*# paceline \S+\n")
 """First lines of every config.yaml that Paceline wrote, after comments about changes."""
 
 
-_OF_TRACKERS = ("trackers.json", "mlflow.db", "tensorboard", "wandb")
+_TRACKER_FILES = ("trackers.json", "mlflow.db", "tensorboard", "wandb")
 _FOLDERS = ("rollouts", "evals", "kept", "tokens", "images")
 """Folders of a run in which everything is a regular file."""
 
 
 def refuse_links(path: Path) -> None:
-    """Refuse, with a CheckpointError, a run in which a link or a device stands for a file or a directory of the run's.
+    """Refuse, with a CheckpointError, a run in which a link or a device takes the place of a file or a directory.
 
-    Who sent a run directory could otherwise have a file outside of it read or written, or a command wait for ever.
+    Otherwise a run directory from a stranger could have files outside of it read or written, or make a command hang.
     """
-    top = [path / name for name in (*WRITTEN, *_OF_TRACKERS, "pass_rates.jsonl", "images")]
+    top = [path / name for name in (*WRITTEN, *_TRACKER_FILES, "pass_rates.jsonl", "images")]
     inner = [entry for name in (*_FOLDERS, "checkpoints", "aside", "stuck") for entry in _entries(path / name)]
     final = [Path(folder, name) for folder, *names in os.walk(path / "final") for name in (*names[0], *names[1])]
     for entry in (*top, *inner, *final):
@@ -77,7 +77,7 @@ def refuse_no_run(path: Path, flag: str) -> None:
 
 
 def refuse_existing_run(path: Path) -> None:
-    """Refuse, with a ConfigError, a place where a new run would destroy an earlier one or foreign files.
+    """Refuse, with a ConfigError, a directory where a new run would destroy an earlier one or foreign files.
 
     It is a file, holds a run with a finished step or a checkpoint, or files that Paceline did not write under names
     that a run writes.
@@ -92,36 +92,36 @@ def refuse_existing_run(path: Path) -> None:
 
 
 def refuse_unusable_directory(path: Path) -> None:
-    """Refuse a place where no run directory can be: a file, below a file, or where this user may not write."""
+    """Refuse a path that cannot be a run directory: a file, below a file, or where this user may not write."""
     if os.path.exists(path) and not path.is_dir():
         raise ConfigError(f"--output-dir {path} is a file; give the path of a directory that does not exist yet")
-    there = next(one for one in (path, *path.absolute().parents) if os.path.exists(one))
-    if not there.is_dir():
-        raise ConfigError(f"--output-dir {path} lies below {there}, which is a file; give another directory")
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(parent for parent in (path, *path.absolute().parents) if os.path.exists(parent))
+    if not existing.is_dir():
+        raise ConfigError(f"--output-dir {path} lies below {existing}, which is a file; give another directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"--output-dir {path} cannot be made, as {there} is not yours to write in; give another directory"
+            f"--output-dir {path} cannot be made, as {existing} is not yours to write in; give another directory"
         )
     refuse_links(path)
 
 
 def refuse_foreign_files(path: Path) -> None:
-    """Refuse, with a ConfigError that names them, files in a directory that a run would overwrite and does not own."""
+    """Refuse, with a ConfigError that names them, files that a run would overwrite and Paceline did not write."""
     # the head of config.yaml alone is not enough: such a file may be a copy, good to be read and not to be replaced
     has_own_config = _has_head(path) or not (path / "config.yaml").exists()
     if has_mark(path) and (has_own_config or holds_work(path)):
         return
     # empty files may be those of a process killed before it took the lock
-    places = {name: path / name for name in WRITTEN}
-    found = [
+    entries = {name: path / name for name in WRITTEN}
+    foreign = [
         name
-        for name, place in places.items()
-        if (any(place.iterdir()) if place.is_dir() else place.is_file() and place.stat().st_size > 0)
+        for name, entry in entries.items()
+        if (any(entry.iterdir()) if entry.is_dir() else entry.is_file() and entry.stat().st_size > 0)
     ]
-    if found:
+    if foreign:
         raise ConfigError(
-            f"--output-dir {path} holds {', '.join(found)}, which a run would write over, and no run of Paceline's was "
-            f"begun there; move {'it' if len(found) == 1 else 'them'} away, or give another directory"
+            f"--output-dir {path} holds {', '.join(foreign)}, which a run would write over, and no run of Paceline's "
+            f"was begun there; move {'it' if len(foreign) == 1 else 'them'} away, or give another directory"
         )
 
 
@@ -220,8 +220,8 @@ def _is_held_here(file: Path) -> bool:
     return file.exists() and _key(file.stat()) in _HELD
 
 
-def _key(found: os.stat_result) -> tuple[int, int, int]:
-    return os.getpid(), found.st_dev, found.st_ino
+def _key(status: os.stat_result) -> tuple[int, int, int]:
+    return os.getpid(), status.st_dev, status.st_ino
 
 
 def _in_use(directory: Path, holder: str) -> CheckpointError:

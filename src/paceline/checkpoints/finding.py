@@ -12,7 +12,7 @@ from pathlib import Path
 from paceline.checkpoints.digests import file_digest
 from paceline.errors import CheckpointError
 
-_PLACE = re.compile(r"step-(\d{6,})")
+_STEP_DIRECTORY = re.compile(r"step-(\d{6,})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,11 +20,11 @@ class TrainingState:
     """Position of a run between two steps."""
 
     step: int
-    """Steps done."""
+    """Steps completed."""
     position: int
-    """Tasks taken from the data order, over all epochs."""
+    """Tasks taken in data order, over all epochs."""
     policy_version: int
-    """Optimiser updates done."""
+    """Optimiser updates completed."""
     entropy_coef: float | None = None
     """Coefficient of an adaptive entropy bonus; None: it is none, or no update was made."""
     last_entropy: float | None = None
@@ -44,40 +44,39 @@ class Checkpoint:
         return self.path / "model"
 
 
-def run_and_checkpoint(place: Path, base: Path = Path()) -> tuple[Path, Path | None]:
+def run_and_checkpoint(path: Path, base: Path = Path()) -> tuple[Path, Path | None]:
     """Return the run directory that a path is, or is a checkpoint of, and the checkpoint; None: it is the run's.
 
-    A relative path stands in the directory `base`. A checkpoint may be named by its likeness beside `checkpoints/`.
+    A relative path starts at the directory `base`. A checkpoint may be named by a copy of it beside `checkpoints/`.
 
     >>> run_and_checkpoint(Path("runs/a/checkpoints/step-000002"))[0].as_posix()
     'runs/a'
     """
-    whole = base / place
+    whole = base / path
     if (whole / "config.yaml").is_file():  # a run may lie in such a folder too
-        return place, None
-    found = original(whole, whole.parent / "checkpoints")
-    if found is not None:
-        place = whole = found
+        return path, None
+    checkpoint = original(whole, whole.parent / "checkpoints")
+    if checkpoint is not None:
+        path = whole = checkpoint
     if whole.parent.name != "checkpoints":
-        return place, None
-    return (place if len(place.parts) > 2 else whole).parent.parent, place
+        return path, None
+    return (path if len(path.parts) > 2 else whole).parent.parent, path
 
 
-def original(likeness: Path, root: Path) -> Path | None:
-    """Return the checkpoint below `root` whose files a directory also has, as `checkpoint-N` does; None: there is none.
+def original(copy: Path, root: Path) -> Path | None:
+    """Return the checkpoint below `root` of which a directory, such as TRL's `checkpoint-N`, is a copy; None without.
 
-    They are told by their manifest, which has the digest of every file, whatever the directory is called and wherever
-    it lies.
+    A copy has the same manifest, which holds the digest of every file, whatever its name and location.
     """
-    return originals([likeness], root).get(likeness)
+    return originals([copy], root).get(copy)
 
 
-def originals(likenesses: Iterable[Path], root: Path) -> dict[Path, Path]:
-    """Return the checkpoint of each directory that has one, as `original` tells; every manifest is read once."""
-    given = {place: file.read_bytes() for place in likenesses if (file := place / "manifest.json").is_file()}
-    manifests = [(place, place / "manifest.json") for _, place in numbered(root)] if given else []
-    known = {file.read_bytes(): place for place, file in reversed(manifests) if file.is_file()}
-    return {place: known[content] for place, content in given.items() if content in known}
+def originals(copies: Iterable[Path], root: Path) -> dict[Path, Path]:
+    """Return the checkpoint of each directory that is a copy of one; every manifest is read once."""
+    contents = {directory: file.read_bytes() for directory in copies if (file := directory / "manifest.json").is_file()}
+    manifests = [(directory, directory / "manifest.json") for _, directory in numbered(root)] if contents else []
+    known = {file.read_bytes(): directory for directory, file in reversed(manifests) if file.is_file()}
+    return {directory: known[content] for directory, content in contents.items() if content in known}
 
 
 def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint | None, tuple[str, ...]]:
@@ -86,9 +85,9 @@ def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint 
     `by_size` is as in `read_checkpoint`. CheckpointError: none is whole, and a new start would forget the run.
     """
     damaged: list[str] = []
-    for _, place in reversed(numbered(root)):
+    for _, directory in reversed(numbered(root)):
         try:
-            return read_checkpoint(place, by_size=by_size), tuple(damaged)
+            return read_checkpoint(directory, by_size=by_size), tuple(damaged)
         except CheckpointError as error:
             damaged.append(str(error))
     if damaged:
@@ -96,26 +95,26 @@ def newest_checkpoint(root: Path, *, by_size: bool = False) -> tuple[Checkpoint 
     return None, ()
 
 
-def read_checkpoint(place: Path, *, by_size: bool = False) -> Checkpoint:
+def read_checkpoint(directory: Path, *, by_size: bool = False) -> Checkpoint:
     """Read a checkpoint's directory; CheckpointError if a file is missing or is not as it was saved.
 
     With `by_size` a file of the right size counts as unchanged: hashing takes a second per 1.5 GB.
     """
-    if not place.is_dir():
-        there = ", ".join(path.name for _, path in numbered(place.parent)) or "none"
-        raise CheckpointError(f"{place} is not there; the checkpoints of this run: {there}")
+    if not directory.is_dir():
+        there = ", ".join(path.name for _, path in numbered(directory.parent)) or "none"
+        raise CheckpointError(f"{directory} is not there; the checkpoints of this run: {there}")
     try:
-        refuse_no_file(place / "manifest.json", place / "progress.json")
-        manifest = json.loads((place / "manifest.json").read_text())
+        refuse_no_file(directory / "manifest.json", directory / "progress.json")
+        manifest = json.loads((directory / "manifest.json").read_text())
         for name, expected in manifest.items():
-            file = place / name
+            file = directory / name
             refuse_no_file(file)
             if (file.stat().st_size != expected["size"]) if by_size else (file_digest(file) != expected):
                 raise CheckpointError(f"{file} is not the file that was saved; the checkpoint is skipped")
-        state = TrainingState(**json.loads((place / "progress.json").read_text()))
+        state = TrainingState(**json.loads((directory / "progress.json").read_text()))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(f"{place} is not a whole checkpoint and is skipped: {error}") from error
-    return Checkpoint(path=place, state=state)
+        raise CheckpointError(f"{directory} is not a whole checkpoint and is skipped: {error}") from error
+    return Checkpoint(path=directory, state=state)
 
 
 def refuse_no_file(*files: Path) -> None:
@@ -127,29 +126,29 @@ def refuse_no_file(*files: Path) -> None:
 
 def checkpoints_before(root: Path, step: int) -> Iterator[Checkpoint]:
     """Yield the whole checkpoints of steps before this one, newest first, each read on demand."""
-    for number, place in reversed(numbered(root)):
+    for number, directory in reversed(numbered(root)):
         if number < step:
             with suppress(CheckpointError):
-                yield read_checkpoint(place)
+                yield read_checkpoint(directory)
 
 
-def set_damaged_aside(root: Path, found: Checkpoint) -> list[str]:
+def set_damaged_aside(root: Path, newest: Checkpoint) -> list[str]:
     """Rename checkpoints newer than the newest whole one, to be inspected; return a sentence for each."""
     sentences = []
-    for number, place in numbered(root):
-        if number > found.state.step:
-            aside = free_name(root, f"damaged-{place.name}")
-            place.rename(aside)
-            sentences.append(f"{place} is kept as {aside}")
+    for number, directory in numbered(root):
+        if number > newest.state.step:
+            aside = free_name(root, f"damaged-{directory.name}")
+            directory.rename(aside)
+            sentences.append(f"{directory} is kept as {aside}")
     return sentences
 
 
 def free_name(root: Path, name: str) -> Path:
     """Return a free path of that name, with a number appended if needed: a step may be set aside more than once."""
-    count, place = 1, root / name
-    while place.exists():
-        count, place = count + 1, root / f"{name}-{count + 1}"
-    return place
+    count, path = 1, root / name
+    while path.exists():
+        count, path = count + 1, root / f"{name}-{count + 1}"
+    return path
 
 
 def step_directory(root: Path, step: int) -> Path:
@@ -157,14 +156,14 @@ def step_directory(root: Path, step: int) -> Path:
     return root / f"step-{step:06d}"
 
 
-def discard(place: Path) -> None:
+def discard(directory: Path) -> None:
     """Remove a checkpoint, renamed first: one that is half removed must not look whole."""
-    doomed = place.with_name(f"discarded-{place.name}")
-    place.rename(doomed)
+    doomed = directory.with_name(f"discarded-{directory.name}")
+    directory.rename(doomed)
     shutil.rmtree(doomed)
 
 
 def numbered(root: Path) -> list[tuple[int, Path]]:
     """Return steps and their directories in order, ignoring copies under other names."""
-    named = ((_PLACE.fullmatch(path.name), path) for path in root.glob("step-*"))
+    named = ((_STEP_DIRECTORY.fullmatch(path.name), path) for path in root.glob("step-*"))
     return sorted((int(match[1]), path) for match, path in named if match is not None)

@@ -15,7 +15,7 @@ from paceline.checkpoints.run_files import json_line, whole_lines
 from paceline.metrics.definitions import Record
 
 NEEDS = {"step": int, "bytes": int, "sha256": str}
-"""What a line says of a step's file at least."""
+"""Keys that every line has, with their types."""
 _MARK = b',"crc32":"'
 
 
@@ -48,7 +48,7 @@ def unseal(line: bytes) -> dict[str, Any] | None:
 
 
 def is_whole(entry: Record, content: bytes | None) -> bool:
-    """Return True if a file of rollouts is the one that a line names; None stands for a missing file."""
+    """Return True if the content of a file of rollouts matches its line; None: the file is missing."""
     return content is not None and content_digest(content) == {name: entry[name] for name in ("bytes", "sha256")}
 
 
@@ -67,8 +67,8 @@ def read_journal(file: Path) -> tuple[dict[int, dict[str, Any]], list[str]]:
 def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | None]) -> Committed:
     """Return the steps right after `step` whose lines and files are whole, up to the first that is not.
 
-    `content_of` returns what a step's file holds, None without one. Steps behind a gap are useless: the data order
-    depends on the missing step.
+    `content_of` returns the content of a step's file, None without one. Steps after a gap cannot be used, as the data
+    order depends on the missing step.
     """
     records, faults = read_journal(file)
     entries = list[dict[str, Any]]()
@@ -80,7 +80,7 @@ def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | N
         entries.append(entry)
         number += 1
     if entries or faults:
-        later = [one for one in records if one >= number]
+        later = [later_step for later_step in records if later_step >= number]
         if later:
             faults.append(f"the rollouts of steps {number} to {max(later)} are made again")
     return Committed(entries=tuple(entries), faults=tuple(faults))
@@ -88,5 +88,5 @@ def committed_after(file: Path, step: int, content_of: Callable[[int], bytes | N
 
 def lines_of(file: Path, is_wanted: Callable[[int], bool]) -> bytes:
     """Return the whole lines of some steps unchanged, newlines included."""
-    found = ((line, unseal(line)) for line in whole_lines(file))
-    return b"".join(line + b"\n" for line, record in found if record is not None and is_wanted(record["step"]))
+    unsealed = ((line, unseal(line)) for line in whole_lines(file))
+    return b"".join(line + b"\n" for line, record in unsealed if record is not None and is_wanted(record["step"]))

@@ -62,7 +62,7 @@ def load_optimizer(
     """
     path, names, parameters = checkpoint.path / "optimizer.safetensors", _names(model), _parameters(optimizer)
     present = {_name(parameter, names): parameter for parameter in parameters}
-    everywhere = _merged(ranks, {name: list(one.shape) for name, one in present.items()})
+    everywhere = _merged(ranks, {name: list(parameter.shape) for name, parameter in present.items()})
     try:
         with open_stored(files_of(checkpoint.path, "optimizer")) as stored:
             header = stored.headers[0]
@@ -108,9 +108,9 @@ def _read_states(stored: Stored, present: Mapping[str, Tensor]) -> dict[str, dic
         parameter = present[name]
         if isinstance(parameter, DTensor) and stored.shape(label) == tuple(parameter.shape):
             local = stored.read_piece(label, parameter).to(parameter.device)
-            place = (parameter.device_mesh, parameter.placements)
+            mesh_layout = (parameter.device_mesh, parameter.placements)
             shape, stride = parameter.shape, parameter.stride()
-            value: Tensor = DTensor.from_local(local, *place, run_check=False, shape=shape, stride=stride)
+            value: Tensor = DTensor.from_local(local, *mesh_layout, run_check=False, shape=shape, stride=stride)
         else:
             value = stored.read(label)
         states.setdefault(name, {})[key] = value
@@ -128,9 +128,11 @@ def _lies_alike(value: Tensor, parameter: Tensor) -> bool:
     return value.numel() == 1 or (isinstance(value, DTensor) and value.shape == parameter.shape)
 
 
-def _merged(ranks: Ranks, own: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(ranks: Ranks, local: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: value for text in ranks.all_gather_text(json.dumps(dict(own))) for name, value in json.loads(text).items()
+        name: value
+        for text in ranks.all_gather_text(json.dumps(dict(local)))
+        for name, value in json.loads(text).items()
     }
 
 

@@ -142,8 +142,8 @@ class RunDir:
         """
         file, content = self._rollouts_file(step), b"".join(lines)
         write_or_explain(file, content)
-        place = str(file.relative_to(self.path))
-        append(self._journal, seal({"step": step, "file": place, **content_digest(content), **about}))
+        relative_path = str(file.relative_to(self.path))
+        append(self._journal, seal({"step": step, "file": relative_path, **content_digest(content), **about}))
 
     def keep_batch(self, step: int, lines: Iterable[bytes], *, reason: str) -> Path:
         """Write rollouts to a file that no resumed run replaces, each with the reason in `kept`."""
@@ -181,9 +181,9 @@ class RunDir:
     def add_links(self, links: Iterable[str]) -> None:
         """Remember the addresses at which trackers show this run; each attempt may have its own."""
         known = self.links()
-        found = tuple(dict.fromkeys((*known, *links)))
-        if found != known:
-            write_or_explain(self.path / TRACKERS, json_line({"links": found}))
+        all_links = tuple(dict.fromkeys((*known, *links)))
+        if all_links != known:
+            write_or_explain(self.path / TRACKERS, json_line({"links": all_links}))
 
     def links(self) -> tuple[str, ...]:
         """Return the addresses given to `add_links`, each once, oldest first."""
@@ -286,7 +286,7 @@ class RunDir:
                 file.unlink()
         first = max(step, 0)
         # rollouts after a failed step come from weights that this attempt may not reach
-        wrong = [one for one in step_files(self.path / "kept").values() if one > first]
+        wrong = [kept_step for kept_step in step_files(self.path / "kept").values() if kept_step > first]
         if wrong:
             self.discard_rollouts_after(min(wrong))
         committed = committed_after(self._journal, first, self._rollouts_content)
@@ -295,7 +295,7 @@ class RunDir:
 
     def discard_rollouts_after(self, step: int) -> None:
         """Remove the rollouts of all later steps, committed or not: a resumed run samples them again."""
-        kept = lines_of(self._journal, lambda one: one <= step)
+        kept = lines_of(self._journal, lambda line_step: line_step <= step)
         if self._journal.is_file() and self._journal.read_bytes() != kept:
             write_or_explain(self._journal, kept)
         for folder in ("rollouts", "tokens"):
@@ -360,4 +360,6 @@ def copy_later(run_dir: RunDir, step: int, folder: Path) -> None:
         raise StorageError(f"{folder} cannot be written ({error.strerror}); make room for it") from error
     for name, records in (("metrics.jsonl", run_dir.metrics()), ("evals.jsonl", run_dir.evals())):
         write_or_explain(folder / name, _lines(record for record in records if record["step"] > step))
-    write_or_explain(folder / "journal.jsonl", lines_of(run_dir.path / "journal.jsonl", lambda one: one > step))
+    write_or_explain(
+        folder / "journal.jsonl", lines_of(run_dir.path / "journal.jsonl", lambda line_step: line_step > step)
+    )

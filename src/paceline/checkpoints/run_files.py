@@ -65,10 +65,10 @@ def write_or_explain(file: Path, content: bytes) -> None:
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Write a whole file or none of it, with the system's own error.
+    """Write a whole file or none of it; OSError if the disk refuses.
 
-    Nobody who made the directory can foretell the name under which it is written first, so nothing lies there, and a
-    link in the place of `file` is replaced, not followed.
+    The temporary name is random, so a prepared link cannot capture the write, and a link in the place of `file` is
+    replaced, not followed.
     """
     temporary = file.with_name(f".{secrets.token_hex(8)}.new")
     try:
@@ -94,17 +94,17 @@ def open_to_write(file: Path, flags: int) -> int:
     return descriptor
 
 
-def link_or_copy(file: Path, place: Path) -> None:
-    """Give a file that nothing changes in place a second name, or copy it where the disk has no hard links.
+def link_or_copy(file: Path, target: Path) -> None:
+    """Hard-link a file that is never modified in place, or copy it where the disk has no hard links.
 
-    Either name may go without the other.
+    Either name may be removed without the other.
     """
     try:
-        os.link(file, place)
+        os.link(file, target)
     except FileExistsError:  # a copy would be written into what is there
         raise
     except OSError:
-        shutil.copyfile(file, place)
+        shutil.copyfile(file, target)
 
 
 def remove_drafts(folder: Path) -> None:
@@ -123,9 +123,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def holds_something(place: Path) -> bool:
+def holds_something(path: Path) -> bool:
     """Return True for a file, and for a directory that is not empty."""
-    return place.exists() and (not place.is_dir() or any(place.iterdir()))
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def cut_torn_line(file: Path) -> int:
@@ -151,7 +151,7 @@ def whole_lines(file: Path) -> list[bytes]:
 
 
 def finite_int(text: str) -> int:
-    """Return a whole number of a run's own record; ValueError for one beyond all floats, which no run has."""
+    """Parse a whole number of a run's record; ValueError for one beyond the range of floats, which no run writes."""
     if math.isinf(float(text)):
         raise ValueError(f"{text[:20]}... has {len(text)} digits")
     return int(text)
@@ -164,9 +164,9 @@ def read_records(
     needs: Mapping[str, type | UnionType] = MappingProxyType({}),
     parse_int: Callable[[str], int] = int,
 ) -> list[dict[str, Any]]:
-    """Return the objects of a file, in order, without those that lack `mark`: a program's own, which are named once.
+    """Return the objects of a file, in order, without those that lack `mark`: lines of other programs, reported once.
 
-    `parse_int`: `finite_int` where nothing is of a model's own words, which may hold any number.
+    `parse_int`: `finite_int` for records without text of a model, which may hold any number.
 
     CheckpointError, with file and line, for one that is no JSON object or has no value of the type that it `needs`.
     """

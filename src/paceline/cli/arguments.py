@@ -34,14 +34,14 @@ USUAL = frozenset(
         *("zero_stage", "sampling_ranks"),
     )
 )
-"""Options of the help page: those of the README, the recipes and the examples, and few more."""
+"""Options on the short help page: those that the README, the recipes and the examples use."""
 VALUE = "\0"
-"""Mark before such a value on its way through argparse, which would take it for a flag."""
+"""Mark in front of such a value, which argparse would take for a flag."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DoorOption:
-    """A flag outside the configuration, for example `--config FILE`."""
+class CommandFlag:
+    """A flag of a command that is no option of the configuration, for example `--config FILE`."""
 
     name: str
     metavar: str = ""
@@ -51,7 +51,7 @@ class DoorOption:
     """True if it takes more than one value."""
 
 
-CONFIG = DoorOption(
+CONFIG = CommandFlag(
     name="config", metavar="FILE", help="YAML file with options, one `option: value` per line; flags beside it win."
 )
 
@@ -63,20 +63,20 @@ class Command:
     name: str
     usage: str
     summary: str
-    door_options: tuple[DoorOption, ...]
+    flags: tuple[CommandFlag, ...]
     options: tuple[Option, ...]
+
+
+class HelpAsked(Exception):
+    """A command was given `--help`; the text is its help page, which `main` prints."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParsedArguments:
     """Result of parsing a command's argv."""
 
-    help: str
-    """The help page, if it is asked for; else empty."""
-    door: dict[str, str]
-    """Values of the door options, for example `{"config": "run.yaml"}`."""
-    several: dict[str, list[str]]
-    """Values of the options that take several; an empty list where not given."""
+    flags: dict[str, Any]
+    """Values of the command's own flags that were given, for example `{"config": "run.yaml"}`; a list for `several`."""
     options: dict[str, object]
     """Options of the configuration: a text, or a list of texts for an option that takes several."""
 
@@ -86,6 +86,7 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
 
     Raises:
         ConfigError: an unknown flag, a flag without its value, or a value without a flag.
+        HelpAsked: the help page is asked for.
     """
     words = list[str]()
     for word in argv:
@@ -101,51 +102,48 @@ def parse(command: Command, argv: Sequence[str]) -> ParsedArguments:
         raise ConfigError(f"{flag} needs a value; `paceline {command.name} --help all` says which") from None
     if unknown:
         raise ConfigError(_unknown(command, unknown[0].removeprefix(VALUE)))
-    given: dict[str, Any] = {name: _unmarked(value) for name, value in vars(namespace).items()}
-    door = {one.name: given[one.name] for one in command.door_options if one.name in given and not one.several}
-    several = {one.name: given.get(one.name, []) for one in command.door_options if one.several}
-    chosen = {option.name: given[option.name] for option in command.options if option.name in given}
-    if (which := given.get("help")) not in (None, "", "all"):
+    texts: dict[str, Any] = {name: _unmarked(value) for name, value in vars(namespace).items()}
+    flags = {flag.name: texts[flag.name] for flag in command.flags if flag.name in texts}
+    chosen = {option.name: texts[option.name] for option in command.options if option.name in texts}
+    if (which := texts.get("help")) not in (None, "", "all"):
         raise ConfigError(f"--help takes nothing, or all for every option, got {which!r}")
-    page = "" if which is None else help_page(command, which)
-    return ParsedArguments(help=page, door=door, several=several, options=chosen)
+    if which is not None:
+        raise HelpAsked(help_page(command, which))
+    return ParsedArguments(flags=flags, options=chosen)
 
 
-def port_of(given: str) -> int:
+def port_of(text: str) -> int:
     """Read the value of `--port`; raises ConfigError where it is no number of a port."""
-    if not given.isdecimal() or int(given) > 65535:
-        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {given!r}; 0 takes one that is free")
-    return int(given)
+    if not text.isdecimal() or int(text) > 65535:
+        raise ConfigError(f"--port must be a whole number from 0 to 65535, got {text!r}; 0 takes one that is free")
+    return int(text)
 
 
 def before_flags(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Divide the arguments of a command: what stands before its first flag, and the rest.
+    """Split the arguments of a command into what stands before its first flag, and the rest.
 
     >>> before_flags(["runs/a", "--format", "gguf"])
     (['runs/a'], ['--format', 'gguf'])
     """
-    places = list(takewhile(lambda word: not word.startswith("-"), argv))
-    return places, list(argv[len(places) :])
+    operands = list(takewhile(lambda word: not word.startswith("-"), argv))
+    return operands, list(argv[len(operands) :])
 
 
-def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, ParsedArguments] | None:
-    """Parse a command that takes a run directory before its flags; None if its help was asked for and printed.
+def parse_behind_run(command: Command, argv: Sequence[str], *, form: str) -> tuple[Path, ParsedArguments]:
+    """Parse a command that takes a run directory before its flags.
 
     Raises:
-        ConfigError: as `parse`, or there is no directory; `form` is how one is written.
+        ConfigError, HelpAsked: as `parse`, or there is no directory; the sentence shows `form`, the right usage.
     """
-    place, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
-    given = parse(command, words)
-    if given.help:
-        print(given.help, end="")
-        return None
-    if place is None:
+    directory, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
+    arguments = parse(command, words)
+    if directory is None:
         raise ConfigError(f"{command.name} needs a run directory first; write `paceline {command.name} {form}`")
-    return named_path(place), given
+    return named_path(directory), arguments
 
 
 def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | None = None) -> list[Path]:
-    """Directories of a command that takes nothing else, at least one; `form` is their usage text.
+    """Return the directories of a command that takes nothing else, at least one; `form` is their usage text.
 
     Raises:
         ConfigError: an option, no directory, or more than `at_most`.
@@ -161,7 +159,7 @@ def directories(argv: Sequence[str], *, command: str, form: str, at_most: int | 
 
 
 def help_page(command: Command, which: str = "all") -> str:
-    """Help page: the flags of a command by section, with meaning and default.
+    """Return the help page: the flags of a command by section, with meaning and default.
 
     For another `which` than "all", a page of more options than `USUAL` has these alone, each with its first sentence.
     """
@@ -169,9 +167,9 @@ def help_page(command: Command, which: str = "all") -> str:
         return _parser(command).format_help()
     others = [option for option in command.options if option.name not in USUAL]
     usual = [
-        replace(one, help=f"{one.help.split('. ')[0].removesuffix('.')}.")
-        for one in command.options
-        if one.name in USUAL
+        replace(option, help=f"{option.help.split('. ')[0].removesuffix('.')}.")
+        for option in command.options
+        if option.name in USUAL
     ]
     page = _parser(replace(command, options=tuple(usual))).format_help()
     return f"{page}\n`paceline {command.name} --help all` says more, and shows the {len(others)} other options.\n"
@@ -188,18 +186,18 @@ def _parser(command: Command) -> argparse.ArgumentParser:
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=30),
     )
     general = parser.add_argument_group("this command")
-    shown = "Show this page; all: every option, and all that there is to say of it."
+    shown = "Show this page; all: every option, with its full description."
     general.add_argument("-h", "--help", nargs="?", const="", metavar="all", help=shown)
-    for door in command.door_options:
+    for flag in command.flags:
         kind: dict[str, Any] = {"action": "store_const", "const": "true"}
-        if door.metavar:
-            kind = {"nargs": "+" if door.several else None, "metavar": door.metavar}
-        general.add_argument(f"--{door.name.replace('_', '-')}", help=_escaped(door.help), **kind)
+        if flag.metavar:
+            kind = {"nargs": "+" if flag.several else None, "metavar": flag.metavar}
+        general.add_argument(f"--{flag.name.replace('_', '-')}", help=_escaped(flag.help), **kind)
     for section, section_class in section_classes().items():
-        own = [option for option in command.options if option.section == section]
-        if own:
+        section_options = [option for option in command.options if option.section == section]
+        if section_options:
             group = parser.add_argument_group(section, _escaped(inspect.getdoc(section_class) or ""))
-            for option in own:
+            for option in section_options:
                 _add(group, option)
     return parser
 
@@ -243,7 +241,7 @@ def _unknown(command: Command, word: str) -> str:
     name = option_name(flag.lstrip("-"))
     if name in {option.name for option in options()} - {option.name for option in command.options}:
         return f"{flag} is no option of `paceline {command.name}`, only of training; leave it out"
-    names = [option.name for option in command.options] + [option.name for option in command.door_options]
+    names = [option.name for option in command.options] + [option.name for option in command.flags]
     otherwise = f"`paceline {command.name} --help all` lists all"
     if command.name == "train":
         otherwise += ", and `paceline translate -- COMMAND` reads a command of TRL, ms-swift or ColossalChat"

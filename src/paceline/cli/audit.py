@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from paceline.base_directory import hold_base, named_path
-from paceline.cli.arguments import CONFIG, Command, DoorOption, parse
+from paceline.cli.arguments import CONFIG, Command, CommandFlag, parse
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.data.formats import screen
@@ -27,10 +27,10 @@ NAMES = (
     "max_completion_length",
 )
 """Options that decide what a completion of a row earns."""
-OF_CODE = ("reward_funcs", "dataset", "sandbox")
+CODE_OPTIONS = ("reward_funcs", "dataset", "sandbox")
 """Options whose code is run."""
-REWARD = DoorOption(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
-JSON = DoorOption(name="json", metavar="FILE", help="Write everything that came out to this file too.")
+REWARD = CommandFlag(name="reward", metavar="NAME", help="One reward function; --reward-funcs takes several.")
+JSON = CommandFlag(name="json", metavar="FILE", help="Write everything that came out to this file too.")
 
 COMMAND = Command(
     name="audit",
@@ -40,39 +40,36 @@ COMMAND = Command(
         f"({NUM_TASKS}, unless --dataset-size says otherwise), without model and tokenizer. "
         "Exit status 0: no cheat scores full, and the gold answer does; 1 otherwise."
     ),
-    door_options=(CONFIG, REWARD, JSON),
+    flags=(CONFIG, REWARD, JSON),
     options=tuple(option for option in options() if option.name in NAMES),
 )
 
 
 def run(argv: list[str]) -> int:
     """Run the audit; returns the exit status."""
-    given = parse(COMMAND, argv)
-    if given.help:
-        print(given.help, end="")
-        return DONE
-    chosen = dict(given.options)
-    if "reward" in given.door:
+    arguments = parse(COMMAND, argv)
+    chosen = dict(arguments.options)
+    if "reward" in arguments.flags:
         if "reward_funcs" in chosen:
             raise ConfigError("--reward and --reward-funcs are both given; give one of them")
-        chosen["reward_funcs"] = [given.door["reward"]]
-    if "dataset" in chosen and "config" not in given.door:
+        chosen["reward_funcs"] = [arguments.flags["reward"]]
+    if "dataset" in chosen and "config" not in arguments.flags:
         # a configuration has to name a model, and a recipe made for another dataset is dropped; none is loaded
         chosen["model"] = "no-model"
-    configuration = read_configuration(chosen, file=given.door.get("config"))
+    configuration = read_configuration(chosen, file=arguments.flags.get("config"))
     hold_base(configuration.base)
-    allow_named_code(configuration.config, configuration.ground, configuration.given, runs=OF_CODE)
+    allow_named_code(configuration.config, configuration.ground, configuration.given, runs=CODE_OPTIONS)
     audits = _audits(configuration.config)
-    if "json" in given.door:
+    if "json" in arguments.flags:
         from paceline.rewards.audit.describing import record
 
-        path = named_path(given.door["json"])
-        text = json.dumps([record(one) for one in audits], indent=1, ensure_ascii=True)
+        path = named_path(arguments.flags["json"])
+        text = json.dumps([record(result) for result in audits], indent=1, ensure_ascii=True)
         try:
             path.write_text(f"{text}\n", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--json {path} cannot be written ({error.strerror}); choose another place") from None
-    return DONE if all(one.is_clean for one in audits) else FAILED
+    return DONE if all(result.is_clean for result in audits) else FAILED
 
 
 def _audits(config: Config) -> list["Audit"]:
@@ -102,13 +99,13 @@ def _audits(config: Config) -> list["Audit"]:
     audits = []
     for name, function in functions.items():
         with console.status(escape(name)) as status:
-            one = audit(
+            result = audit(
                 name,
                 function,
                 tasks,
                 timeout=config.rewards.reward_timeout,
                 say=lambda attack, name=name: status.update(escape(f"{name}: {attack}")),  # type: ignore[misc]
             )
-        print_audit(console, one)
-        audits.append(one)
+        print_audit(console, result)
+        audits.append(result)
     return audits

@@ -13,20 +13,21 @@ from paceline.cli.serve import OPTIONS
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.environments import AgentTurn, EnvironmentSpec, ModelRequest, Observation
-from paceline.environments.endpoint.answers import message_of
-from paceline.environments.endpoint.requests import ProgramRequest, Refusal
 from paceline.environments.hosting import Hosts, Outcome
 from paceline.errors import DONE, ConfigError, EnvironmentFailure
+from paceline.openai_api.requests import ApiRequest, Refusal
+from paceline.openai_api.responses import message_of
 from paceline.serving.loading import load, read_options
 from paceline.types import Message
 
 if TYPE_CHECKING:
-    from paceline.serving.answering import AnswerPart, ServedModel
+    from paceline.serving.choices import ResponsePart
+    from paceline.serving.model import ServedModel
 
-MOST_SHOWN = 500  # Characters of a tool's answer on the screen
+MOST_SHOWN = 500  # Characters of a tool's observation on the screen
 ENDED = Refusal("the conversation has ended")
-OF_CONVERSATIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
-OF_CODE = ("trust_remote_code", "environment", "sandbox")
+CONVERSATION_OPTIONS = ("system_prompt", "environment", "environment_timeout", "max_turns", "sandbox", "seed")
+CODE_OPTIONS = ("trust_remote_code", "environment", "sandbox")
 """Options whose code is run."""
 COMMAND = Command(
     name="chat",
@@ -35,18 +36,15 @@ COMMAND = Command(
     "or the end of the input ends; Ctrl-C stops an answer. With --environment the model may call tools (calculator, "
     "python, search:FOLDER, mcp:COMMAND, file.py:FUNCTION), whose answers it reads before it goes on. With --seed the "
     "same lines get the same answers.",
-    door_options=(CONFIG,),
-    options=(*OPTIONS, *(option for option in options() if option.name in OF_CONVERSATIONS)),
+    flags=(CONFIG,),
+    options=(*OPTIONS, *(option for option in options() if option.name in CONVERSATION_OPTIONS)),
 )
 
 
 def run(argv: list[str]) -> int:
     """Talk until the input ends; returns the exit status."""
-    given = parse(COMMAND, argv)
-    if given.help:
-        print(given.help, end="")
-        return DONE
-    configuration = read_options(given.options, file=given.door.get("config"), runs=OF_CODE)
+    arguments = parse(COMMAND, argv)
+    configuration = read_options(arguments.options, file=arguments.flags.get("config"), runs=CODE_OPTIONS)
     config = configuration.config
     spec = _tools(config)
     system = config.data.system_prompt or ""
@@ -58,7 +56,7 @@ def run(argv: list[str]) -> int:
     thread, step_seconds = model.start(), config.environment.environment_timeout[0]
     with Hosts(step_seconds=step_seconds) as hosts:
         try:
-            seed = config.loop.seed if "seed" in given.options else None
+            seed = config.loop.seed if "seed" in arguments.options else None
             make_tools = None if spec is None else partial(ChatTools, hosts, spec)
             _converse(Chat(model, make_tools, system=system, most_turns=config.environment.max_turns, seed=seed))
         finally:
@@ -70,17 +68,19 @@ def run(argv: list[str]) -> int:
 
 
 def _tools(config: Config) -> EnvironmentSpec | None:
-    """Return the environment of the tools that the options name; ConfigError for a game, in which nobody types."""
+    """Return the environment of the tools that the options name; ConfigError for a game."""
     if not config.environment.environment:
         return None
     from paceline.environments.resolving import specs
 
-    found = specs(config.environment.environment, sandbox=config.rewards.sandbox)
-    games = [name for name, spec in found.items() if not spec.tools]
-    if games or len(found) > 1:
-        said = f"{games[0]} is a game" if games else f"{', '.join(found)} are several environments"
-        raise ConfigError(f"--environment must name tools for a conversation in the terminal, and {said}; leave it out")
-    (spec,) = found.values()
+    environments = specs(config.environment.environment, sandbox=config.rewards.sandbox)
+    games = [name for name, spec in environments.items() if not spec.tools]
+    if games or len(environments) > 1:
+        reason = f"{games[0]} is a game" if games else f"{', '.join(environments)} are several environments"
+        raise ConfigError(
+            f"--environment must name tools for a conversation in the terminal, and {reason}; leave it out"
+        )
+    (spec,) = environments.values()
     spec.check()
     return spec
 
@@ -138,77 +138,77 @@ class Chat:
         self._tools = None if make_tools is None else make_tools()
         self._start: tuple[Message, ...] = ({"role": "system", "content": system},) if system else ()
         self._messages: tuple[Message, ...] = self._start
-        self._asked = 0
+        self._turns_sampled = 0
 
     def reset(self) -> None:
-        """Begin anew, with new tools."""
+        """Begin a new conversation, with new tools."""
         self._messages = self._start
         if self._tools is not None and self._make_tools is not None:
             self._tools.close()
             self._tools = self._make_tools()
 
     def say(self, text: str) -> None:
-        """Send a message and print the answer, with the calls of tools on the way; nothing of a stopped one is kept.
+        """Send a message, and print the answer and the tool calls on the way; a stopped answer is dropped.
 
-        Tools of which a call was stopped are made anew: they are in the middle of it.
+        Tools with an interrupted call are replaced, as their state is unknown.
 
         Raises:
-            Refusal: the answer cannot be had.
+            Refusal: there is no answer.
             EnvironmentFailure: a tool has failed.
         """
         before, tools = self._messages, self._tools
         self._messages = (*before, {"role": "user", "content": text})
         try:
             for number in itertools.count(1):
-                turn = self._answer(() if tools is None else tools.schemas)
+                turn = self._sample(() if tools is None else tools.schemas)
                 self._messages = (*self._messages, message_of(turn))
-                answers = () if tools is None else tools.answer(turn, is_last=number == self._most_turns)
-                if not answers:
+                observations = () if tools is None else tools.observe(turn, is_last=number == self._most_turns)
+                if not observations:
                     return
-                self._messages = (*self._messages, *answers)
+                self._messages = (*self._messages, *observations)
         except (KeyboardInterrupt, Refusal):
             if tools is not None and tools.was_stopped:
                 self.reset()
             self._messages = before
             raise
 
-    def _answer(self, schemas: Sequence[Mapping[str, Any]]) -> AgentTurn:
-        """Sample a turn, and print it as it comes."""
-        settings = {} if self._seed is None else {"seed": self._seed + self._asked}
-        self._asked += 1
-        asked = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
-        request = ProgramRequest(kind="chat", asked=asked, model="", stream=True, digest=b"")
-        arrived: queue.SimpleQueue[Sequence[AnswerPart] | Refusal] = queue.SimpleQueue()
-        answer = self._model.begin(request, lambda _, told: arrived.put(told))
+    def _sample(self, schemas: Sequence[Mapping[str, Any]]) -> AgentTurn:
+        """Sample a turn, and print its text as it arrives."""
+        settings = {} if self._seed is None else {"seed": self._seed + self._turns_sampled}
+        self._turns_sampled += 1
+        model_request = ModelRequest(messages=self._messages, tools=tuple(schemas), settings=settings)
+        request = ApiRequest(kind="chat", wanted=model_request, model="", stream=True, digest=b"")
+        arrived: queue.SimpleQueue[Sequence[ResponsePart] | Refusal] = queue.SimpleQueue()
+        response = self._model.begin(request, lambda _, event: arrived.put(event))
         turn: AgentTurn | None = None
         try:
             while turn is None:
-                told = arrived.get()
-                if isinstance(told, Refusal):
-                    raise told
-                for _, one in told:
-                    if isinstance(one, AgentTurn):
-                        turn = one
-                    elif "content" in one:
-                        print(one["content"], end="", flush=True)
+                event = arrived.get()
+                if isinstance(event, Refusal):
+                    raise event
+                for _, part in event:
+                    if isinstance(part, AgentTurn):
+                        turn = part
+                    elif "content" in part:
+                        print(part["content"], end="", flush=True)
         finally:
-            answer.generation.give_up()
+            response.generation.give_up()
         print("" if turn.finish_reason == "stop" else " (cut at --max-completion-length)", flush=True)
         return turn
 
 
 class ChatTools:
-    """The tools of one conversation, which may keep something from call to call."""
+    """The tools of one conversation, which may keep state from call to call."""
 
     def __init__(self, hosts: Hosts, spec: EnvironmentSpec) -> None:
         self._spec, self._hosted = spec, hosts.open(spec)
         self.was_stopped = False
-        """True once Ctrl-C has left a call."""
+        """True once Ctrl-C has interrupted a call."""
         self.schemas = spec.tools
         self._call("begin", {"prompt": "", "messages": [], "answer": None}, 0)
 
-    def answer(self, turn: AgentTurn, *, is_last: bool) -> tuple[Message, ...]:
-        """Carry out the calls of a turn and print them; returns what the model reads of them, empty without calls."""
+    def observe(self, turn: AgentTurn, *, is_last: bool) -> tuple[Message, ...]:
+        """Run and print the calls of a turn; returns the messages for the model, empty without calls."""
         if is_last or not (turn.calls or turn.malformed):
             return ()
         observed = self._call("answer", turn)
@@ -220,13 +220,13 @@ class ChatTools:
         return observed.messages
 
     def close(self) -> None:
-        """End them, without waiting for that."""
+        """Close the tools without waiting."""
         self._hosted.call("close", then=lambda outcome: None)
 
-    def _call(self, method: Any, *given: object) -> object:
+    def _call(self, method: Any, *arguments: object) -> object:
         arrived = queue.SimpleQueue[Outcome]()
         try:
-            self._hosted.call(method, *given, then=arrived.put)  # Ctrl-C may come before this returns
+            self._hosted.call(method, *arguments, then=arrived.put)  # Ctrl-C may come before this returns
             outcome = arrived.get()
         except KeyboardInterrupt:
             self.was_stopped = True

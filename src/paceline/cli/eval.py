@@ -13,7 +13,7 @@ from paceline.base_directory import hold_base, local_path
 from paceline.checkpoints.existing_runs import is_run, refuse_no_run
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something, write_or_explain
-from paceline.cli.arguments import CONFIG, Command, DoorOption, before_flags, directories, parse
+from paceline.cli.arguments import CONFIG, Command, CommandFlag, before_flags, directories, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import options
@@ -43,26 +43,26 @@ SINGLE = (
     *("max_completion_length", "stop", "seed"),
 )
 """Options of other sections that evaluation reads; the reward functions choose the default system message."""
-OF_TRAINING = ("gradient_checkpointing", "turn_credit", "allow_overlap", "final_dtype")
+TRAINING_ONLY = ("gradient_checkpointing", "turn_credit", "allow_overlap", "final_dtype")
 """Options of those sections that concern training only."""
 
-BASELINE = DoorOption(
+BASELINE = CommandFlag(
     name="baseline",
     metavar="MODEL",
     help="Another model, such as the one that training began with: it is measured first, on the same tasks, and the "
     "difference is paired by task.",
 )
-OUTPUT_DIR = DoorOption(
+OUTPUT_DIR = CommandFlag(
     name="output_dir",
     metavar="DIR",
     help="A new directory for the measurement: evals.jsonl, every completion with its verdict in evals/, and the "
     "options in options.yaml. Those of the baseline are in DIR/baseline.",
 )
-JSON = DoorOption(
+JSON = CommandFlag(
     name="json",
     help="Print one JSON object per held-out set on standard output, and everything else on standard error.",
 )
-QUIET = DoorOption(
+QUIET = CommandFlag(
     name="quiet",
     help="Print the accuracy of each held-out set alone: no progress, and nothing of what is measured or how.",
 )
@@ -74,57 +74,54 @@ COMMAND = Command(
     summary="Measure the accuracy of a model on held-out tasks: that of --model, or what a run trained, with the run's "
     "own held-out tasks, prompts, lengths and grader unless they are given. Without options: the embedded model and "
     "task.",
-    door_options=(CONFIG, BASELINE, OUTPUT_DIR, JSON, QUIET),
+    flags=(CONFIG, BASELINE, OUTPUT_DIR, JSON, QUIET),
     options=tuple(
         option
         for option in options()
-        if (option.section in SECTIONS and option.name not in OF_TRAINING) or option.name in SINGLE
+        if (option.section in SECTIONS and option.name not in TRAINING_ONLY) or option.name in SINGLE
     ),
 )
 
 
 def run(argv: list[str]) -> int:
     """Evaluate a model; returns the exit status."""
-    place = launched(os.environ)
-    if place is not None:
-        if place.local_rank:
+    launch = launched(os.environ)
+    if launch is not None:
+        if launch.local_rank:
             return DONE  # the first rank of the machine fails for all: a launcher would end it with another that did
         raise ConfigError(
-            f"paceline eval is one process, and a launcher started {place.size}; start it without one, or measure in "
+            f"paceline eval is one process, and a launcher started {launch.size}; start it without one, or measure in "
             "`paceline train`, whose ranks share the questions"
         )
-    places, words = before_flags(argv)
-    given = parse(COMMAND, words)
-    if given.help:
-        print(given.help, end="")
-        return DONE
-    flags, file = _asked(places, given.options, given.door.get("config"))
-    as_json, quiet = "json" in given.door, "quiet" in given.door
+    operands, words = before_flags(argv)
+    arguments = parse(COMMAND, words)
+    flags, file = _options_and_file(operands, arguments.options, arguments.flags.get("config"))
+    as_json, quiet = "json" in arguments.flags, "quiet" in arguments.flags
     console = PlainConsole(stderr=True, quiet=quiet) if as_json else open_console(quiet=quiet)
     results = open_console() if quiet else console
     configuration = read_configuration(with_named_tasks(flags), file=file)
     tell(console, configuration.origin)
     config = configuration.config
     is_length_free = configuration.ground is None and "max_completion_length" not in flags
-    output_dir = _new_directory(given.door.get("output_dir"))
-    other = seen_from(configuration.base, {"model": given.door.get("baseline")})["model"]
+    output_dir = _new_directory(arguments.flags.get("output_dir"))
+    other = seen_from(configuration.base, {"model": arguments.flags.get("baseline")})["model"]
     hold_base(configuration.base)
     allow_named_code(config, configuration.ground, configuration.given, runs=MEASURED)
     refuse_training_rows(config, configuration.ground, flags)
     refuse_unread_tasks(config, flags)
     checked, before = check_held_out(config), list["AccuracyResult"]()
-    if "baseline" in given.door:
+    if "baseline" in arguments.flags:
         baseline = replace(config, model=replace(config.model, model=str(other)))
         place_of_first = output_dir and output_dir / "baseline"
         for evaluation in _measured(baseline, checked, console, place_of_first, is_length_free=is_length_free):
             before.append(evaluation)
             if not as_json:
                 tell(results, f"baseline {describe(evaluation)}")
-    found = _measured(config, checked, console, output_dir, is_length_free=is_length_free, is_second=bool(before))
-    for number, evaluation in enumerate(found):
+    evaluations = _measured(config, checked, console, output_dir, is_length_free=is_length_free, is_second=bool(before))
+    for number, evaluation in enumerate(evaluations):
         first = before[number] if before else None
         if as_json:
-            print(json.dumps(_as_json(config, evaluation, given.door.get("baseline"), first)), flush=True)
+            print(json.dumps(_as_json(config, evaluation, arguments.flags.get("baseline"), first)), flush=True)
         else:
             why = [] if quiet else [evaluation.reasons()]
             for line in (describe(evaluation), *why, *([compared(first, evaluation)] if first else [])):
@@ -141,9 +138,9 @@ def _measured(
     is_length_free: bool,
     is_second: bool = False,
 ) -> "Iterator[AccuracyResult]":
-    """Measure a model with its progress on the console; each result is in the directory before it is given.
+    """Measure a model with its progress on the console; each result is written to the directory before it is yielded.
 
-    What is said before any number holds for a second model too, and is not said again.
+    `is_second`: notes before the first number are left out, as they were printed for the first model.
     """
     run_dir = None
     if directory is not None:
@@ -158,18 +155,18 @@ def _measured(
     longest = config.sampling.max_completion_length
     with MeasurementDisplay(console, name=config.model.model, longest=longest) as display:
         say = (lambda sentence: None) if is_second else display.say
-        found = measure(config, checked, say=say, is_length_free=is_length_free, loading=loading_libraries)
-        for evaluation in _kept(found, run_dir):
+        results = measure(config, checked, say=say, is_length_free=is_length_free, loading=loading_libraries)
+        for evaluation in _kept(results, run_dir):
             if run_dir is not None:
                 run_dir.write_eval_completions(evaluation.name, evaluation.step, evaluation.completion_records())
                 run_dir.append_eval(evaluation.record())
             yield evaluation
 
 
-def _kept(found: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Iterator[AccuracyResult]":
-    """Pass results on; the completions of one that is given up are in the directory, if there is one."""
+def _kept(results: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Iterator[AccuracyResult]":
+    """Pass results on; of a measurement that fails the completions so far are kept in the directory."""
     try:
-        yield from found
+        yield from results
     except PacelineError as error:
         if run_dir is not None and error.kept is not None:
             from paceline.training.run import keep_given_up
@@ -178,26 +175,27 @@ def _kept(found: "Iterator[AccuracyResult]", run_dir: RunDir | None) -> "Iterato
         raise
 
 
-def _asked(
-    places: list[str], flags: dict[str, object], file: str | None
+def _options_and_file(
+    operands: list[str], flags: dict[str, object], file: str | None
 ) -> tuple[dict[str, object], str | Path | None]:
-    """The options and the file below them: those given, or of a run that is named, alone or as the model."""
-    if places:
-        (place,) = directories(places, command="eval", form="RUN", at_most=1)
+    """Return the options and the file below them, from the arguments or from a run named alone or as the model."""
+    if operands:
+        (directory,) = directories(operands, command="eval", form="RUN", at_most=1)
         if "model" in flags or file is not None:
             other = "--model" if "model" in flags else "--config"
-            raise ConfigError(f"eval {place} measures what that run trained; leave out {other}, or the run")
-        if holds_model(place) and not is_run(place):
+            raise ConfigError(f"eval {directory} measures what that run trained; leave out {other}, or the run")
+        if holds_model(directory) and not is_run(directory):
             raise ConfigError(
-                f"eval {place} is a model and no run; name the run that trained it, or measure it by --model {place}"
+                f"eval {directory} is a model and no run; name the run that trained it, or measure it by "
+                f"--model {directory}"
             )
-        refuse_no_run(place, "eval")
-        flags = {**flags, "model": str(place)}
+        refuse_no_run(directory, "eval")
+        flags = {**flags, "model": str(directory)}
     return of_trained_run(flags, file)
 
 
 def _new_directory(named: str | None) -> Path | None:
-    """The directory for the measurement, if one is asked for; raises a ConfigError where it holds something."""
+    """Return the directory for the measurement, None without one; ConfigError if it is not empty."""
     if named is None:
         return None
     directory = local_path(named)
@@ -212,15 +210,15 @@ def _new_directory(named: str | None) -> Path | None:
 def _as_json(
     config: Config, evaluation: "AccuracyResult", baseline: str | None, before: "AccuracyResult | None"
 ) -> dict[str, Any]:
-    """The line of `evals.jsonl` with the model, how many completions were what, and the same of the baseline."""
-    found = {"model": config.model.model, **evaluation.record(), "verdicts": evaluation.verdicts()}
+    """Return the line of `evals.jsonl` with the model, the counts of verdicts, and the same of the baseline."""
+    line = {"model": config.model.model, **evaluation.record(), "verdicts": evaluation.verdicts()}
     if before is None:
-        return found
+        return line
     from paceline.reports.summary import as_record, gain
 
     difference = as_record(gain(before.completion_records(), evaluation.completion_records()))
     first = {"model": baseline, **before.record(), "verdicts": before.verdicts()}
-    return {**found, "baseline": first, "difference": difference}
+    return {**line, "baseline": first, "difference": difference}
 
 
 def describe(evaluation: "AccuracyResult") -> str:
@@ -232,5 +230,5 @@ def compared(before: "AccuracyResult", after: "AccuracyResult") -> str:
     """One line: difference with its 95 % interval, and the test behind it."""
     from paceline.reports.summary import as_record, gain, verdict
 
-    found = gain(before.completion_records(), after.completion_records())
-    return f"difference {points_interval(found.difference)}, paired by task; {verdict(as_record(found))}"
+    change = gain(before.completion_records(), after.completion_records())
+    return f"difference {points_interval(change.difference)}, paired by task; {verdict(as_record(change))}"

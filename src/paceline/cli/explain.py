@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from paceline.base_directory import hold_base, named_path
 from paceline.cli.arguments import CONFIG, Command, ParsedArguments, parse
 from paceline.compat.commands.command import translate
-from paceline.compat.commands.layouts import in_our_words
+from paceline.compat.commands.layouts import translate_layout_flags
+from paceline.config.algorithms import ADVANTAGES, BOUNDS
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import option_lines, parse_yaml, yaml_line
 from paceline.config.presets import PRESETS, preset_values
@@ -23,16 +24,15 @@ COMMAND = Command(
     "       paceline explain [--repair] -- ANOTHER TOOL'S COMMAND",
     summary="Print the objective of a training run as a formula with its numbers, then every option with its value, "
     "where it came from, and the paper it is of. Reads configuration files only.",
-    door_options=(CONFIG,),
+    flags=(CONFIG,),
     options=options(),
 )
 WIDEST = 28
-"""Columns for a value before the text after it shifts."""
+"""Width of the column of values."""
 
 DAPO = "DAPO, arXiv:2503.14476"
 DEEPSEEK = "DeepSeek-V3.2, arXiv:2512.02556"
 GRPO = "GRPO, arXiv:2402.03300"
-MINIMAX = "MiniMax-M1, arXiv:2506.13585, Eq. 4 and 5"
 MASKED = "When speed kills stability (Liu et al., 2025)"
 TRUNCATED = "truncated importance sampling (Yao et al., 2025)"
 TR_DPO = "TR-DPO, arXiv:2404.09656"
@@ -56,21 +56,10 @@ OPTION_SOURCES: Mapping[str, str] = {
 """Source of an option, whatever its value."""
 
 VALUE_SOURCES: Mapping[str, Mapping[object, str]] = {
-    "advantage": {
-        "group": f"{GRPO}, section 4.1.2",
-        "batch": "REINFORCE++, arXiv:2501.03262",
-        "group_mean_batch_std": "REINFORCE++ with baseline, arXiv:2501.03262",
-        "leave_one_out": "RLOO, arXiv:2402.14740",
-        "none": "Dr. GRPO, arXiv:2503.20783",
-    },
+    "advantage": {name: row.source for name, row in ADVANTAGES.items() if row.source is not None},
     "reward_aggregation": {"normalize_then_sum": "GDPO, arXiv:2601.05242"},
     "ratio_level": {"token": f"{GRPO}, Eq. 3", "sequence": "GSPO, arXiv:2507.18071, Eq. 7"},
-    "bound": {
-        "clip": f"{DAPO}, Eq. 8",
-        "cispo": MINIMAX,
-        "sapo": "SAPO, arXiv:2511.20347",
-        "vespo": "VESPO, arXiv:2602.10693",
-    },
+    "bound": {name: row.source for name, row in BOUNDS.items() if row.source is not None},
     "average": {
         "token": f"{DAPO}, Eq. 8",
         "sequence": f"{GRPO}, Eq. 3",
@@ -100,36 +89,33 @@ DIALECT = "another tool's flag"
 def run(argv: list[str]) -> int:
     """Explain a configuration; returns the exit status."""
     if "--" in argv:
-        # it can start a training, and so knows all that takes time to import
+        # imported here, as it imports everything that starts a training
         from paceline.cli.translate import read
 
         flags, command = read(argv)
-        found = translate(command, repair="--repair" in flags)
-        given = ParsedArguments(help="", door={}, several={}, options=dict(found.options))
-        print(_of_options(given, dict.fromkeys(found.options, DIALECT)), end="")
+        translation = translate(command, repair="--repair" in flags)
+        arguments = ParsedArguments(flags={}, options=dict(translation.options))
+        print(_of_options(arguments, dict.fromkeys(translation.options, DIALECT)), end="")
         return DONE
     if argv and not argv[0].startswith("-"):
         print(_of_run(argv), end="")
         return DONE
-    given = parse(COMMAND, in_our_words(argv))
-    if given.help:
-        print(given.help, end="")
-        return DONE
+    arguments = parse(COMMAND, translate_layout_flags(argv))
     # argv before other tools' layout words were translated
-    own = {option_name(word.partition("=")[0]) for word in argv if word.startswith("--")}
-    print(_of_options(given, {name: "flag" if name in own else DIALECT for name in given.options}), end="")
+    own_flags = {option_name(word.partition("=")[0]) for word in argv if word.startswith("--")}
+    print(
+        _of_options(arguments, {name: "flag" if name in own_flags else DIALECT for name in arguments.options}), end=""
+    )
     return DONE
 
 
-def _of_options(given: ParsedArguments, flags: dict[str, str]) -> str:
+def _of_options(arguments: ParsedArguments, flags: dict[str, str]) -> str:
     """Configuration from train's options over their file or recipe."""
-    configuration, file = (
-        read_configuration(given.options, file=given.door.get("config")),
-        dict[str, tuple[object, str]](),
-    )
+    configuration = read_configuration(arguments.options, file=arguments.flags.get("config"))
+    file = dict[str, tuple[object, str]]()
     if (ground := configuration.ground) is not None:
         text = read_text(ground, str(ground))
-        lines, replaced = option_lines(text), replaced_by(given.options)
+        lines, replaced = option_lines(text), replaced_by(arguments.options)
         file = {
             name: (value, f"{ground.name} line {lines[name]}")
             for name, value in parse_yaml(text, str(ground)).items()
@@ -151,7 +137,7 @@ def _of_run(argv: list[str]) -> str:
     config = read_run_configuration(path, flag="paceline explain")
     preset, model, dataset = config.advantage.preset, config.model.model, config.data.dataset
     lines, values = option_lines(read_text(path / "config.yaml", str(path))), values_of(config)
-    # left out are values that are also what would hold if the file did not have them
+    # values that would hold without the file, too, are not shown as the file's
     held = values_of(build_config({"model": model, "dataset": dataset, "preset": preset})) | following_values(values)
     file = {
         name: (value, f"config.yaml line {lines[name]}")
@@ -206,11 +192,11 @@ def describe(config: Config, origins: Mapping[str, str]) -> str:
         sentence = " ".join((inspect.getdoc(section_class) or "").split())
         names = [option.name for option in options() if option.section == section]
         texts = [yaml_line(name, values[name]).partition(":")[2].strip() for name in names]
-        of_names, of_texts = max(map(len, names)), min(WIDEST, max(map(len, texts)))
+        name_width, text_width = max(map(len, names)), min(WIDEST, max(map(len, texts)))
         blocks.append(f"{section}: {sentence}\n")
         for name, text in zip(names, texts, strict=True):
             source = source_of(name, values[name])
             blocks[-1] += (
-                f"  {name:<{of_names}}  {text:<{of_texts}}  {origins[name]}{f'  [{source}]' if source else ''}\n"
+                f"  {name:<{name_width}}  {text:<{text_width}}  {origins[name]}{f'  [{source}]' if source else ''}\n"
             )
     return "\n".join(blocks)

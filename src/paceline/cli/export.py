@@ -9,7 +9,7 @@ from paceline.base_directory import hold_base, working_directory
 from paceline.checkpoints.finding import newest_checkpoint, read_checkpoint, run_and_checkpoint
 from paceline.checkpoints.run_directory import RunDir
 from paceline.checkpoints.run_files import holds_something
-from paceline.cli.arguments import Command, DoorOption, before_flags, directories, parse
+from paceline.cli.arguments import Command, CommandFlag, before_flags, directories, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
 from paceline.config.sections import Config
@@ -20,7 +20,7 @@ from paceline.training.setup.configuration import read_run_configuration
 from paceline.training.setup.file_names import run_base
 from paceline.training.setup.named_code import allow_named_code
 
-FORMAT = DoorOption(
+FORMAT = CommandFlag(
     name="format",
     metavar="FORMAT",
     help="gguf: the directory also gets model.gguf, a file for llama.cpp, with matrices in BF16, or in another type, "
@@ -36,24 +36,21 @@ COMMAND = Command(
     "checkpoints, such as runs/mine/checkpoints/step-000100. Without DIRECTORY it is the run's `final`. Takes "
     "the memory of one whole model. Where the run's model came with Python code of its own, --trust-remote- "
     "code has to be said here too.",
-    door_options=(FORMAT,),
+    flags=(FORMAT,),
     options=tuple(option for option in options() if option.name in TAKEN),
 )
 
 
 def run(argv: list[str]) -> int:
     """Export a checkpoint; returns the exit status."""
-    places, words = before_flags(argv)
-    given = parse(COMMAND, words)
-    if given.help:
-        print(given.help, end="")
-        return DONE
-    place, *target = directories(places, command="export", form="RUN [DIRECTORY]", at_most=2)
-    kind = _gguf_type(given.door["format"]) if "format" in given.door else None
-    root, named = run_and_checkpoint(place, working_directory())
-    config = read_run_configuration(root, flag="export", given=given.options)
+    operands, words = before_flags(argv)
+    arguments = parse(COMMAND, words)
+    directory, *target = directories(operands, command="export", form="RUN [DIRECTORY]", at_most=2)
+    kind = _gguf_type(arguments.flags["format"]) if "format" in arguments.flags else None
+    root, named = run_and_checkpoint(directory, working_directory())
+    config = read_run_configuration(root, flag="export", given=arguments.options)
     hold_base(run_base(root))
-    allow_named_code(config, root / "config.yaml", given.options, runs=TAKEN)
+    allow_named_code(config, root / "config.yaml", arguments.options, runs=TAKEN)
     out = target[0] if target else root / FINAL
     if not target and holds_model(out):
         raise ConfigError(
@@ -62,7 +59,7 @@ def run(argv: list[str]) -> int:
         )
     if holds_something(out):
         raise ConfigError(f"export would write into {out}, which is there; name a directory that is not")
-    saved, step = _newest_model(root, named, given.options)
+    saved, step = _newest_model(root, named, arguments.options)
     if kind is not None:
         _check_gguf(config, saved, kind)
     # Loading torch takes seconds: whatever can be refused is refused before these lines.
@@ -85,7 +82,7 @@ def run(argv: list[str]) -> int:
     return DONE
 
 
-def _newest_model(root: Path, named: Path | None, given: Mapping[str, object]) -> tuple[Path, int]:
+def _newest_model(root: Path, named: Path | None, chosen: Mapping[str, object]) -> tuple[Path, int]:
     """The saved model to export, and its step: of the checkpoint that is named, of the newest, or the final one."""
     checkpoint, damaged = newest_checkpoint(root / "checkpoints") if named is None else (read_checkpoint(named), ())
     for sentence in damaged:
@@ -94,7 +91,7 @@ def _newest_model(root: Path, named: Path | None, given: Mapping[str, object]) -
     # a run that goes on has no summary
     if named is None and ended and newest < ended["final_step"] and holds_model(root / FINAL):
         model_place(str(working_directory() / root / FINAL))  # refused here where a part of it is gone
-        if "final_dtype" in given:
+        if "final_dtype" in chosen:
             raise ConfigError(
                 f"--final-dtype needs a checkpoint, and the newest model of the run is only in {root / FINAL}; leave "
                 "it out, or name an earlier checkpoint"
@@ -105,12 +102,12 @@ def _newest_model(root: Path, named: Path | None, given: Mapping[str, object]) -
     return checkpoint.model, newest
 
 
-def _gguf_type(given: str) -> str:
+def _gguf_type(value: str) -> str:
     """The type of the matrices that a value of --format asks for."""
-    form, _, kind = given.partition(":")
+    form, _, kind = value.partition(":")
     if form != "gguf":
         raise ConfigError(
-            f"--format must be gguf or gguf:TYPE, got {given!r}; without it transformers' files are written"
+            f"--format must be gguf or gguf:TYPE, got {value!r}; without it transformers' files are written"
         )
     return kind or "BF16"
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 def loading_libraries() -> Iterator[None]:
     """Import libraries without garbage collection, and exempt what they created from later collections.
 
-    It would look many times during the imports, and again when the process ends: 1 s of the 4.4 s that torch and the
-    tokenizers of transformers took.
+    Collections during the imports and at the end of the process took 1 s of the 4.4 s for torch and transformers'
+    tokenizers.
     """
     known, was_enabled = len(sys.modules), gc.isenabled()
     gc.disable()

@@ -69,28 +69,28 @@ def memory(free: int | None, limit: int | None) -> list[Check]:
     return [Check(name="memory", state="missing", says=says, remedy=remedy)]
 
 
-def disk(place: Path, name: str, remedy: str, *, least: int = LEAST_DISK) -> Check:
+def disk(directory: Path, name: str, remedy: str, *, least: int = LEAST_DISK) -> Check:
     """Check the free space of a directory, and its speed for synced writes."""
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(directory).free
     try:
-        speed = writing_speed(place, min(WRITTEN, free // 2))
+        speed = writing_speed(directory, min(WRITTEN, free // 2))
     except OSError as error:
-        says = f"nothing can be written in {place} ({error.strerror})"
+        says = f"nothing can be written in {directory} ({error.strerror})"
         return Check(name=name, state="missing", says=says, remedy=remedy)
-    says = f"{gibibytes(free, 1)} free in {place}, written at {speed / 1e6:.0f} MB/s"
+    says = f"{gibibytes(free, 1)} free in {directory}, written at {speed / 1e6:.0f} MB/s"
     if free >= least:
         return Check(name=name, state="fine", says=says)
     return Check(name=name, state="missing", says=says, remedy=f"checkpoints or models may not fit: {remedy}")
 
 
-def writing_speed(place: Path, nbytes: int) -> float:
+def writing_speed(directory: Path, nbytes: int) -> float:
     """Bytes per second to a synced file, which is removed afterwards.
 
     Raises:
         OSError: nothing can be written there.
     """
     block = os.urandom(1 << 20)  # a file system that compresses would make little of zeros
-    with tempfile.NamedTemporaryFile(dir=place, prefix=".paceline-doctor-") as file:
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".paceline-doctor-") as file:
         started = time.perf_counter()
         for _ in range(max(1, nbytes // len(block))):
             file.write(block)
@@ -99,11 +99,11 @@ def writing_speed(place: Path, nbytes: int) -> float:
         return file.tell() / (time.perf_counter() - started)
 
 
-def free_memory(place: Path = Path("/proc/meminfo")) -> int | None:
+def free_memory(file: Path = Path("/proc/meminfo")) -> int | None:
     """Bytes available to a new process; None where the system does not report it."""
-    if not place.is_file():
+    if not file.is_file():
         return None
-    fields = dict(line.split(":", 1) for line in place.read_text(encoding="ascii").splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in file.read_text(encoding="ascii").splitlines() if ":" in line)
     return int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else None
 
 
@@ -130,7 +130,7 @@ def _read(file: Path) -> str | None:
 
 
 QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
-PATIENCE = 20.0
+DRIVER_TIMEOUT = 20.0
 """Timeout of the driver's program in seconds; it may have to load the driver."""
 BFLOAT16 = (8, 0)
 """Lowest compute capability with bfloat16 products."""
@@ -161,10 +161,10 @@ def ask_driver() -> list[Card]:
     if shutil.which(QUERY[0]) is None:
         return []
     try:
-        said = subprocess.run(QUERY, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        completed = subprocess.run(QUERY, capture_output=True, text=True, timeout=DRIVER_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return read_cards(said.stdout) if said.returncode == 0 else []
+    return read_cards(completed.stdout) if completed.returncode == 0 else []
 
 
 def read_cards(text: str) -> list[Card]:
@@ -188,13 +188,13 @@ def torch_and_devices() -> list[Check]:
     cards = ask_driver()
     if not torch.cuda.is_available():
         return [on_the_cpu(torch.__version__, torch.version.cuda, torch.get_num_threads(), cards)]
-    found = []
+    devices = []
     for index in range(torch.cuda.device_count()):
         properties, (free, total) = torch.cuda.get_device_properties(index), torch.cuda.mem_get_info(index)
         capability = (properties.major, properties.minor)
-        found.append(DriverDevice(name=properties.name, free=free, total=total, capability=capability))
+        devices.append(DriverDevice(name=properties.name, free=free, total=total, capability=capability))
     says = f"{torch.__version__}, computes on CUDA {torch.version.cuda}"
-    return [Check(name="torch", state="fine", says=says), *on_devices(found, cards)]
+    return [Check(name="torch", state="fine", says=says), *on_devices(devices, cards)]
 
 
 def on_the_cpu(torch: str, cuda: str | None, threads: int, cards: Sequence[Card]) -> Check:
@@ -203,21 +203,21 @@ def on_the_cpu(torch: str, cuda: str | None, threads: int, cards: Sequence[Card]
     if not cards:
         built = f" (built for CUDA {cuda}, and finds no device)" if cuda is not None else ""
         return Check(name="torch", state="fine", says=says + built)
-    there = f"{says}, though there is {cards[0].name} with driver {cards[0].driver}"
+    idle_card = f"{says}, though there is {cards[0].name} with driver {cards[0].driver}"
     if cuda is not None:
         remedy = f"this torch wants a driver for CUDA {cuda}: install a newer one, or a torch for an older CUDA"
-        return Check(name="torch", state="missing", says=there, remedy=remedy)
+        return Check(name="torch", state="missing", says=idle_card, remedy=remedy)
     remedy = "install a CUDA build of torch; torch's own installation page has the command"
-    return Check(name="torch", state="missing", says=f"{there}: it is a CPU's build", remedy=remedy)
+    return Check(name="torch", state="missing", says=f"{idle_card}: it is a CPU's build", remedy=remedy)
 
 
 def on_devices(devices: Sequence[DriverDevice], cards: Sequence[Card]) -> list[Check]:
     """One line per device; the first also has the driver's version, which all share."""
     lines = []
-    for number, one in enumerate(devices):
+    for number, device in enumerate(devices):
         driver = f", driver {cards[0].driver}" if number == 0 and cards else ""
-        free, total, (major, minor) = one.free / 2**30, one.total / 2**30, one.capability
-        says = f"{one.name}, {free:.1f} of {total:.1f} GiB free, capability {major}.{minor}{driver}"
-        slow = "" if one.capability >= BFLOAT16 else "it does not multiply bfloat16: --dtype float32 is as fast"
+        free, total, (major, minor) = device.free / 2**30, device.total / 2**30, device.capability
+        says = f"{device.name}, {free:.1f} of {total:.1f} GiB free, capability {major}.{minor}{driver}"
+        slow = "" if device.capability >= BFLOAT16 else "it does not multiply bfloat16: --dtype float32 is as fast"
         lines.append(Check(name=f"GPU {number}", state="missing" if slow else "fine", says=says, remedy=slow))
     return lines

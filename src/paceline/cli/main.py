@@ -12,17 +12,17 @@ from typing import Any, TextIO
 
 from paceline import __version__
 from paceline.base_directory import held_base, working_directory
+from paceline.cli.arguments import HelpAsked
 from paceline.config.reading import suggest
 from paceline.errors import APPENDED, DONE, INTERRUPTED, ConfigError, PacelineError
 from paceline.runtime.secrets import hidden
-from paceline.runtime.streams import encodable
-from paceline.runtime.terminal import visible
+from paceline.runtime.terminal import encodable, visible
 
 COMMANDS = (
     *("train", "eval", "plan", "explain", "report", "rollouts"),
     *("export", "serve", "chat", "replay", "audit", "translate", "doctor"),
 )
-"""Modules of this package with `run(argv)`, each imported on use so that none waits for another's libraries."""
+"""Modules of this package with `run(argv)`, imported on use so that none waits for another's libraries."""
 
 HELP = """Fine-tune language models with group-relative reinforcement learning on rewards
 that a program can verify.
@@ -69,9 +69,9 @@ def main(argv: list[str] | None = None) -> int:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     if argv is None:
-        atexit.register(_hear_no_library)  # the first that is registered is the last that is called
+        atexit.register(_silence_libraries)  # registered first, so called last
     words = sys.argv[1:] if argv is None else argv
-    # after `| head` the work goes on
+    # a run continues after its reader, such as `| head`, is gone
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = TerminalStream(before[0]), TerminalStream(before[1])
     try:
@@ -82,9 +82,9 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout, sys.stderr = before
 
 
-def _hear_no_library() -> None:
-    """Close standard error to what libraries in C report of themselves after Python's own end, such as nanobind of what
-    torch has not given back: it looks like a crash, and nobody can act on it."""
+def _silence_libraries() -> None:
+    """Drop what C libraries write to standard error after Python has ended, such as nanobind's report of leaks in
+    torch: it looks like a crash, and no user can act on it."""
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -92,12 +92,15 @@ def _hear_no_library() -> None:
 
 
 def exit_status(command: Callable[[], int]) -> int:
-    """Run a command and return its status; deliberate errors and interrupts become one line on stderr.
+    """Run a command and return its status; deliberate errors and interrupts become one line on stderr, help a page.
 
     Anything else is a fault of Paceline's own: it keeps its traceback, and Python ends with status 1.
     """
     try:
         return command()
+    except HelpAsked as page:
+        print(page, end="")
+        return DONE
     except PacelineError as error:
         sentence, *appended = APPENDED.split(hidden(str(error)), maxsplit=1)
         _say(sentence)
@@ -110,7 +113,7 @@ def exit_status(command: Callable[[], int]) -> int:
 
 
 def _in_its_directory(argv: list[str]) -> int:
-    """Run a command whose relative names stand in the present working directory, whatever code of the user's does."""
+    """Run a command with relative names resolved in the present working directory, whatever the user's code does."""
     with held_base(working_directory()):
         return _dispatch(argv)
 
@@ -134,19 +137,19 @@ def _say(sentence: str) -> None:
 
 
 class TerminalStream:
-    """A text stream that nothing written to it steers, that takes any character, and that discards its output once the
-    reader is gone."""
+    """A text stream that escapes control characters, accepts any character, and discards output once the reader is
+    gone."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write while somebody reads, with escapes in the place of characters that would steer a terminal."""
+        """Write text with control characters escaped, while there is a reader."""
         self.write_own(visible(text))
         return len(text)
 
     def write_own(self, text: str) -> int:
-        """Write text of this program's own as it is."""
+        """Write this program's own text unescaped."""
         try:
             return self._stream.write(encodable(text, self._stream))
         except BrokenPipeError:
@@ -154,7 +157,7 @@ class TerminalStream:
             return len(text)
 
     def flush(self) -> None:
-        """Flush while somebody reads."""
+        """Flush while there is a reader."""
         try:
             self._stream.flush()
         except BrokenPipeError:

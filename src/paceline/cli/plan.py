@@ -1,7 +1,6 @@
-"""`paceline plan`: batches, memory and time of a configuration, before anything is loaded."""
+"""`paceline plan`: batches and memory of a configuration, before anything is loaded."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,16 +8,15 @@ from typing import cast
 
 from paceline.base_directory import hold_base
 from paceline.chat.escaping import ChatTokenizer
-from paceline.cli.arguments import CONFIG, DoorOption, parse
-from paceline.cli.calibration import calibrated
+from paceline.cli.arguments import CONFIG, CommandFlag, parse
 from paceline.cli.libraries import loading_libraries
 from paceline.cli.machine import allowed_memory, ask_driver, free_memory
 from paceline.cli.train import COMMAND as TRAIN
-from paceline.compat.commands.layouts import in_our_words
-from paceline.config.engine import EngineConfig
+from paceline.compat.commands.layouts import translate_layout_flags
 from paceline.config.layout import Sizes, layout, training_ranks
 from paceline.config.reading import served_judges
 from paceline.config.rules import require
+from paceline.config.sampling import EngineConfig
 from paceline.config.sections import Config
 from paceline.data.duplicates import (
     also_trained_on,
@@ -28,10 +26,9 @@ from paceline.data.duplicates import (
     training_rows,
 )
 from paceline.data.formats import screen
-from paceline.data.lengths import length_histogram
 from paceline.data.rows import SAMPLE, WHOLE, Row, spread
 from paceline.data.sources import has_split, is_on_disk
-from paceline.data.tasks import build_tasks
+from paceline.data.tasks import build_tasks, length_histogram
 from paceline.errors import DONE, ConfigError, ModelError
 from paceline.models.places import model_place
 from paceline.rewards.judges.judge import judge_settings
@@ -39,26 +36,17 @@ from paceline.rewards.judges.own_service import serve_options
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import unmet_needs
 from paceline.training.plan.batches import batch_plan, describe, service_calls
-from paceline.training.plan.describing import (
+from paceline.training.plan.fitting import (
+    Fitting,
     describe_layouts,
     describe_memory,
     describe_room,
     describe_sampler,
-    describe_time,
     refusal,
     sampler_refusal,
 )
-from paceline.training.plan.fitting import Fitting
 from paceline.training.plan.hardware import BFLOAT16_UNITS, CPU, GPUS, Device, gpu_of
-from paceline.training.plan.memory import (
-    BFLOAT16_BYTES,
-    computed_bytes,
-    judge_memory,
-    sampled_bytes,
-    sampler_memory,
-    samplers,
-)
-from paceline.training.plan.seconds import rows_at_once, step_time
+from paceline.training.plan.memory import BFLOAT16_BYTES, computed_bytes, judge_memory, sampler_memory, samplers
 from paceline.training.plan.shape import ModelShape, read_shape
 from paceline.training.setup.checks import check
 from paceline.training.setup.configuration import read_configuration
@@ -66,43 +54,35 @@ from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.named_code import allow_named_code
 from paceline.types import RowCheck, Task
 
-PROCESSES = DoorOption(
+PROCESSES = CommandFlag(
     name="processes",
     metavar="N",
     help="Processes that torchrun, accelerate or srun would start, those of --sampling-ranks among them; on a cluster "
     "its trainers count. Layouts that fit so many are listed.",
 )
-GPU = DoorOption(
+GPU = CommandFlag(
     name="gpu", metavar="NAME", help=f"Plan for GPUs of this kind instead of for this machine: {', '.join(GPUS)}."
-)
-CALIBRATE = DoorOption(
-    name="calibrate",
-    help="Measure for two seconds how fast this machine multiplies and reads, by which the time of a step is planned; "
-    "otherwise a GPU's figures are its maker's.",
 )
 COMMAND = replace(
     TRAIN,
     name="plan",
-    usage="paceline plan [--config FILE] [--gpu NAME] [--processes N] [--calibrate] [--option value ...]",
-    summary="Print batches, steps, memory and time of a training run. Reads the dataset, and of the model its "
+    usage="paceline plan [--config FILE] [--gpu NAME] [--processes N] [--option value ...]",
+    summary="Print batches, steps and memory of a training run. Reads the dataset, and of the model its "
     "config.json and, where it is on this disk, its tokenizer. Where the run would not fit "
     "it ends with status 2 and the one change by which it would.",
-    door_options=(CONFIG, GPU, PROCESSES, CALIBRATE),
+    flags=(CONFIG, GPU, PROCESSES),
 )
 
 
 def run(argv: list[str]) -> int:
     """Plan a run; returns the exit status."""
-    given = parse(COMMAND, in_our_words(argv))
-    if given.help:
-        print(given.help, end="")
-        return DONE
-    configuration = read_configuration(given.options, file=given.door.get("config"))
+    arguments = parse(COMMAND, translate_layout_flags(argv))
+    configuration = read_configuration(arguments.options, file=arguments.flags.get("config"))
     hold_base(configuration.base)
     config = configuration.config
     allow_named_code(config, configuration.ground, configuration.given)
     print(configuration.origin)
-    processes, ranks = given.door.get("processes"), config.parallel.fewest
+    processes, ranks = arguments.flags.get("processes"), config.parallel.fewest
     if config.cluster.cluster:
         ranks = config.cluster.num_consumers
     elif processes is not None:
@@ -111,7 +91,7 @@ def run(argv: list[str]) -> int:
         ranks = training_ranks(config.parallel, int(processes))
         if int(processes) > 1:
             refuse_spread(config.engine, int(processes))
-    sizes, device = layout(config.parallel, ranks), _device(config, given.door)
+    sizes, device = layout(config.parallel, ranks), _device(config, arguments.flags)
     data, checked = config.data, check(config, runs_here=False)
     rows, apart = training_rows(data, seed=config.loop.seed, files=checked.files)
     if apart:
@@ -123,8 +103,8 @@ def run(argv: list[str]) -> int:
     print(f"\n{describe(batch_plan(config, num_tasks), service_calls(config, checked.functions))}\n")
     for sentence in (*lines, *_of_rows(config, checked, tasks, reader)):
         print(f"{sentence}\n")
-    prompts, device = reader.prompt_tokens, _beside_judges(config, device)
-    if too_large := _print_memory_and_time(config, sizes, device, prompts, is_calibrated="calibrate" in given.door):
+    config = replace(config, data=replace(data, max_prompt_length=reader.longest_prompt))
+    if too_large := _print_memory(config, sizes, _beside_judges(config, device)):
         raise ConfigError(too_large)
     return DONE
 
@@ -134,11 +114,10 @@ class RowReader:
 
     def __init__(self, config: Config, checked: RunObjects) -> None:
         self._config, self._checked = config, checked
-        most = config.data.max_prompt_length
-        self.prompt_tokens: tuple[int, int] = (most, most)
-        """Tokens of the longest prompt and of a prompt in the mean, as far as they are known; else at most."""
-        place = model_place(config.model.model, needs_weights=False)
-        folders = [Path(place.base), *([] if place.adapter is None else [place.adapter])]
+        self.longest_prompt = config.data.max_prompt_length
+        """Tokens of the longest prompt, where a tokenizer could count them; else the limit."""
+        model = model_place(config.model.model, needs_weights=False)
+        folders = [Path(model.base), *([] if model.adapter is None else [model.adapter])]
         # with an environment prompts show its tools, which a run asks for
         self._is_exact = not checked.environments and any(
             (folder / name).is_file() for folder in folders for name in TOKENIZER_FILES
@@ -147,20 +126,22 @@ class RowReader:
     def read(
         self, rows: Sequence[Row], by_functions: RowCheck | None, *, whole: bool = False
     ) -> tuple[list[Task], list[str]]:
-        """Return the tasks, of a large dataset those that a run looks at unless all are needed, and what a run says of
-        them; without a tokenizer no prompt has a length."""
+        """Return the tasks and what a run says of them; without a tokenizer no prompt has a length.
+
+        Of a large dataset these are the tasks that a run looks at, unless `whole`.
+        """
         if self._is_exact:
             return self._tokenised(rows, by_functions, whole=whole)
-        found = screen(rows if whole or len(rows) <= WHOLE else spread(rows, SAMPLE), self._config.data, None)
+        screened = screen(rows if whole or len(rows) <= WHOLE else spread(rows, SAMPLE), self._config.data, None)
         tasks = [
             Task(
                 task_id=row.row_id,
                 prompt=asked.prompt if isinstance(asked.prompt, str) else json.dumps(asked.prompt, sort_keys=True),
                 prompt_ids=(),
                 answer=asked.answer,
-                columns=row.given,
+                columns=row.reward_columns,
             )
-            for row, asked in zip(found.rows, found.problems, strict=True)
+            for row, asked in zip(screened.rows, screened.problems, strict=True)
         ]
         return tasks, []
 
@@ -184,13 +165,12 @@ class RowReader:
         check_prompts_fit(built.looked_at, limit=limit, completion=config.sampling.max_completion_length)
         if whole:
             return [*built.looked_at], []
-        lengths = [len(task.prompt_ids) for task in built.looked_at]
-        self.prompt_tokens = built.longest_prompt, math.ceil(sum(lengths) / len(lengths))
+        self.longest_prompt = built.longest_prompt
         return [*built.looked_at], [length_histogram(built.lengths), *of_rows(built)]
 
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-"""Files one of which a directory with a tokenizer has."""
+"""Files of which a directory with a tokenizer has one."""
 
 
 def refuse_spread(engine: EngineConfig, processes: int) -> None:
@@ -214,7 +194,7 @@ def refuse_eight_bits(engine: EngineConfig, shape: ModelShape, device: Device, n
 
 
 def _of_rows(config: Config, checked: RunObjects, tasks: Sequence[Task], reader: RowReader) -> Iterator[str]:
-    """What a run would say of its rows before the first step."""
+    """Sentences of a run on its rows before the first step."""
     yield from unmet_needs(checked.functions, tasks)
     for name, spec in checked.environments.items():
         if spec.settings:
@@ -232,57 +212,52 @@ def _of_rows(config: Config, checked: RunObjects, tasks: Sequence[Task], reader:
         rows, _ = held_out_rows(data, address, size=size, seed=seed, files=files)
         held_out, _ = reader.read(rows, row_check(checked.measure), whole=True)
         if data.allow_overlap:
-            yield from (f"{label or address}: {one}" for one in also_trained_on(held_out, tasks))
+            yield from (f"{label or address}: {sentence}" for sentence in also_trained_on(held_out, tasks))
         else:
             refuse_overlap(label or address, held_out, tasks)
 
 
-def _device(config: Config, door: Mapping[str, str]) -> Device:
-    if "gpu" not in door:
-        here, spread_over = this_device(gpus=config.model.device != "cpu"), config.engine.vllm_tensor_parallel
-        if spread_over > 1 and here.kind == "cuda":
-            there = len(ask_driver())
-            rule = f"be at most {there}, the GPUs that the driver shows"
-            require(spread_over <= there, "vllm_tensor_parallel", spread_over, rule, "plan for other GPUs with --gpu")
-        if config.model.device == "cuda" and here.kind == "cpu":
+def _device(config: Config, flags: Mapping[str, str]) -> Device:
+    if "gpu" not in flags:
+        device, spread_over = this_device(gpus=config.model.device != "cpu"), config.engine.vllm_tensor_parallel
+        if spread_over > 1 and device.kind == "cuda":
+            gpus = len(ask_driver())
+            rule = f"be at most {gpus}, the GPUs that the driver shows"
+            require(spread_over <= gpus, "vllm_tensor_parallel", spread_over, rule, "plan for other GPUs with --gpu")
+        if config.model.device == "cuda" and device.kind == "cpu":
             raise ConfigError("--device cuda cannot be planned for where no driver shows a GPU; name one with --gpu")
-        return here
-    if "calibrate" in door:
-        raise ConfigError("--calibrate measures this machine and cannot be given with --gpu; leave one of them out")
-    if door["gpu"] not in GPUS:
-        raise ConfigError(f"--gpu must be one of {', '.join(GPUS)}, got {door['gpu']!r}")
+        return device
+    if flags["gpu"] not in GPUS:
+        raise ConfigError(f"--gpu must be one of {', '.join(GPUS)}, got {flags['gpu']!r}")
     if config.model.device == "cpu":
         raise ConfigError("--gpu cannot be given with --device cpu; leave one of them out")
-    return GPUS[door["gpu"]]
+    return GPUS[flags["gpu"]]
 
 
 def _beside_judges(config: Config, device: Device) -> Device:
-    """Print what the judges take that the run serves itself; returns the device with what they leave of its memory."""
+    """Print the memory of judges that the run serves itself; return the device with the memory that they leave."""
     taken, served = 0, {}
     for name in served_judges(config):
-        one = judge_settings(name)
-        served[one.model, serve_options(one)] = one
-    for one in served.values():
+        judge = judge_settings(name)
+        served[judge.model, serve_options(judge)] = judge
+    for judge in served.values():
         try:
-            shape = read_shape(one.model)
+            shape = read_shape(judge.model)
         except ModelError as error:
-            raise ConfigError(f"--reward-funcs judge:{one.model} cannot be served: {error}") from error
+            raise ConfigError(f"--reward-funcs judge:{judge.model} cannot be served: {error}") from error
         if shape is None:
-            print(f"Memory of the judge {one.model} is not known, and is not counted.\n")
+            print(f"Memory of the judge {judge.model} is not known, and is not counted.\n")
             continue
-        memory = judge_memory(config, shape, one, on=device)
-        print(f"Of the process that serves the judge {one.model}:\n{describe_sampler(memory)}\n")
+        memory = judge_memory(config, shape, judge, on=device)
+        print(f"Of the process that serves the judge {judge.model}:\n{describe_sampler(memory)}\n")
         taken += memory.peak
     if not taken or device.memory is None:
         return device
     return replace(device, name=f"{device.name} beside the judge", memory=max(0, device.memory - taken))
 
 
-def _print_memory_and_time(
-    config: Config, sizes: Sizes, device: Device, prompts: tuple[int, int], *, is_calibrated: bool
-) -> str:
-    """Print both; returns why it does not fit, or an empty text. `prompts`: tokens of the longest, and in the mean."""
-    config, mean = (replace(config, data=replace(config.data, max_prompt_length=tokens)) for tokens in prompts)
+def _print_memory(config: Config, sizes: Sizes, device: Device) -> str:
+    """Print the memory of each process; return why it does not fit, or an empty text."""
     shape = read_shape(config.model.model)
     if shape is None:
         print(
@@ -303,26 +278,17 @@ def _print_memory_and_time(
     print(f"The model has {shape.parameters:,} parameters.")
     if sizes.ranks > 1:
         print(f"\n{describe_layouts(fitting.layouts(sizes.ranks), sizes.ranks)}")
-    if is_calibrated:
-        rows, tokens = rows_at_once(config, sizes), memory.cut.tokens
-        device = calibrated(device, shape, number_bytes, config.model, rows=rows, tokens=tokens)
-    if device.rates is None:
-        print("\nHow long a step takes is not known: --calibrate measures this machine for two seconds.")
-    else:
-        layer_bytes = sampled_bytes(config, number_bytes, device)
-        time = step_time(mean, shape, memory, device.rates, number_bytes, sizes, layer_bytes=layer_bytes)
-        print(f"\n{describe_time(time, device.rates, device)}")
     if not fitting.has_room(memory):
         return refusal(fitting, sizes, memory)
     return "" if sampler is None or fitting.has_room(sampler) else sampler_refusal(fitting, sampler)
 
 
 def this_device(*, gpus: bool = True, cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:
-    """The first GPU that the driver reports; else, or without `gpus`, the CPU with its free memory."""
+    """Return the first GPU that the driver reports; else, or without `gpus`, the CPU with its free memory."""
     if gpus and (cards := ask_driver()):
         return gpu_of(cards[0].name, cards[0].mib)
     free, allowed = free_memory(), allowed_memory()
-    memory = min((one for one in (free, allowed) if one is not None), default=None)
+    memory = min((limit for limit in (free, allowed) if limit is not None), default=None)
     flags = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
     return replace(
         CPU,

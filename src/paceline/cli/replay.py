@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.base_directory import hold_base, local_path
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.arguments import Command, DoorOption, parse_behind_run
+from paceline.cli.arguments import Command, CommandFlag, parse_behind_run
 from paceline.cli.libraries import loading_libraries
 from paceline.config.building import build_config, following_values
 from paceline.config.flat_yaml import parse_yaml, to_yaml
@@ -22,23 +22,23 @@ from paceline.training.setup.named_code import allow_named_code
 if TYPE_CHECKING:
     from paceline.training.replaying import Replay
 
-STEP = DoorOption(name="step", metavar="N", help="The step, 1 for the first; its rollouts must be there.")
-NEAREST = DoorOption(
+STEP = CommandFlag(name="step", metavar="N", help="The step, 1 for the first; its rollouts must be there.")
+NEAREST = CommandFlag(
     name="nearest",
     help="Compute with the weights of the nearest checkpoint before the step as they are, instead of training the "
     "steps in between again on their rollouts.",
 )
-TOKENS = DoorOption(
+TOKENS = CommandFlag(
     name="tokens",
     help="Write what the policy says of every token of the step, before its updates and after them under the run's own "
     "objective, to RUN/tokens/, where `paceline rollouts` finds it.",
 )
-JSON = DoorOption(name="json", help="Print one JSON object instead of a table.")
+JSON = CommandFlag(name="json", help="Print one JSON object instead of a table.")
 FIXED = ("ref_sync",)
 """Options of the objective that shaped the weights before the step."""
-OF_THE_MODEL = ("trust_remote_code",)
+MODEL_OPTIONS = ("trust_remote_code",)
 """Options by which the run's own model is read."""
-OF_CODE = ("advantage", "bound", *OF_THE_MODEL)
+CODE_OPTIONS = ("advantage", "bound", *MODEL_OPTIONS)
 """Options whose code is run, the run's own too."""
 COMMAND = Command(
     name="replay",
@@ -47,12 +47,12 @@ COMMAND = Command(
     "on the same rollouts, from the same weights, beside those of the run's own. Nothing is sampled, and the run is "
     "left as it is but for what --tokens adds. Takes the time of the updates from the nearest checkpoint to the step, "
     "and the memory of training.",
-    door_options=(STEP, NEAREST, TOKENS, JSON),
+    flags=(STEP, NEAREST, TOKENS, JSON),
     options=tuple(
         option
         for option in options()
         if (option.section in ("advantage", "loss") and option.name not in FIXED)
-        or option.name in ("reward_weights", *OF_THE_MODEL)
+        or option.name in ("reward_weights", *MODEL_OPTIONS)
     ),
 )
 SHOWN = (
@@ -65,68 +65,67 @@ SHOWN = (
 
 def run(argv: list[str]) -> int:
     """Replay a step; returns the exit status."""
-    asked = parse_behind_run(COMMAND, argv, form="runs/NAME --step N")
-    if asked is None:
-        return DONE
-    path, given = asked
-    text = given.door.get("step", "")
+    path, arguments = parse_behind_run(COMMAND, argv, form="runs/NAME --step N")
+    text = arguments.flags.get("step", "")
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"--step must be a whole number of at least 1, got {text!r}; `paceline replay RUN --step N`")
     step = int(text)
-    of_the_model = {name: value for name, value in given.options.items() if name in OF_THE_MODEL}
-    config = read_run_configuration(path, flag="replay", given=of_the_model)
+    model_values = {name: value for name, value in arguments.options.items() if name in MODEL_OPTIONS}
+    config = read_run_configuration(path, flag="replay", given=model_values)
     whole = local_path(path)
     hold_base(run_base(path))
-    allow_named_code(config, whole / "config.yaml", given.options, runs=OF_CODE)
-    objective = {name: value for name, value in given.options.items() if name not in OF_THE_MODEL}
+    allow_named_code(config, whole / "config.yaml", arguments.options, runs=CODE_OPTIONS)
+    objective = {name: value for name, value in arguments.options.items() if name not in MODEL_OPTIONS}
     other = other_objective(config, objective)
     run_dir = RunDir(whole)
     entry = run_dir.committed(step)  # refused before torch is loaded
     with loading_libraries():
         from paceline.training.replaying import replay
 
-    found = replay(run_dir, config, other, step, nearest="nearest" in given.door, with_tokens="tokens" in given.door)
-    if found.tokens is not None:
-        about = {"step": step, "sha256": entry["sha256"], "weights": found.weights, "is_exact": found.is_exact}
-        run_dir.write_tokens(step, about, found.tokens)
+    result = replay(
+        run_dir, config, other, step, nearest="nearest" in arguments.flags, with_tokens="tokens" in arguments.flags
+    )
+    if result.tokens is not None:
+        about = {"step": step, "sha256": entry["sha256"], "weights": result.weights, "is_exact": result.is_exact}
+        run_dir.write_tokens(step, about, result.tokens)
     old, new = values_of(config), values_of(config if other is None else other)
     changed = {name: [value, new[name]] for name, value in old.items() if value != new[name]}
-    if "json" in given.door:
-        print(json.dumps({"run": str(path), "changed": changed, **asdict(replace(found, tokens=None))}))
+    if "json" in arguments.flags:
+        print(json.dumps({"run": str(path), "changed": changed, **asdict(replace(result, tokens=None))}))
     else:
-        _show(found, changed)
+        _show(result, changed)
     return DONE
 
 
-def other_objective(config: Config, given: Mapping[str, object]) -> Config | None:
+def other_objective(config: Config, chosen: Mapping[str, object]) -> Config | None:
     """The run's configuration with these options and their preset's values; None if none is given."""
-    if not given:
+    if not chosen:
         return None
-    own = parse_yaml(to_yaml(config), "config.yaml")
-    brought = preset_values(parse_value(find_option("preset"), given["preset"])) if "preset" in given else {}
-    values = {**with_following(own, {**brought, **given}), **brought, **following_values(given), **given}
+    run_values = parse_yaml(to_yaml(config), "config.yaml")
+    brought = preset_values(parse_value(find_option("preset"), chosen["preset"])) if "preset" in chosen else {}
+    values = {**with_following(run_values, {**brought, **chosen}), **brought, **following_values(chosen), **chosen}
     without = build_config({**values, **dict.fromkeys(FIXED)})
     # a reference that moves belongs to how the run came about, and there is none without a KL
     return build_config(values) if without.loss.beta > 0 else without
 
 
-def _show(found: "Replay", changed: Mapping[str, list[Any]]) -> None:
+def _show(result: "Replay", changed: Mapping[str, list[Any]]) -> None:
     from rich.table import Table
 
     from paceline.reports.console import PlainConsole
 
     console = PlainConsole()
-    console.print(f"step {found.step}, weights: {found.weights}", soft_wrap=True)
-    for name, (own, other) in changed.items():
-        console.print(f"--{name.replace('_', '-')}: {own} -> {other}", soft_wrap=True, markup=False)
-    columns = {"as it was": found.recorded, "own objective": found.unchanged, "other": found.other}
-    there = {name: numbers for name, numbers in columns.items() if numbers is not None}
+    console.print(f"step {result.step}, weights: {result.weights}", soft_wrap=True)
+    for name, (before, other) in changed.items():
+        console.print(f"--{name.replace('_', '-')}: {before} -> {other}", soft_wrap=True, markup=False)
+    columns = {"as it was": result.recorded, "own objective": result.unchanged, "other": result.other}
+    shown = {name: numbers for name, numbers in columns.items() if numbers is not None}
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for name in there:
+    for name in shown:
         table.add_column(name, justify="right")
     for number in SHOWN:
-        values = [numbers.get(number) for numbers in there.values()]
+        values = [numbers.get(number) for numbers in shown.values()]
         if any(value is not None for value in values):
             table.add_row(number, *("-" if value is None else f"{value:.6g}" for value in values))
     console.print(table)

@@ -41,8 +41,8 @@ def run(argv: list[str]) -> int:
         if isinstance(error, PacelineError):
             raise
         # the border of what somebody may have written by hand
-        said = f"the records in {' '.join(map(str, paths))} are not as Paceline writes them"
-        raise CheckpointError(f"{said} ({type(error).__name__}: {error}); restore them from a copy") from error
+        message = f"the records in {' '.join(map(str, paths))} are not as Paceline writes them"
+        raise CheckpointError(f"{message} ({type(error).__name__}: {error}); restore them from a copy") from error
     return DONE
 
 

@@ -5,16 +5,16 @@ import sys
 import webbrowser
 
 from paceline.base_directory import hold_base, named_path
-from paceline.cli.arguments import Command, DoorOption, parse_behind_run, port_of
+from paceline.cli.arguments import Command, CommandFlag, parse_behind_run, port_of
 from paceline.errors import DONE, ConfigError
 from paceline.runtime.terminal import OwnOutput, visible
 from paceline.training.setup.file_names import run_base
 
-PORT = DoorOption(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")
-OPEN = DoorOption(
+PORT = CommandFlag(name="port", metavar="N", help="Port on 127.0.0.1; 0 takes one that is free. (default: 0)")
+OPEN = CommandFlag(
     name="open", metavar="true|false", help="Whether to open a browser where there is a screen. (default: true)"
 )
-STATIC = DoorOption(
+STATIC = CommandFlag(
     name="static",
     metavar="DIRECTORY",
     help="Write the page with everything that it shows into a new directory instead, whose index.html opens without a "
@@ -25,18 +25,15 @@ COMMAND = Command(
     usage="paceline rollouts RUN [--port N] [--open false] | --static DIRECTORY",
     summary="Every completion of a run, finished or not, to search, filter and read: groups side by side, tokens in "
     "colours, suspicious ones first. The page is served to this machine alone, until Ctrl-C; nothing is written.",
-    door_options=(PORT, OPEN, STATIC),
+    flags=(PORT, OPEN, STATIC),
     options=(),
 )
 
 
 def run(argv: list[str]) -> int:
     """Serve or write the page; returns the exit status."""
-    asked = parse_behind_run(COMMAND, argv, form="runs/NAME")
-    if asked is None:
-        return DONE
-    path, given = asked
-    port, opened = port_of(given.door.get("port", "0")), given.door.get("open", "true")
+    path, arguments = parse_behind_run(COMMAND, argv, form="runs/NAME")
+    port, opened = port_of(arguments.flags.get("port", "0")), arguments.flags.get("open", "true")
     if opened not in ("true", "false"):
         raise ConfigError(f"--open must be true or false, got {opened!r}")
     from paceline.reports.viewer.documents import Documents
@@ -44,8 +41,8 @@ def run(argv: list[str]) -> int:
 
     hold_base(run_base(path))
     documents = Documents(path, on_part=lambda done, of: _tell(f"read {done} of {of} files"))
-    if "static" in given.door:
-        out = named_path(given.door["static"])
+    if "static" in arguments.flags:
+        out = named_path(arguments.flags["static"])
         written = export(documents, out, on_document=lambda done: _tell(f"written {done} files"))
         _tell("")
         print(written)

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from paceline.cli.arguments import CONFIG, Command, DoorOption, parse, port_of
+from paceline.cli.arguments import CONFIG, Command, CommandFlag, parse, port_of
 from paceline.cli.libraries import loading_libraries
 from paceline.config.reading import options
 from paceline.errors import DONE, INTERRUPTED, ConfigError
@@ -16,37 +16,37 @@ from paceline.serving.loading import load, read_options
 KEY = "PACELINE_API_KEY"
 """Environment variable of the key."""
 LOOK_SECONDS = 0.2
-"""Seconds in which a signal to stop is seen."""
+"""Seconds between looks for a signal to stop."""
 
-HOST = DoorOption(
+HOST = CommandFlag(
     name="host",
     metavar="ADDRESS",
     help="Address to listen on; 0.0.0.0 is all of this machine's, without encryption. (default: 127.0.0.1)",
 )
-PORT = DoorOption(name="port", metavar="N", help="Port; 0 takes one that is free. (default: 8000)")
-API_KEY = DoorOption(
+PORT = CommandFlag(name="port", metavar="N", help="Port; 0 takes one that is free. (default: 8000)")
+API_KEY = CommandFlag(
     name="api_key",
     metavar="TEXT",
     help=f"Key that clients must have, also as {KEY}, where other users of this machine cannot read it. "
     "(default: a new one, which is printed)",
 )
-STOP_GRACE = DoorOption(
+STOP_GRACE = CommandFlag(
     name="stop_grace",
     metavar="SECONDS",
-    help="How long answers in hand may take once a signal to stop has come; new requests are refused. (default: 25)",
+    help="Time to finish answers in progress after a signal to stop; new requests are refused. (default: 25)",
 )
-END_WITH_INPUT = DoorOption(
+END_WITH_INPUT = CommandFlag(
     name="end_with_input",
     help="Stop as at a signal once standard input has ended, also while the model is loaded: for a program that starts "
     "this one and keeps the other end open, so that nothing is left behind however the program ends.",
 )
 SECTIONS = ("model", "engine", "sampling")
-OF_TRAINING = ("gradient_checkpointing", "deterministic", "num_generations")
-OF_PROMPTS = ("enable_thinking", "chat_template_kwargs", "max_prompt_length")
+TRAINING_ONLY = ("gradient_checkpointing", "deterministic", "num_generations")
+PROMPT_OPTIONS = ("enable_thinking", "chat_template_kwargs", "max_prompt_length")
 OPTIONS = tuple(
     option
     for option in options()
-    if (option.section in SECTIONS and option.name not in OF_TRAINING) or option.name in OF_PROMPTS
+    if (option.section in SECTIONS and option.name not in TRAINING_ONLY) or option.name in PROMPT_OPTIONS
 )
 """Options of a model that answers."""
 COMMAND = Command(
@@ -54,27 +54,24 @@ COMMAND = Command(
     usage="paceline serve --model MODEL [--port N] [--option value ...]",
     summary="Answer requests by OpenAI's interface from a model: a directory, a Hub name, a GGUF file, a run's "
     "directory, or one that ships with the package. Requests at the same time share the engine's batch, and tokens are "
-    "told as they are sampled. A request that does not say how it is sampled takes the options. The first signal to "
-    "stop (Ctrl-C) lets answers in hand end, a second one does not.",
-    door_options=(CONFIG, HOST, PORT, API_KEY, STOP_GRACE, END_WITH_INPUT),
+    "streamed as they are sampled. The options are the defaults of a request. The first signal to stop (Ctrl-C) lets "
+    "answers in progress end, a second one does not.",
+    flags=(CONFIG, HOST, PORT, API_KEY, STOP_GRACE, END_WITH_INPUT),
     options=OPTIONS,
 )
 
 
 def run(argv: list[str]) -> int:
     """Serve until a signal to stop; returns the exit status."""
-    given = parse(COMMAND, argv)
-    if given.help:
-        print(given.help, end="")
-        return DONE
-    if "end_with_input" in given.door:
+    arguments = parse(COMMAND, argv)
+    if "end_with_input" in arguments.flags:
         threading.Thread(target=_stop_at_end_of_input, name="input", daemon=True).start()
-    host, port = given.door.get("host", "127.0.0.1"), port_of(given.door.get("port", "8000"))
-    grace = _seconds(given.door.get("stop_grace", "25"))
-    key = given.door.get("api_key", os.environ.get(KEY))
+    host, port = arguments.flags.get("host", "127.0.0.1"), port_of(arguments.flags.get("port", "8000"))
+    grace = _seconds(arguments.flags.get("stop_grace", "25"))
+    key = arguments.flags.get("api_key", os.environ.get(KEY))
     if key is not None and not (key.strip() == key and key.isascii() and key):
         raise ConfigError("--api-key must be of plain characters without blanks around them; give another one")
-    configuration = read_options(given.options, file=given.door.get("config"), runs=("trust_remote_code",))
+    configuration = read_options(arguments.options, file=arguments.flags.get("config"), runs=("trust_remote_code",))
     print(configuration.origin, flush=True)
     model = load(configuration.config, say=lambda note: print(note, flush=True), loading=loading_libraries)
     from paceline.serving.server import ModelServer
@@ -87,7 +84,7 @@ def run(argv: list[str]) -> int:
         if stop.received is not None:
             print(f"{stop.received}: answers in hand have {grace:g} seconds", flush=True)
         broken = server.stop(grace)
-        if not server.wait(0):  # a step that does not end, in which the main thread hears no signal
+        if not server.wait(0):  # the main thread, within a step that does not end, sees no signal
             print(f"ended within a step; answers that were broken off: {broken}", flush=True)
             os._exit(INTERRUPTED)
         return broken

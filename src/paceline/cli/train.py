@@ -8,9 +8,9 @@ from rich.console import Console
 
 from paceline.base_directory import hold_base
 from paceline.checkpoints.run_directory import RunDir
-from paceline.cli.arguments import CONFIG, Command, DoorOption, ParsedArguments, parse
+from paceline.cli.arguments import CONFIG, Command, CommandFlag, HelpAsked, ParsedArguments, parse
 from paceline.cli.libraries import loading_libraries
-from paceline.compat.commands.layouts import in_our_words
+from paceline.compat.commands.layouts import translate_layout_flags
 from paceline.config.reading import options
 from paceline.errors import DONE, INTERRUPTED, ConfigError, PacelineError, exit_status_of, first_line
 from paceline.reports.console import LOG_FORMATS, json_log, open_console, tell
@@ -19,29 +19,29 @@ from paceline.training.setup.run_request import COMMAND_LINE_WORDING, new_run, r
 from paceline.workers.processes import carry_out, check_processes
 from paceline.workers.torchrun.environment import Launched, launched
 
-HEARD_SECONDS = 20.0
-"""Seconds that a silent rank waits to be ended: a launcher ends all ranks with the first failure, and the rank that
+FAILED_RANK_SECONDS = 20.0
+"""Seconds that a failed rank waits before it exits: a launcher ends all ranks at the first failure, and the rank that
 prints the error may be slower."""
 
-RESUME = DoorOption(
+RESUME = CommandFlag(
     name="resume",
     metavar="RUN",
     help="Run directory to go on with, exactly where it stood and as it was configured; options beside it that change "
     "what is computed have to be named by --override. Or one of its checkpoints, such as RUN/checkpoints/step-000100: "
     "what the run did afterwards is kept in RUN/aside.",
 )
-OVERRIDE = DoorOption(
+OVERRIDE = CommandFlag(
     name="override",
     metavar="OPTION",
     several=True,
     help="With --resume: options that may be otherwise than before from the last checkpoint on, though the run then "
     "computes something else; dataset, eval_dataset and model stand for their files too.",
 )
-QUIET = DoorOption(
+QUIET = CommandFlag(
     name="quiet",
     help="Print nothing but an error, on standard error; the exit status and the run's files tell the rest.",
 )
-LOG_FORMAT = DoorOption(
+LOG_FORMAT = CommandFlag(
     name="log_format",
     metavar="FORMAT",
     help="text: lines that begin with the time, as into a file, on a terminal too. json: one JSON object per line, "
@@ -52,42 +52,41 @@ COMMAND = Command(
     usage="paceline train [--config FILE] [--option value ...]\n"
     "       paceline train --resume RUN [--option value ...] [--override OPTION ...]",
     summary="Train a language model on verifiable rewards. Without options: the embedded model and task, on a CPU.",
-    door_options=(CONFIG, RESUME, OVERRIDE, LOG_FORMAT, QUIET),
+    flags=(CONFIG, RESUME, OVERRIDE, LOG_FORMAT, QUIET),
     options=options(),
 )
 
 
 def run(argv: list[str]) -> int:
     """Train in one process or as one rank of a launch; returns the exit status."""
-    place = launched(os.environ)
-    if place is None or place.leads:
-        return _run(argv, place)
-    # no message on ranks other than the first of each machine: an error in a command is the same on all
+    launch = launched(os.environ)
+    if launch is None or launch.leads:
+        return _run(argv, launch)
+    # only the first rank of each machine prints: a wrong command is the same error on all
     try:
-        return _run(argv, place)
+        return _run(argv, launch)
     except PacelineError as error:
-        if place.local_rank == 0:
-            raise type(error)(f"rank {place.rank}: {error}") from error
-        time.sleep(HEARD_SECONDS)
+        if launch.local_rank == 0:
+            raise type(error)(f"rank {launch.rank}: {error}") from error
+        time.sleep(FAILED_RANK_SECONDS)
         return error.exit_status
+    except HelpAsked:
+        return DONE
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _run(argv: list[str], place: Launched | None) -> int:
-    speaks = place is None or place.leads
-    given = parse(COMMAND, in_our_words(argv))
-    if given.help:
-        print(given.help if speaks else "", end="")
-        return DONE
-    log_format = given.door.get("log_format")
+def _run(argv: list[str], launch: Launched | None) -> int:
+    speaks = launch is None or launch.leads
+    arguments = parse(COMMAND, translate_layout_flags(argv))
+    log_format = arguments.flags.get("log_format")
     if log_format not in (None, *LOG_FORMATS):
         raise ConfigError(f"--log-format must be {' or '.join(LOG_FORMATS)}, got {log_format!r}")
-    console = open_console(log_format=log_format, quiet="quiet" in given.door)
+    console = open_console(log_format=log_format, quiet="quiet" in arguments.flags)
     log = json_log(console) if speaks else None
     try:
-        status, directory = _train(given, place, console)
-    except BaseException as error:  # told to whoever reads the log, and raised again
+        status, directory = _train(arguments, launch, console)
+    except BaseException as error:  # logged, and raised again
         if log is not None:
             log.event("end", status=exit_status_of(error), error=first_line(error) or type(error).__name__)
         raise
@@ -96,29 +95,29 @@ def _run(argv: list[str], place: Launched | None) -> int:
     return status
 
 
-def _train(given: ParsedArguments, place: Launched | None, console: Console) -> tuple[int, Path]:
+def _train(arguments: ParsedArguments, launch: Launched | None, console: Console) -> tuple[int, Path]:
     """Train as the command line says; returns the exit status and the run's directory."""
-    speaks = place is None or place.leads
-    file, override = given.door.get("config"), given.several["override"]
+    speaks = launch is None or launch.leads
+    file, override = arguments.flags.get("config"), arguments.flags.get("override", [])
     objects = NO_OBJECTS
-    if "resume" in given.door:
-        request = resumed_run(given.door["resume"], given.options, file=file, override=override)
+    if "resume" in arguments.flags:
+        request = resumed_run(arguments.flags["resume"], arguments.options, file=file, override=override)
         hold_base(request.base)
-        check_processes(request.config, place)
+        check_processes(request.config, launch)
     elif override:
         raise ConfigError(
             "--override names options of a run that is gone on with, and there is no --resume; leave it out"
         )
     else:
-        request = new_run(given.options, file=file)
+        request = new_run(arguments.options, file=file)
         hold_base(request.base)
         if speaks:
             tell(console, request.origin)
-        check_processes(request.config, place)
+        check_processes(request.config, launch)
         objects = check(request.config)
     if speaks and console.is_terminal:
         tell(console, "loading torch and transformers, which takes some seconds")
     status = carry_out(
-        request, objects, process=place, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries
+        request, objects, process=launch, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries
     )
     return status, request.output_dir

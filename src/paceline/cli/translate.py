@@ -37,17 +37,17 @@ def run(argv: list[str]) -> int:
         print(USAGE, end="")
         return DONE
     flags, command = read(argv)
-    found = translate(command, repair="--repair" in flags, read=_text_of, environment=os.environ)
-    print(as_comments(found.notes), end="")
+    translation = translate(command, repair="--repair" in flags, read=_text_of, environment=os.environ)
+    print(as_comments(translation.notes), end="")
     if "--run" in flags:
-        os.environ.update(found.environment)
-        words = as_words(found.options)
-        if not found.launch:
+        os.environ.update(translation.environment)
+        words = as_words(translation.options)
+        if not translation.launch:
             return train.run(words)
         # several processes, with torchrun of this Python
-        start = [sys.executable, "-m", "torch.distributed.run", *found.launch, "-m", "paceline", "train"]
+        start = [sys.executable, "-m", "torch.distributed.run", *translation.launch, "-m", "paceline", "train"]
         return subprocess.run([*start, *words], check=False).returncode
-    print(as_yaml(found.options) if "--yaml" in flags else as_shell(found), end="")
+    print(as_yaml(translation.options) if "--yaml" in flags else as_shell(translation), end="")
     return DONE
 
 

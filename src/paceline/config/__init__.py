@@ -2,11 +2,11 @@
 
 sections.py  every option, once: type, default, meaning, rule
 objective.py the same for what a step optimises
-engine.py    the same for the engine that samples
-environments.py  the same for conversations
-layout.py    the same for processes: those of a cluster, and how model and samples lie on them
+sampling.py  the same for sampling, conversations and the engine
+layout.py    the same for processes: those of a cluster, and the grid on which model and samples lie
+algorithms.py  advantages and bounds of the ratio, with their formulas and papers
 presets.py   published objectives as values of these options
-rules.py     refusal of an option's value
+rules.py     bounds beside the fields, and the refusal of a value
 reading.py   the table of options; one text or value to the option's type
 building.py  a flat mapping of names to a `Config`; the rules between options
 changing.py  options that a resumed run may change

@@ -4,8 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from paceline.config.algorithms import BOUNDS, CREDITED
 from paceline.config.layout import divisors, layout
-from paceline.config.objective import CREDITED, PROGRAM, SCHEDULERS
+from paceline.config.objective import PROGRAM, SCHEDULERS
 from paceline.config.presets import preset_values
 from paceline.config.reading import (
     NULL_WORDS,
@@ -26,11 +27,11 @@ from paceline.config.sections import MODEL, OTHER_ADAPTER, Config
 from paceline.errors import ConfigError
 
 SEEDED = ("gymnasium", "textarena", "openenv")
-"""Packages whose environments make a game of a seed, by the first word of an address of `environment`."""
+"""Packages whose environments make their tasks from seeds, by the first word of an address of `environment`."""
 EXAMPLES = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "dataset": "train.jsonl"}
-"""Values of the options that must be given, for the sentence that asks for them."""
+"""Examples of the required options, for the sentence that asks for them."""
 MAY_BE_EMPTY = ("system_prompt",)
-"""Text options for which the empty text has a meaning; elsewhere it is an unset shell variable."""
+"""Text options that may be empty; elsewhere an empty text is taken for an unset shell variable."""
 
 
 def following_values(values: Mapping[str, object]) -> dict[str, object]:
@@ -44,7 +45,10 @@ def following_values(values: Mapping[str, object]) -> dict[str, object]:
     """
     differs = values.get("max_staleness") or values.get("engine_quantization") == "fp8"
     others: dict[str, object] = {"rollout_correction": "token_truncate"} if differs else {}
-    return others | ({"clip_eps_high": 4.0} if values.get("bound") == "cispo" else {})
+    bound = BOUNDS.get(str(values.get("bound")))
+    if bound is not None and bound.clip_eps_high is not None:
+        others["clip_eps_high"] = bound.clip_eps_high
+    return others
 
 
 def tasks_of(environment: str) -> str | None:
@@ -66,7 +70,7 @@ def tasks_of(environment: str) -> str | None:
     return f"{base_name(address)}({settings})" if settings else base_name(address)
 
 
-def build_config(given: Mapping[str, object], *, for_training: bool = True) -> Config:
+def build_config(chosen: Mapping[str, object], *, for_training: bool = True) -> Config:
     """Build the configuration from the given options, all others at their defaults.
 
     Names may have hyphens or underscores; values may be text or already of the option's type. `for_training`: the
@@ -76,7 +80,7 @@ def build_config(given: Mapping[str, object], *, for_training: bool = True) -> C
         ConfigError: an unknown or repeated name, a wrong value, a missing required option, or options at odds.
     """
     values: dict[str, object] = {}
-    for spelling, value in given.items():
+    for spelling, value in chosen.items():
         option = find_option(spelling)
         if option.name in values:
             raise ConfigError(f"{option.flag} is given twice, with a hyphen and with an underscore; keep one of them")
@@ -185,8 +189,10 @@ def _check_processes(config: Config) -> None:
     kind = config.optim.optimizer
     if config.cluster.cluster:
         layout(config.parallel, config.cluster.num_consumers)
-        apart = config.parallel.sampling_ranks
-        require(apart == 0, "sampling_ranks", apart, "be 0 with --cluster", "there --num-producers sample")
+        sampling_ranks = config.parallel.sampling_ranks
+        require(
+            sampling_ranks == 0, "sampling_ranks", sampling_ranks, "be 0 with --cluster", "there --num-producers sample"
+        )
         refuse_served_judges(config, "with --cluster")
     elif config.parallel.sampling_ranks == 0:
         ahead, rule = config.cluster.max_staleness, "be 0 without --cluster or --sampling-ranks"
@@ -200,8 +206,8 @@ def _check_processes(config: Config) -> None:
     moved = config.optim.offload
     require(name not in moved, "offload", moved, f"not name {name} with --zero-stage {rule}", why)
     if config.model.deterministic:
-        taken, rule = config.cluster.on_new_weights, "be finish with --deterministic"
-        require(taken == "finish", "on_new_weights", taken, rule, "the time of new weights varies")
+        on_new_weights, rule = config.cluster.on_new_weights, "be finish with --deterministic"
+        require(on_new_weights == "finish", "on_new_weights", on_new_weights, rule, "the time of new weights varies")
         engine = config.engine.engine
         require(engine == "local", "engine", engine, "be local with --deterministic", "vLLM promises no such thing")
         rule, why = "be adamw with --deterministic", "bitsandbytes promises no such thing"
@@ -209,7 +215,7 @@ def _check_processes(config: Config) -> None:
 
 
 def refuse_served_judges(config: Config, where: str) -> None:
-    """Refuse judges that every process which grades would serve for itself (ConfigError); `where` there are several."""
+    """Refuse, with a ConfigError, judges that each of several grading processes would serve; `where` names the run."""
     for name in served_judges(config):
         option = "reward_funcs" if name in config.rewards.functions else "eval_reward_func"
         rule, model = f"give the address of a judge {where}", served_model(name)

@@ -112,25 +112,25 @@ def refuse_changes(
     """Return the options that differ; those that change what is computed must be named.
 
     Args:
-        old: the options that the run has been computed with.
-        new: those that it is to continue with.
-        override: options that may be otherwise, by name.
-        written: options that the command gives itself; a difference in another one is of an edited config.yaml.
+        old: options the run was computed with.
+        new: options it is to continue with.
+        override: names of options that may change.
+        written: options given by the command itself; another that differs comes from an edited config.yaml.
 
     Raises:
-        ConfigError: an option is otherwise that is not named, or that never can be.
+        ConfigError: an option changed that is not named, or that never can change.
     """
-    found = differences(old, new)
-    telling = [one for one in found if changes_what_is_computed(one, new, old)]
-    never = [one for one in telling if rule_of(one.option) == "never"]
+    changes = differences(old, new)
+    telling = [change for change in changes if changes_what_is_computed(change, new, old)]
+    never = [change for change in telling if rule_of(change.option) == "never"]
     if never:
         raise ConfigError(
             f"{_listed(never, written)}, which a run cannot change, as {NEVER_BECAUSE}; "
             "leave it as it was, or start a new run from this one's model"
         )
-    unnamed = [one for one in telling if one.option not in override]
+    unnamed = [change for change in telling if change.option not in override]
     if unnamed:
-        names = " ".join(one.option for one in telling)
+        names = " ".join(change.option for change in telling)
         raise ConfigError(
             f"{_listed(unnamed, written)}, with which the run would compute something else than before",
             remedies=[
@@ -138,20 +138,22 @@ def refuse_changes(
                 f"continue so from the last checkpoint by --override {names}",
             ],
         )
-    return found
+    return changes
 
 
-def override_names(given: Sequence[str]) -> frozenset[str]:
+def override_names(entries: Sequence[str]) -> frozenset[str]:
     """Return the options named by `--override`, in any spelling, also with commas between them.
 
     Raises:
         ConfigError: there is no such option.
     """
-    return frozenset(find_option(word).name for entry in given for word in entry.split(",") if word)
+    return frozenset(find_option(word).name for entry in entries for word in entry.split(",") if word)
 
 
-def _listed(found: Sequence[Difference], written: Collection[str]) -> str:
-    return ", ".join(one.describe() + ("" if one.option in written else " (config.yaml was edited)") for one in found)
+def _listed(changes: Sequence[Difference], written: Collection[str]) -> str:
+    return ", ".join(
+        change.describe() + ("" if change.option in written else " (config.yaml was edited)") for change in changes
+    )
 
 
 def _word(value: object) -> str:

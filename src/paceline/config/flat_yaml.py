@@ -43,13 +43,13 @@ def parse_yaml(text: str, source: str) -> dict[str, object]:
         raise ConfigError(f"{source} must hold lines of `option: value`, got a {_kind(root)}")
     values: dict[str, object] = {}
     for key, node in root.value:
-        place = f"{source} line {key.start_mark.line + 1}"
+        location = f"{source} line {key.start_mark.line + 1}"
         if not isinstance(key, yaml.ScalarNode):
-            raise ConfigError(f"{place}: the name of an option must be a word, got a {_kind(key)}")
+            raise ConfigError(f"{location}: the name of an option must be a word, got a {_kind(key)}")
         name = option_name(key.value)
         if name in values:
-            raise ConfigError(f"{place}: {name} is given a second time; keep one of them")
-        with _placed(place):
+            raise ConfigError(f"{location}: {name} is given a second time; keep one of them")
+        with _located(location):
             values[name] = parse_value(find_option(name), _plain(node, name))
     return values
 
@@ -62,12 +62,12 @@ def option_lines(text: str) -> dict[str, int]:
 
 
 @contextmanager
-def _placed(place: str) -> Iterator[None]:
-    """Put the place before a refusal inside the context."""
+def _located(location: str) -> Iterator[None]:
+    """Prefix refusals raised inside the context with a location."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from None
+        raise ConfigError(f"{location}: {error}") from None
 
 
 def _plain(node: yaml.Node, name: str) -> object:

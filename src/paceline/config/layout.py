@@ -1,9 +1,9 @@
-"""Options for processes: those of a cluster, and the grid on which model and samples lie."""
+"""Options for processes: a cluster's, and the grid that divides model and samples among them."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from paceline.config.rules import require
+from paceline.config.rules import ABOVE_0, AT_LEAST_0, AT_LEAST_1, Bound, check_bounds, check_unused, require
 from paceline.errors import ConfigError
 
 
@@ -11,26 +11,22 @@ from paceline.errors import ConfigError
 class ParallelConfig:
     """Training on several processes: a cluster's `--num-consumers`, or those of torchrun, accelerate or srun."""
 
-    zero_stage: int = 0
+    zero_stage: Annotated[int, Bound(lambda value: value in (0, 1, 2, 3), "be 0, 1, 2 or 3")] = 0
     """Slices instead of copies on processes with samples of their own: 1 optimiser state, 2 gradients too, 3 weights
     too (ZeRO, FSDP); 0: nothing."""
-    tensor_parallel: int = 1
+    tensor_parallel: Annotated[int, AT_LEAST_1] = 1
     """Processes that share every layer: heads, width and vocabulary."""
-    context_parallel: int = 1
+    context_parallel: Annotated[int, AT_LEAST_1] = 1
     """Processes that share the tokens of each micro-batch, for completions too long for one: in attention each has some
     of the heads. `micro_batch_tokens` is what each of them computes."""
-    pipeline_parallel: int = 1
+    pipeline_parallel: Annotated[int, AT_LEAST_1] = 1
     """Processes that share the layers out: each has some of them."""
-    sampling_ranks: int = 0
+    sampling_ranks: Annotated[int, AT_LEAST_0] = 0
     """Ranks of torchrun, accelerate or srun that only sample, the last ones; all others then only train. 0: every rank
     does both."""
 
     def __post_init__(self) -> None:
-        require(self.zero_stage in (0, 1, 2, 3), "zero_stage", self.zero_stage, "be 0, 1, 2 or 3")
-        require(self.tensor_parallel >= 1, "tensor_parallel", self.tensor_parallel, "be at least 1")
-        require(self.pipeline_parallel >= 1, "pipeline_parallel", self.pipeline_parallel, "be at least 1")
-        require(self.context_parallel >= 1, "context_parallel", self.context_parallel, "be at least 1")
-        require(self.sampling_ranks >= 0, "sampling_ranks", self.sampling_ranks, "be at least 0")
+        check_bounds(self)
 
     @property
     def fewest(self) -> int:
@@ -42,38 +38,32 @@ class ParallelConfig:
 class ClusterConfig:
     """Sampling and training in processes of their own, on one machine or several."""
 
-    cluster: bool | str = False
+    cluster: Annotated[bool | str, Bound(lambda value: value != "", "not be empty")] = False
     """Run samplers and trainers as actors of Ray (the extra `ray`) instead of in this process. The cluster is
     started for the run; or it runs already at HOST:PORT, or, with `auto`, on this machine."""
-    num_producers: int = 1
+    num_producers: Annotated[int, AT_LEAST_1] = 1
     """Processes that sample and score, each with a copy of the weights, on as many machines as there are."""
-    num_consumers: int = 1
+    num_consumers: Annotated[int, AT_LEAST_1] = 1
     """Processes that train, each with a share of every step's completions. Each has a copy of the weights, or its part
     by `zero_stage`, `tensor_parallel` and `pipeline_parallel`. Gradients are added up."""
-    max_staleness: int = 0
+    max_staleness: Annotated[int, AT_LEAST_0] = 0
     """Steps by which the sampling weights may lag behind the trained ones. 0 samples and trains in turn; k samples up
     to k steps ahead while others are trained on: on a cluster, or on ranks with `sampling_ranks`."""
     on_new_weights: Literal["finish", "continue"] = "finish"
     """Reaction of samplers to newer weights while they sample: `finish` the step with the old ones, or `continue` with
     the newer ones from the next token on. The tokens of each version depend on timing and are recorded: such a run
     cannot be repeated bit for bit."""
-    actor_timeout: float = 60.0
+    actor_timeout: Annotated[float, ABOVE_0] = 60.0
     """Seconds without a sign of life after which a process counts as lost. A lost sampler is replaced and its prompts
     done again; a lost trainer ends the attempt. A lost rank of torchrun or another launcher ends the run."""
-    max_restarts: int = 3
+    max_restarts: Annotated[int, AT_LEAST_0] = 3
     """Attempts that continue from the last checkpoint after the loss of a trainer; then the run ends."""
 
     def __post_init__(self) -> None:
-        require(self.cluster != "", "cluster", self.cluster, "not be empty")
-        require(self.num_producers >= 1, "num_producers", self.num_producers, "be at least 1")
-        require(self.num_consumers >= 1, "num_consumers", self.num_consumers, "be at least 1")
-        require(self.max_staleness >= 0, "max_staleness", self.max_staleness, "be at least 0")
-        require(self.actor_timeout > 0, "actor_timeout", self.actor_timeout, "be above 0")
-        require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "be at least 0")
-        for name in ("num_producers", "num_consumers"):
-            value, default = getattr(self, name), ClusterConfig.__dataclass_fields__[name].default
-            right = bool(self.cluster) or value == default
-            require(right, name, value, f"be {default} without --cluster", "there is one process then")
+        check_bounds(self)
+        if not self.cluster:
+            names = ("num_producers", "num_consumers")
+            check_unused(self, names, without="--cluster", why="there is one process then")
         right, value = self.on_new_weights == "finish" or self.max_staleness >= 1, self.on_new_weights
         why = "no weights are made while a step is sampled; raise --max-staleness"
         require(right, "on_new_weights", value, "be finish with --max-staleness 0", why)
@@ -133,7 +123,7 @@ def layout(options: ParallelConfig, processes: int) -> Sizes:
             return factors[0] * factors[1], abs(pair[0] - tensor) + abs(pair[1] - pipeline)
 
         pairs = sorted(((t, p) for t in divisors(processes) for p in divisors(processes // t)), key=cost)[:2]
-        nearest = " and ".join(f"--tensor-parallel {one} --pipeline-parallel {other}" for one, other in pairs)
+        nearest = " and ".join(f"--tensor-parallel {t} --pipeline-parallel {p}" for t, p in pairs)
         raise ConfigError(
             f"--tensor-parallel {tensor} times --pipeline-parallel {pipeline} must divide the number of processes that "
             f"train, {processes}; the nearest that do are {nearest}"
@@ -155,9 +145,9 @@ def training_ranks(options: ParallelConfig, ranks: int) -> int:
     Raises:
         ConfigError: all of them would sample.
     """
-    apart = options.sampling_ranks
-    require(apart < ranks, "sampling_ranks", apart, f"be below the number of ranks, {ranks}", "the others train")
-    return ranks - apart
+    sampling = options.sampling_ranks
+    require(sampling < ranks, "sampling_ranks", sampling, f"be below the number of ranks, {ranks}", "the others train")
+    return ranks - sampling
 
 
 def divisors(whole: int) -> list[int]:

@@ -2,13 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from paceline.config.rules import require
-
-PresetName = Literal["grpo", "dapo", "dr_grpo", "bnpo", "gspo", "cispo", "rloo", "reinforce_pp", "scalerl"]
-CREDITED = ("group", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none")
-"""Advantages whose baseline is of the group, so that its turns can be compared too."""
+from paceline.config.algorithms import BOUNDS, AdvantageName, BoundName
+from paceline.config.presets import PresetName
+from paceline.config.rules import (
+    ABOVE_0,
+    AT_LEAST_0,
+    AT_LEAST_1,
+    FROM_0_BELOW_1,
+    FROM_0_TO_1,
+    Bound,
+    check_bounds,
+    check_unused,
+    require,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,46 +25,46 @@ class AdvantageConfig:
 
     preset: PresetName | None = None
     """A published objective: sets the options of this and the next two sections that are not given themselves."""
-    advantage: (
-        Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"] | str
-    ) = "group"
+    advantage: AdvantageName | str = "group"
     """Baseline and scale of the reward: group mean and standard deviation (GRPO), or one of its relatives. Or a
     function of one group's rewards, as file.py:function or module:function."""
     reward_aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
     """Several rewards: summed as they are, or each normalised within its group first (GDPO)."""
-    overlong_share: float = 0.0
+    overlong_share: Annotated[float, FROM_0_TO_1] = 0.0
     """Soft length penalty (DAPO), added to the reward: over this last share of max_completion_length it falls from 0 to
     -1; 0: off."""
     mask_truncated: bool = False
     """Completions cut at max_completion_length count in their group's baseline but get no gradient."""
-    filter_range: tuple[float, ...] | None = None
+    filter_range: Annotated[
+        tuple[float, ...] | None,
+        Bound(
+            lambda value: len(value) == 2 and value[0] < value[1], "be two numbers, the lower first", "DAPO's is 0 1"
+        ),
+    ] = None
     """Train only on groups whose mean of `filter_func` lies strictly between these two numbers, such as 0 1 (DAPO)."""
     filter_func: str | None = None
     """Reward function that `filter_range` applies to; None: `eval_reward_func` if it is one of them, else the first;
     without any, the environment's own reward."""
-    max_refills: int = 0
+    max_refills: Annotated[int, AT_LEAST_0] = 0
     """Further rounds of sampling to replace groups outside `filter_range`; then the step uses the groups it has."""
-    oversampling: float = 1.0
+    oversampling: Annotated[float, AT_LEAST_1] = 1.0
     """Prompts sampled per group that a round must bring, with `filter_range`. Above 1 it saves rounds, and so the wait
     for the slowest completion of each. Groups beyond a step's are left out, the last ones first."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.overlong_share <= 1, "overlong_share", self.overlong_share, "lie in [0, 1]")
-        bounds = self.filter_range
-        if bounds is not None:
-            right = len(bounds) == 2 and bounds[0] < bounds[-1]
-            require(right, "filter_range", bounds, "be two numbers, the lower first", "DAPO's is 0 1")
-        require(self.max_refills >= 0, "max_refills", self.max_refills, "be at least 0")
-        require(self.oversampling >= 1, "oversampling", self.oversampling, "be at least 1")
-        for name, value, default, why in (
-            ("max_refills", self.max_refills, 0, "only filtered groups are replaced"),
-            ("oversampling", self.oversampling, 1, "all that is sampled beyond a step would be left out"),
-        ):
-            require(bounds is not None or value == default, name, value, f"be {default} without --filter-range", why)
+        check_bounds(self)
+        if self.filter_range is None:
+            check_unused(self, ("max_refills",), without="--filter-range", why="only filtered groups are replaced")
+            why = "all that is sampled beyond a step would be left out"
+            check_unused(self, ("oversampling",), without="--filter-range", why=why)
 
 
-SHAPES: Mapping[str, tuple[float, ...]] = {"clip": (), "sapo": (1.0, 1.05), "vespo": (2.0, 3.0, 3.0, 2.0)}
-"""Numbers of each bound that has some, as they are where none are given; `clip` takes one, and has none."""
+def _is_ref_sync(value: tuple[float, ...]) -> bool:
+    return len(value) == 2 and value[0] >= 1 and value[0] == int(value[0]) and 0 < value[1] <= 1
+
+
+def _is_entropy_target(value: tuple[float, ...]) -> bool:
+    return len(value) == 4 and value[0] >= 0 and 0 <= value[1] <= value[2] and value[3] > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,13 +73,13 @@ class LossConfig:
 
     ratio_level: Literal["token", "sequence"] = "token"
     """Ratio to the old policy: of each token, or of a sequence by the mean of its log ratios (GSPO)."""
-    bound: Literal["clip", "cispo", "sapo", "vespo", "none"] | str = "clip"
+    bound: BoundName | str = "clip"
     """Bound of the ratio: clipping, a bounded weight that stops no gradient (CISPO), a soft gate (SAPO), a smooth
     weight of the whole completion (VESPO), or none. Or a policy loss per token of your own, as file.py:function or
     module:function."""
-    clip_eps_low: float = 0.2
+    clip_eps_low: Annotated[float, FROM_0_BELOW_1] = 0.2
     """`clip`: the ratio is held above `1 - clip_eps_low`."""
-    clip_eps_high: float = 0.28
+    clip_eps_high: Annotated[float, AT_LEAST_0] = 0.28
     """`clip`: the ratio is held below `1 + clip_eps_high` (DAPO's clip-higher: above `clip_eps_low`). `cispo`: it
     weighs at most that, and the default is 4."""
     bound_shape: tuple[float, ...] | None = None
@@ -83,72 +91,71 @@ class LossConfig:
     each completion counts as the sum of its tokens (LUSPO)."""
     average_over: Literal["kept", "all"] = "kept"
     """Completions that `average` counts: those that may have a gradient, or also masked and ungraded ones, as TRL's."""
-    beta: float = 0.0
+    beta: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the KL divergence to the reference model; 0 loads no reference."""
     kl: Literal["reverse", "forward", "k3", "k3_ratio"] = "reverse"
     """reverse is KL(policy || reference), forward is KL(reference || policy), each with its own gradient. k3 is GRPO's
     estimator as TRL differentiates it, and k3_ratio the same times the ratio."""
-    ref_sync: tuple[float, ...] | None = None
+    ref_sync: Annotated[
+        tuple[float, ...] | None, Bound(_is_ref_sync, "be steps and a share in (0, 1]", "512 0.6 is usual")
+    ] = None
     """Steps between updates of the reference towards the policy, and the policy's share in them, such as 64 0.6:
     reference = share * policy + (1 - share) * reference. None: never."""
-    entropy_coef: float = 0.0
+    entropy_coef: Annotated[float, AT_LEAST_0] = 0.0
     """Weight of the policy's entropy, in nats per token, as a bonus."""
-    entropy_target: tuple[float, ...] | None = None
+    entropy_target: Annotated[
+        tuple[float, ...] | None,
+        Bound(
+            _is_entropy_target,
+            "be an entropy, the least and the largest coefficient, and its change per update",
+            "0.2 0 1 0.005 is usual",
+        ),
+    ] = None
     """Adaptive bonus: entropy in nats per token, then the least, the largest and the change per update of
     `entropy_coef`, such as 0.2 0 1 0.005. It rises after an update at or below that entropy, falls after one above
     it, and counts only behind the first kind."""
-    top_entropy_quantile: float = 1.0
+    top_entropy_quantile: Annotated[
+        float, Bound(lambda value: 0 <= value <= 1, "lie in [0, 1]", "0.2 is usual, 1 is off")
+    ] = 1.0
     """Share of an update's tokens, those of the highest entropy, whose policy term counts; 1: all, 0.2 is usual."""
     rollout_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "none"
     """Weight of old over rollout probability, for engines that compute otherwise and completions of older weights: of
     each token, or of a sequence by the product over its tokens; held at a bound (truncate), or 0 beyond it (mask). With
     `max_staleness` above 0 or `engine_quantization` the default is token_truncate."""
-    correction_bounds: tuple[float, ...] = (0.0, 2.0)
+    correction_bounds: Annotated[
+        tuple[float, ...],
+        Bound(
+            lambda value: len(value) == 2 and 0 <= value[0] < value[1],
+            "be two numbers from 0 on, the lower first",
+            "0 2 is usual",
+        ),
+    ] = (0.0, 2.0)
     """Lower and upper bound of that weight."""
-    off_policy_threshold: float | None = None
+    off_policy_threshold: Annotated[float | None, ABOVE_0] = None
     """Drop completions with a negative advantage whose mean log of rollout over policy probability is above this."""
-    skip_threshold: float | None = None
+    skip_threshold: Annotated[float | None, Bound(lambda value: value > 1, "be above 1", "20 is usual")] = None
     """Drop completions whose mean ratio is above this, for example 20."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.clip_eps_low < 1, "clip_eps_low", self.clip_eps_low, "lie in [0, 1)")
-        require(self.clip_eps_high >= 0, "clip_eps_high", self.clip_eps_high, "be at least 0")
+        check_bounds(self)
         self._check_shape()
-        require(self.beta >= 0, "beta", self.beta, "be at least 0")
-        if (moves := self.ref_sync) is not None:
-            right = len(moves) == 2 and moves[0] >= 1 and moves[0] == int(moves[0]) and 0 < moves[1] <= 1
-            require(right, "ref_sync", moves, "be steps and a share in (0, 1]", "512 0.6 is usual")
-            require(self.beta > 0, "ref_sync", moves, "be none while --beta is 0", "there is no reference then")
-        require(self.entropy_coef >= 0, "entropy_coef", self.entropy_coef, "be at least 0")
-        if (control := self.entropy_target) is not None:
-            right = len(control) == 4 and 0 <= control[1] <= control[2] and control[3] > 0 and control[0] >= 0
-            rule = "be an entropy, the least and the largest coefficient, and its change per update"
-            require(right, "entropy_target", control, rule, "0.2 0 1 0.005 is usual")
-        share = self.top_entropy_quantile
-        require(0 <= share <= 1, "top_entropy_quantile", share, "lie in [0, 1]", "0.2 is usual, 1 is off")
-        bounds = self.correction_bounds
-        right = len(bounds) == 2 and 0 <= bounds[0] < bounds[1]
-        require(right, "correction_bounds", bounds, "be two numbers from 0 on, the lower first", "0 2 is usual")
+        right = self.ref_sync is None or self.beta > 0
+        require(right, "ref_sync", self.ref_sync, "be none while --beta is 0", "there is no reference then")
         self._check_vespo()
-        if self.off_policy_threshold is not None:
-            require(self.off_policy_threshold > 0, "off_policy_threshold", self.off_policy_threshold, "be above 0")
-        if self.skip_threshold is not None:
-            require(self.skip_threshold > 1, "skip_threshold", self.skip_threshold, "be above 1", "20 is usual")
 
     def _check_shape(self) -> None:
-        given, usual = self.bound_shape, SHAPES.get(self.bound, ())
-        if given is None:
+        shape, row = self.bound_shape, BOUNDS.get(self.bound)
+        if shape is None:
             return
-        known = self.bound in SHAPES
-        require(known, "bound_shape", given, f"be none with --bound {self.bound}", "it has no numbers of its own")
-        count = len(usual) or 1
+        count = 0 if row is None else row.shape_length
+        require(count > 0, "bound_shape", shape, f"be none with --bound {self.bound}", "it has no numbers of its own")
         rule = f"be {'one number' if count == 1 else f'{count} numbers'} with --bound {self.bound}"
-        advice = f"{' '.join(map(str, usual)) or 3} is usual"
-        require(len(given) == count, "bound_shape", given, rule, advice)
+        advice = f"{' '.join(map(str, BOUNDS[self.bound].shape)) or 3} is usual"
+        require(len(shape) == count, "bound_shape", shape, rule, advice)
         if self.bound == "clip":
-            require(given[0] > 1 + self.clip_eps_high, "bound_shape", given, "be above 1 + clip_eps_high", advice)
+            require(shape[0] > 1 + self.clip_eps_high, "bound_shape", shape, "be above 1 + clip_eps_high", advice)
         else:
-            require(min(given) > 0, "bound_shape", given, "be above 0", advice)
+            require(min(shape) > 0, "bound_shape", shape, "be above 0", advice)
 
     def _check_vespo(self) -> None:
         if self.bound == "vespo":
@@ -160,8 +167,10 @@ class LossConfig:
 
     @property
     def shape(self) -> tuple[float, ...]:
-        """Numbers of the bound, as given or as usual; for `clip` none without a dual clip."""
-        return SHAPES.get(self.bound, ()) if self.bound_shape is None else self.bound_shape
+        """Numbers of the bound, as given or default; for `clip` none without a dual clip."""
+        if self.bound_shape is not None:
+            return self.bound_shape
+        return BOUNDS[self.bound].shape if self.bound in BOUNDS else ()
 
     @property
     def ref_sync_steps(self) -> int:
@@ -178,7 +187,8 @@ class LossConfig:
         """True if a token's loss depends on other tokens of its completion."""
         return (
             self.ratio_level == "sequence"
-            or self.bound not in ("clip", "cispo", "sapo", "none")  # VESPO, and functions, which may
+            or self.bound not in BOUNDS  # a function, which may
+            or BOUNDS[self.bound].reads_completion
             or self.rollout_correction.startswith("sequence")
             or self.off_policy_threshold is not None
             or self.skip_threshold is not None
@@ -186,7 +196,7 @@ class LossConfig:
 
     @property
     def needs_every_token(self) -> bool:
-        """True if completions of advantage 0 are computed too: they have a gradient, or a place among the entropies."""
+        """True if completions of advantage 0 are computed too, for their gradient or for the quantile of entropies."""
         return self.beta > 0 or self.has_entropy_bonus or self.top_entropy_quantile < 1
 
 
@@ -210,7 +220,7 @@ SCHEDULERS: Mapping[str, tuple[str, ...]] = {
 }
 """Parameters of each of transformers' schedules, without those that follow a measured loss."""
 PROGRAM: Final = "program"
-"""Stands in `optimizer` and `lr_scheduler` for an object that only the program has which gave it."""
+"""Value of `optimizer` and `lr_scheduler` for an object that a Python program passed in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -219,59 +229,55 @@ class OptimConfig:
 
     optimizer: Literal["adamw", "adamw_8bit", "program"] = "adamw"
     """AdamW, with its two moments in float32 or in 8 bits (bitsandbytes): a quarter of their memory, slow on a CPU.
-    `program`: one that only the program has which gave it, and which the numbers of AdamW do not describe."""
-    offload: tuple[str, ...] = ()
-    """CUDA: what waits in main memory. optimizer: AdamW's moments, which visit the GPU one parameter at a time;
-    activations: until the backward pass, and `gradient_checkpointing` goes by that; parameters: the slices of
+    `program`: an optimiser object that a Python program passed in, to which AdamW's options do not apply."""
+    offload: Annotated[
+        tuple[str, ...], Bound(lambda value: set(value) <= {*OFFLOADED}, f"name some of {', '.join(OFFLOADED)}")
+    ] = ()
+    """CUDA: tensors kept in main memory. optimizer: AdamW's moments, which visit the GPU one parameter at a time;
+    activations: until the backward pass, which `gradient_checkpointing` takes into account; parameters: the slices of
     `zero_stage`, with their state, which are updated there."""
-    learning_rate: float = 1e-6
+    learning_rate: Annotated[float, AT_LEAST_0, Bound(lambda value: value < 1, "be below 1")] = 1e-6
     """Peak learning rate of AdamW."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Shape after the warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, AT_LEAST_0] = 0
     """Steps from 0 to the peak learning rate."""
-    min_lr_ratio: float = 0.0
+    min_lr_ratio: Annotated[float, FROM_0_TO_1] = 0.0
     """Final learning rate of `linear` and `cosine`, as a share of the peak."""
     lr_scheduler: str | None = None
     """A schedule of transformers, update by update, in the place of `lr_schedule`, `warmup_steps` and `min_lr_ratio`:
     `cosine(warmup=10)`, `polynomial(warmup=0.1, power=2)`, as `GRPOTrainer` records it; a warm-up below 1 is a share of
-    all updates. `program`: one that only the program has which gave it. None: `lr_schedule`."""
-    adam_betas: tuple[float, ...] = (0.9, 0.999)
+    all updates. `program`: a schedule that a Python program passed in. None: `lr_schedule`."""
+    adam_betas: Annotated[
+        tuple[float, ...],
+        Bound(
+            lambda value: len(value) == 2 and all(0 <= beta < 1 for beta in value),
+            "be two numbers in [0, 1)",
+            "0.9 0.999 is usual",
+        ),
+    ] = (0.9, 0.999)
     """Decay of AdamW's mean of gradients, and of its mean of squared gradients."""
-    adam_eps: float = 1e-8
+    adam_eps: Annotated[float, ABOVE_0] = 1e-8
     """Added to the root of the mean square."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, AT_LEAST_0] = 0.0
     """AdamW's decoupled weight decay."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, AT_LEAST_0] = 1.0
     """Largest norm of the gradient, to which a larger one is scaled down; 0 is off."""
-    num_iterations: int = 1
+    num_iterations: Annotated[int, AT_LEAST_1] = 1
     """Updates per batch of rollouts; from the second on the clip bounds bite."""
-    num_minibatches: int = 1
+    num_minibatches: Annotated[int, AT_LEAST_1] = 1
     """Parts that a batch of rollouts is cut into, each with an update of its own; above 1 the clip bounds bite."""
-    micro_batch_tokens: int = 0
+    micro_batch_tokens: Annotated[int, AT_LEAST_0] = 0
     """Tokens forwarded at once by a process, padding included: memory and speed, never the gradient. 0: 4096 on a CPU,
     which suits its cache. On CUDA 16384, or a half or a quarter of it if no more fit without activation checkpointing,
     unless `gradient_checkpointing` asks for that. Where memory runs out in a step, that step is done again with half as
     many, and so are all later ones."""
 
     def __post_init__(self) -> None:
-        known = all(name in OFFLOADED for name in self.offload)
-        require(known, "offload", self.offload, f"name some of {', '.join(OFFLOADED)}")
+        check_bounds(self)
         right, rule = self.optimizer == "adamw", f"not name optimizer with --optimizer {self.optimizer}"
         why = "only the float32 moments can lie in main memory"
         require("optimizer" not in self.offload or right, "offload", self.offload, rule, why)
-        require(self.learning_rate >= 0, "learning_rate", self.learning_rate, "be at least 0")
-        require(self.learning_rate < 1, "learning_rate", self.learning_rate, "be below 1")
-        require(self.warmup_steps >= 0, "warmup_steps", self.warmup_steps, "be at least 0")
-        require(0 <= self.min_lr_ratio <= 1, "min_lr_ratio", self.min_lr_ratio, "lie in [0, 1]")
-        right = len(self.adam_betas) == 2 and all(0 <= beta < 1 for beta in self.adam_betas)
-        require(right, "adam_betas", self.adam_betas, "be two numbers in [0, 1)", "0.9 0.999 is usual")
-        require(self.adam_eps > 0, "adam_eps", self.adam_eps, "be above 0")
-        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "be at least 0")
-        require(self.max_grad_norm >= 0, "max_grad_norm", self.max_grad_norm, "be at least 0")
-        require(self.num_iterations >= 1, "num_iterations", self.num_iterations, "be at least 1")
-        require(self.num_minibatches >= 1, "num_minibatches", self.num_minibatches, "be at least 1")
-        require(self.micro_batch_tokens >= 0, "micro_batch_tokens", self.micro_batch_tokens, "be at least 0")
 
     def micro_batches(self, device: str) -> tuple[int, ...]:
         """Return candidate sizes of a micro-batch in tokens on a device of this type, largest first."""

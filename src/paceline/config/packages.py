@@ -10,6 +10,9 @@ from importlib.metadata import PackageNotFoundError, requires
 
 from packaging.requirements import Requirement
 
+TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
+"""Names that `--report-to` takes; each is also that of the tracker's module and package."""
+
 
 def requirements(lines: Iterable[str] | None = None) -> dict[str, Requirement]:
     """Required version by package; if several extras name it, the first counts.
@@ -21,10 +24,10 @@ def requirements(lines: Iterable[str] | None = None) -> dict[str, Requirement]:
     """
     if lines is None:
         return _own()
-    found: dict[str, Requirement] = {}
-    for one in map(Requirement, lines):
-        found.setdefault(one.name, one)
-    return found
+    by_name: dict[str, Requirement] = {}
+    for requirement in map(Requirement, lines):
+        by_name.setdefault(requirement.name, requirement)
+    return by_name
 
 
 @cache

@@ -1,10 +1,11 @@
 """Published objectives as values of the same options, each with its source and its differences.
 
-A preset has no branch of its own anywhere: it fills in what is not given, and the resolved configuration says the rest.
+No code branches on a preset: it only fills in options that are not given.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +126,12 @@ PRESETS: Mapping[str, Preset] = {
         "it before they are float32; and 1e-4 added to the standard deviation",
     ),
 }
+
+
+if TYPE_CHECKING:
+    PresetName = str
+else:
+    PresetName = Literal[tuple(PRESETS)]
 
 
 def preset_values(name: object) -> Mapping[str, object]:

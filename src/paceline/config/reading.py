@@ -76,7 +76,7 @@ class Option:
 
     @property
     def takes_code(self) -> bool:
-        """True if code of one's own, named as `file.py:function` or `module:function`, is a value beside the words."""
+        """True if the user's own function, as `file.py:function` or `module:function`, is a value beside the words."""
         return bool(self.choices) and str in typing.get_args(self.type)
 
     @property
@@ -155,7 +155,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "max_tokens": ("max_completion_length",),
     "group_size": ("num_generations",),
 }
-"""Names that other programs have for options; none of them is close to its own name here."""
+"""Names of options in other programs that are not close to their names here."""
 
 
 def find_option(spelling: str) -> Option:
@@ -222,7 +222,7 @@ def served_judges(config: Config) -> tuple[str, ...]:
 def parameter_texts(name: str, *, label: str, error: type[PacelineError]) -> dict[str, str]:
     """The parameters that a name carries in brackets, by their names, as they are written.
 
-    `label` is how messages call the name, `error` what is raised where the brackets are not well-formed.
+    `label` names it in messages; `error` is raised for malformed brackets.
 
     >>> parameter_texts("cosine(max_length=512, max_wrong=-0.5)", label="", error=ConfigError)
     {'max_length': '512', 'max_wrong': '-0.5'}
@@ -230,15 +230,15 @@ def parameter_texts(name: str, *, label: str, error: type[PacelineError]) -> dic
     _, bracket, rest = name.partition("(")
     if bracket and not rest.rstrip().endswith(")"):
         raise error(f"{label}: the bracket is not closed; write {base_name(name)}(parameter=value)")
-    found = dict[str, str]()
+    texts = dict[str, str]()
     for part in filter(None, map(str.strip, rest.rstrip().removesuffix(")").split(","))):
         parameter, equals, value = map(str.strip, part.partition("="))
         if not equals or not value:
             raise error(f"{label}: {part!r} is no parameter; write parameter=value")
-        if parameter in found:
+        if parameter in texts:
             raise error(f"{label}: {parameter} is given twice; give it once")
-        found[parameter] = value
-    return found
+        texts[parameter] = value
+    return texts
 
 
 def scheduler_of(text: str) -> tuple[str, dict[str, object]]:
@@ -255,7 +255,7 @@ def scheduler_of(text: str) -> tuple[str, dict[str, object]]:
 
 
 def is_code(value: object) -> bool:
-    """Return True for the name of a function of one's own, in a file or in a module.
+    """Return True for the name of a user's function, `file.py:function` or `module:function`.
 
     >>> is_code("mine.py:advantage"), is_code("package.module:advantage"), is_code("group")
     (True, True, False)
@@ -272,11 +272,11 @@ def parse_value(option: Option, value: object) -> object:
     if _is_null(option, value):
         return None
     if option.item_type is not None:
-        given = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        if len(given) == 1 and isinstance(given[0], str) and option.name not in VERBATIM:
+        values = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+        if len(values) == 1 and isinstance(values[0], str) and option.name not in VERBATIM:
             # `accuracy,cosine(max_length=9, max_wrong=0)` holds two values
-            given = [item.strip() for item in _COMMA.split(given[0])]
-        several = tuple(_parse_single(option, option.item_type, item) for item in given)
+            values = [item.strip() for item in _COMMA.split(values[0])]
+        several = tuple(_parse_single(option, option.item_type, item) for item in values)
         # of `str | tuple[str, ...]` a single value stands alone
         is_bare_alone = isinstance(option.type, types.UnionType) and option.item_type in typing.get_args(option.type)
         return several[0] if is_bare_alone and len(several) == 1 else several

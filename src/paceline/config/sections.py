@@ -7,19 +7,18 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from paceline.config.engine import EngineConfig
-from paceline.config.environments import EnvironmentConfig
 from paceline.config.layout import ClusterConfig, ParallelConfig
-from paceline.config.objective import PROGRAM, AdvantageConfig, LossConfig, OptimConfig
-from paceline.config.rules import require
+from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
+from paceline.config.rules import ABOVE_0, AT_LEAST_0, AT_LEAST_1, FROM_0_TO_1, Bound, check_bounds, require
+from paceline.config.sampling import EngineConfig, EnvironmentConfig, SamplingConfig
 
 MODEL = "model:"
 JUDGE = "judge:"
 SANDBOXES = ("auto", "namespaces", "landlock", "none")
 NAMED = re.compile(r"(?P<name>[\w.-]+)=(?P<address>.*)", re.DOTALL)
-"""A set of held-out tasks with a name of its own; a path with an equals sign is written with a slash before it."""
+"""Pattern of a named set of held-out tasks; a path with an equals sign is written with a slash before it."""
 RESERVED_SWITCHES = frozenset(
     {
         *("add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents"),
@@ -27,7 +26,7 @@ RESERVED_SWITCHES = frozenset(
         *("return_tensors", "tokenize", "tokenizer_kwargs", "tools", "truncation"),
     }
 )
-"""Arguments of a template's rendering that are not the user's, or have an option of their own."""
+"""Arguments of a template's rendering that the user cannot set, or that are options themselves."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +34,7 @@ class ModelConfig:
     """Model, its precision and its device."""
 
     model: str
-    """Directory, also a run's for the model that it has trained, Hub name, or `embedded`, `embedded-programs` or
+    """Directory (of a run: the model that it trained), Hub name, or `embedded`, `embedded-programs` or
     `embedded-agent` for the small models that ship with the package."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the computation; weights and optimiser state stay float32. auto: bfloat16 on CUDA, and on a CPU with
@@ -48,7 +47,7 @@ class ModelConfig:
     deterministic: bool = False
     """Refuse whatever could give other bits in a second run with the same options. A CPU needs nothing for it; on CUDA
     torch uses its deterministic operations, which are slower, and raises where it has none."""
-    threads: int = 0
+    threads: Annotated[int, AT_LEAST_0] = 0
     """CPU threads to compute with; 0: one for a model below a million parameters, else one per core."""
     gradient_checkpointing: Literal["auto", "true", "false"] = "auto"
     """Recompute activations in the backward pass: less memory for up to a third more time. It applies to every layer,
@@ -57,33 +56,31 @@ class ModelConfig:
     """Run Python code that comes with the model. Off unless asked for by name."""
 
     def __post_init__(self) -> None:
-        require(self.threads >= 0, "threads", self.threads, "be at least 0")
+        check_bounds(self)
 
 
 OTHER_ADAPTER = "peft_type"
-"""Name in `lora_settings` of the kind of an adapter that is no LoRA."""
+"""Key in `lora_settings` for the kind of an adapter other than LoRA."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoraConfig:
     """Training a low-rank adapter instead of all weights."""
 
-    lora_rank: int = 0
+    lora_rank: Annotated[int, AT_LEAST_0] = 0
     """Rank of the adapter's matrices; 0 trains all weights."""
-    lora_alpha: float | None = None
+    lora_alpha: Annotated[float | None, ABOVE_0] = None
     """The adapter is scaled by this over the rank; None: twice the rank."""
-    lora_targets: tuple[str, ...] = ("all-linear",)
+    lora_targets: Annotated[tuple[str, ...], Bound(len, "name at least one module")] = ("all-linear",)
     """Modules that get an adapter, by the end of their name; `all-linear`: every linear layer but the output's."""
     lora_settings: tuple[str, ...] = ()
     """Further settings of peft's LoraConfig, NAME=VALUE each, such as `use_rslora=true`; a value is JSON, or text where
-    it is none. `peft_type=KIND` stands for an adapter of another kind, which only the program has that gave it."""
+    it is none. `peft_type=KIND` stands for an adapter of another kind, which a Python program passed in."""
     merge_lora: bool = False
     """Write `final/` as a whole model with the adapter merged into it, instead of the adapter alone."""
 
     def __post_init__(self) -> None:
-        require(self.lora_rank >= 0, "lora_rank", self.lora_rank, "be at least 0")
-        require(self.lora_alpha is None or self.lora_alpha > 0, "lora_alpha", self.lora_alpha, "be above 0")
-        require(len(self.lora_targets) >= 1, "lora_targets", self.lora_targets, "name at least one module")
+        check_bounds(self)
         pairs = [entry.partition("=") for entry in self.lora_settings]
         names = [name for name, equals, _ in pairs if equals and name.isidentifier()]
         right = len({*names} - {"r", "lora_alpha"}) == len(pairs)
@@ -100,19 +97,19 @@ class LoraConfig:
 class DataConfig:
     """Datasets, and the conversion of rows to prompts."""
 
-    dataset: str | tuple[str, ...]
+    dataset: Annotated[str | tuple[str, ...], Bound(lambda value: value != (), "name at least one dataset")]
     """JSONL or parquet file, directory, Hub name, `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, or
     `verifiers:ID`; several are joined. `#N` behind one takes N of its rows, drawn by `seed`. It may be left out with an
     environment that makes its own tasks: `gymnasium:ID`, `textarena:ID`, `openenv:URL`, `reasoning_gym:NAME`,
     `verifiers:ID`."""
     dataset_split: str = "train"
     """Split of `dataset` to train on."""
-    eval_dataset: tuple[str, ...] | None = None
+    eval_dataset: Annotated[tuple[str, ...] | None, Bound(len, "name at least one dataset")] = None
     """Held-out tasks, addressed as `dataset` is. Each of several sets has its own accuracy, and `NAME=ADDRESS` names
     one. None: the `eval_split` of `dataset`, if it has one."""
     eval_split: str = "test"
     """Split of the held-out tasks."""
-    eval_share: float | None = None
+    eval_share: Annotated[float | None, Bound(lambda value: 0 < value < 1, "lie between 0 and 1")] = None
     """Hold out this share of the prompts of `dataset`, drawn by `seed`, in the place of `eval_dataset` and of a split:
     0.1 trains on nine in ten. Rows of one prompt stay together."""
     allow_overlap: bool = False
@@ -130,32 +127,28 @@ class DataConfig:
     chat_template_kwargs: tuple[str, ...] = ()
     """Further switches of the chat template, NAME=VALUE each, such as `reasoning_effort=low`; a value is JSON, or text
     where it is none."""
-    max_prompt_length: int = 512
+    max_prompt_length: Annotated[int, AT_LEAST_1] = 512
     """Tokens of a prompt, at most."""
     long_prompts: Literal["error", "drop", "truncate_left"] = "error"
     """Treatment of a prompt above `max_prompt_length`; dropped and truncated rows are counted."""
     shuffle: bool = True
     """A new order each epoch, fixed by `seed`."""
-    dataset_size: int | None = None
+    dataset_size: Annotated[int | None, AT_LEAST_1] = None
     """Rows to use, from the first; for generators: how many to make (None: 10,000). Several datasets share them by
     their numbers of rows, and each gives at least one."""
     on_bad_row: Literal["stop", "skip"] = "stop"
     """Treatment of a row that cannot be used; skipped rows are counted, and the first is named."""
 
     def __post_init__(self) -> None:
-        require(self.dataset != (), "dataset", self.dataset, "name at least one dataset")
-        require(self.max_prompt_length >= 1, "max_prompt_length", self.max_prompt_length, "be at least 1")
-        require(self.dataset_size is None or self.dataset_size >= 1, "dataset_size", self.dataset_size, "be at least 1")
+        check_bounds(self)
         pairs = [entry.partition("=") for entry in self.chat_template_kwargs]
         names = [name for name, equals, _ in pairs if equals and name.isidentifier()]
         right = len({*names}) == len(pairs) and not RESERVED_SWITCHES.intersection(names)
         rule = f"be NAME=VALUE, each name once and none of {', '.join(sorted(RESERVED_SWITCHES))}"
         require(right, "chat_template_kwargs", self.chat_template_kwargs, rule)
-        share = self.eval_share
-        require(share is None or 0 < share < 1, "eval_share", share, "lie between 0 and 1")
         if self.eval_dataset is not None:
-            require(share is None, "eval_share", share, "be left out with --eval-dataset", "held-out tasks are there")
-            require(len(self.eval_dataset) >= 1, "eval_dataset", self.eval_dataset, "name at least one dataset")
+            share, rule = self.eval_share, "be left out with --eval-dataset"
+            require(share is None, "eval_share", share, rule, "held-out tasks are there")
             whole = all(address.strip() for _, address in self.held_out)
             require(whole, "eval_dataset", self.eval_dataset, "hold no empty address", "write NAME=ADDRESS or ADDRESS")
             names = [name or address for name, address in self.held_out]
@@ -164,7 +157,7 @@ class DataConfig:
 
     @property
     def switches(self) -> dict[str, object]:
-        """What chat templates are given beside messages and tools."""
+        """Arguments of the chat template beside messages and tools."""
         thinking = {} if self.enable_thinking is None else {"enable_thinking": self.enable_thinking}
         pairs = (entry.partition("=") for entry in self.chat_template_kwargs)
         return {**thinking, **{name: json_or_text(value) for name, _, value in pairs}}
@@ -184,7 +177,7 @@ class DataConfig:
     def held_out(self) -> tuple[tuple[str | None, str], ...]:
         """Name, where one is given, and address of each set of held-out tasks; without any, `dataset` itself."""
         if self.eval_dataset is None:
-            return tuple((None, one) for one in self.datasets)
+            return tuple((None, address) for address in self.datasets)
         matches = [(entry, NAMED.fullmatch(entry)) for entry in self.eval_dataset]
         return tuple((None, entry) if match is None else (match["name"], match["address"]) for entry, match in matches)
 
@@ -197,6 +190,10 @@ def json_or_text(value: str) -> object:
         return value
 
 
+def _is_sandbox(value: str) -> bool:
+    return value in SANDBOXES or value.startswith(("http://", "https://"))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardConfig:
     """Rewards of a completion."""
@@ -207,46 +204,43 @@ class RewardConfig:
     serves itself, summed with `reward_weights`; None: accuracy, or with an `environment` its own reward alone."""
     reward_weights: tuple[float, ...] | None = None
     """One weight per reward function; None: all 1."""
-    max_reward_failure_rate: float = 0.05
+    max_reward_failure_rate: Annotated[float, FROM_0_TO_1] = 0.05
     """Share of a step's completions on which a reward function may fail; above it the run stops."""
-    reward_timeout: float = 600.0
+    reward_timeout: Annotated[float, ABOVE_0] = 600.0
     """Seconds that one call of a reward function may take; then it has failed on all of the call's completions.
     Built-in functions have bounds of their own."""
-    sandbox: str = "auto"
+    sandbox: Annotated[
+        str, Bound(_is_sandbox, f"be one of {', '.join(SANDBOXES)}, or start with http:// or https://")
+    ] = "auto"
     """Isolation of the programs that `code` runs: namespaces, landlock, or none; auto: namespaces, else landlock, else
     refuse. Or http://HOST:PORT of a judge service that runs them instead of this machine."""
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         names = self.names
         repeated = {name for name in names if names.count(name) > 1}
         require(not repeated, "reward_funcs", names, "name each function once", "raise its weight instead")
         if self.reward_weights is not None:
             rule = f"give one weight for each of the {len(names)} rewards ({', '.join(names)})"
             require(len(self.reward_weights) == len(names), "reward_weights", self.reward_weights, rule)
-        rate = self.max_reward_failure_rate
-        require(0 <= rate <= 1, "max_reward_failure_rate", rate, "lie in [0, 1]")
-        require(self.reward_timeout > 0, "reward_timeout", self.reward_timeout, "be above 0")
-        known = self.sandbox in SANDBOXES or self.sandbox.startswith(("http://", "https://"))
-        rule = f"be one of {', '.join(SANDBOXES)}, or start with http:// or https://"
-        require(known, "sandbox", self.sandbox, rule)
 
     @property
     def functions(self) -> tuple[str, ...]:
         """Names of the reward functions that are no models."""
-        return tuple(name for name in self._given if not name.startswith(MODEL))
+        return tuple(name for name in self._reward_funcs if not name.startswith(MODEL))
 
     @property
     def reward_models(self) -> tuple[str, ...]:
         """Directories or Hub names of the reward models."""
-        return tuple(name.removeprefix(MODEL) for name in self._given if name.startswith(MODEL))
+        return tuple(name.removeprefix(MODEL) for name in self._reward_funcs if name.startswith(MODEL))
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all rewards in the order of the weights; a model goes by its own."""
-        return tuple(name.removeprefix(MODEL) for name in self._given)
+        return tuple(name.removeprefix(MODEL) for name in self._reward_funcs)
 
     @property
-    def _given(self) -> tuple[str, ...]:
+    def _reward_funcs(self) -> tuple[str, ...]:
         return ("accuracy",) if self.reward_funcs is None else self.reward_funcs
 
     @property
@@ -256,50 +250,16 @@ class RewardConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SamplingConfig:
-    """Sampling of training completions."""
-
-    num_generations: int = 8
-    """Completions per prompt (G), the group that advantages are relative to."""
-    max_completion_length: int = 512
-    """Tokens of a completion, at most."""
-    temperature: float = 1.0
-    """Divides the logits, in the engine and the trainer alike; at 0 `chat` and `serve` take the most probable token."""
-    top_p: float = 1.0
-    """Sample among the most probable tokens with this total probability; 1 is off."""
-    top_k: int = 0
-    """Sample among this many most probable tokens; 0 is off."""
-    min_p: float = 0.0
-    """Sample among tokens of at least this share of the top token's probability; 0 is off."""
-    stop: tuple[str, ...] = ()
-    """A completion ends after any of these strings, also the name of a special token; text stays in the completion."""
-    rollout_func: str | None = None
-    """`program`: completions come from a function that only the program has which gave it, `rollout_func` of
-    `GRPOTrainer`. None: from the engine."""
-
-    def __post_init__(self) -> None:
-        right = self.rollout_func in (None, PROGRAM)
-        require(right, "rollout_func", self.rollout_func, f"be left out, or {PROGRAM}")
-        require(self.num_generations >= 1, "num_generations", self.num_generations, "be at least 1")
-        require(self.max_completion_length >= 1, "max_completion_length", self.max_completion_length, "be at least 1")
-        require(self.temperature >= 0, "temperature", self.temperature, "be at least 0")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, "lie in (0, 1]")
-        require(self.top_k >= 0, "top_k", self.top_k, "be at least 0")
-        require(0 <= self.min_p < 1, "min_p", self.min_p, "lie in [0, 1)")
-        require(all(self.stop), "stop", self.stop, "hold no empty string")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class EvalConfig:
     """Accuracy on held-out tasks."""
 
-    eval_steps: int = 0
+    eval_steps: Annotated[int, AT_LEAST_0] = 0
     """Steps between evaluations; 0: only before the first step and after the last."""
-    eval_size: int | None = 500
+    eval_size: Annotated[int | None, AT_LEAST_1] = 500
     """Held-out tasks to use, from the first; None: all of them."""
-    eval_temperature: float = 0.0
+    eval_temperature: Annotated[float, AT_LEAST_0] = 0.0
     """0 takes the most probable token: the same number each time."""
-    eval_generations: int = 1
+    eval_generations: Annotated[int, AT_LEAST_1] = 1
     """Completions per held-out task; above 1 also gives pass@k."""
     eval_reward_func: str = "accuracy"
     """Reward function that decides what is right (a score of 0.5 or more, or a built-in one's own verdict), by default
@@ -307,10 +267,7 @@ class EvalConfig:
     the default where there are no `reward_funcs`."""
 
     def __post_init__(self) -> None:
-        require(self.eval_steps >= 0, "eval_steps", self.eval_steps, "be at least 0")
-        require(self.eval_size is None or self.eval_size >= 1, "eval_size", self.eval_size, "be at least 1")
-        require(self.eval_temperature >= 0, "eval_temperature", self.eval_temperature, "be at least 0")
-        require(self.eval_generations >= 1, "eval_generations", self.eval_generations, "be at least 1")
+        check_bounds(self)
         right, why = self.eval_generations == 1 or self.eval_temperature > 0, "greedy completions are all the same"
         require(right, "eval_generations", self.eval_generations, "be 1 at --eval-temperature 0", why)
 
@@ -321,26 +278,26 @@ class LoopConfig:
 
     output_dir: str | None = None
     """Run directory; None: `runs/` and a name made of model, dataset and time."""
-    prompts_per_step: int = 32
+    prompts_per_step: Annotated[int, AT_LEAST_1] = 32
     """Prompts (P) whose rollouts make one step: P times `num_generations` completions."""
-    num_epochs: float = 1.0
+    num_epochs: Annotated[float, ABOVE_0] = 1.0
     """Passes over the dataset, when `max_steps` is not given; takes the place of a file's `max_steps`."""
-    max_steps: int | None = None
+    max_steps: Annotated[int | None, AT_LEAST_1] = None
     """Steps of the run; None: as `num_epochs` says, whose place in a file it takes."""
-    save_steps: int = 100
+    save_steps: Annotated[int, AT_LEAST_0] = 100
     """Steps between checkpoints, which are also written at an interrupt; 0: only at an interrupt."""
-    save_total_limit: int = 2
+    save_total_limit: Annotated[int, AT_LEAST_1] = 2
     """Checkpoints kept, newest first."""
     background_save: bool = True
     """Write a checkpoint from a copy in main memory while the run continues, if the copy takes at most half of the free
     memory; false: the run waits until it is on disk."""
-    stop_grace: float = 25.0
-    """Seconds that the step in hand, and the checkpoint after it, may take once a signal to stop has come; 0: however
-    long that is. What sends the signal kills later, Kubernetes and Slurm after 30 seconds by default."""
-    step_timeout: float = 3600.0
+    stop_grace: Annotated[float, Bound(lambda value: 0 <= value < math.inf, "be at least 0 and finite")] = 25.0
+    """Seconds to finish the current step and its checkpoint after a signal to stop; 0: no limit. Whatever sent the
+    signal kills the run later, Kubernetes and Slurm after 30 seconds by default."""
+    step_timeout: Annotated[float, ABOVE_0] = 3600.0
     """Seconds without progress (a pass of a micro-batch, tokens of completions, a reward function's call). After them
     the run records the stack of every thread and ends."""
-    seed: int = 0
+    seed: Annotated[int, Bound(lambda value: 0 <= value < 2**63, "lie in [0, 2^63)")] = 0
     """Fixes data order and every sampled token."""
     report_to: tuple[str, ...] = ()
     """Trackers that get the metrics besides the run's own files: tensorboard, wandb, trackio, mlflow."""
@@ -350,14 +307,7 @@ class LoopConfig:
     """Write `timeline.json`: each process's activity since the run was last started, for Perfetto to open."""
 
     def __post_init__(self) -> None:
-        require(self.prompts_per_step >= 1, "prompts_per_step", self.prompts_per_step, "be at least 1")
-        require(self.num_epochs > 0, "num_epochs", self.num_epochs, "be above 0")
-        require(self.max_steps is None or self.max_steps >= 1, "max_steps", self.max_steps, "be at least 1")
-        require(self.save_steps >= 0, "save_steps", self.save_steps, "be at least 0")
-        require(self.save_total_limit >= 1, "save_total_limit", self.save_total_limit, "be at least 1")
-        require(0 <= self.stop_grace < math.inf, "stop_grace", self.stop_grace, "be at least 0 and finite")
-        require(self.step_timeout > 0, "step_timeout", self.step_timeout, "be above 0")
-        require(0 <= self.seed < 2**63, "seed", self.seed, "lie in [0, 2^63)")
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ LARGEST_FIRST = 60
 LARGEST_OPERAND = 20
 OPERATIONS = (2, 3, 4, 5)
 PARAMETERS = {"operations": range(1, 6), "largest": range(10, LARGEST_VALUE + 1)}
-"""What may stand in the brackets of `arithmetic(...)`, and its values. Below 10 there are too few different sums."""
+"""Parameters of `arithmetic(...)` and their values. Below 10 there are too few different sums."""
 
 NAMES = ("Tom", "Ann", "Ben", "Eva", "Max", "Mia", "Leo", "Zoe", "Sam", "Ida")
 OBJECTS = ("coins", "books", "cards", "shells", "pens", "apples", "stamps", "marbles")

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from paceline.config.sections import DataConfig
 from paceline.data.formats import screen
-from paceline.data.order import sample_places
-from paceline.data.rows import WHOLE, Row
+from paceline.data.rows import WHOLE, Row, sample_indices
 from paceline.data.sources import ReadFiles, has_split, load_rows
 from paceline.errors import DataError
 from paceline.types import Task
@@ -44,12 +43,12 @@ def repeated_prompts(tasks: Sequence[Task]) -> list[str]:
 def also_trained_on(held_out: Sequence[Task], training: Sequence[Task]) -> list[str]:
     """A sentence where prompts of a held-out set are trained on too; none where there are none."""
     trained = {task.prompt: task.task_id for task in reversed(training)}
-    found = [task for task in held_out if task.prompt in trained]
-    if not found:
+    repeated = [task for task in held_out if task.prompt in trained]
+    if not repeated:
         return []
-    first = found[0]
+    first = repeated[0]
     return [
-        f"{len(found)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[first.prompt]}): "
+        f"{len(repeated)} of {len(held_out)} prompts are trained on too ({first.task_id} is {trained[first.prompt]}): "
         "what is measured on it is also what was memorised"
     ]
 
@@ -103,20 +102,20 @@ def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[lis
             f"--eval-share {share:g} is of at most {WHOLE:,} rows, which are read whole, and there are {len(rows):,}",
             remedies=["put some rows into a file for --eval-dataset", "name a split of the dataset by --eval-split"],
         )
-    found = screen(rows, data, None)
-    asked = {
-        row.row_id: json.dumps(one.prompt, sort_keys=True, default=str)
-        for row, one in zip(found.rows, found.problems, strict=True)
+    screened = screen(rows, data, None)
+    prompt_of = {
+        row.row_id: json.dumps(problem.prompt, sort_keys=True, default=str)
+        for row, problem in zip(screened.rows, screened.problems, strict=True)
     }
-    prompts = list(dict.fromkeys(asked.values()))
+    prompts = list(dict.fromkeys(prompt_of.values()))
     count = round(share * len(prompts))
     if not 0 < count < len(prompts):
         raise DataError(
             f"--eval-share {share:g} of {len(prompts)} different prompts leaves none to "
             f"{'train on' if count else 'hold out'}; take another share, or more rows"
         )
-    taken = {prompts[place] for place in sample_places(count, size=len(prompts), seed=seed)}
+    held_out = {prompts[index] for index in sample_indices(count, size=len(prompts), seed=seed)}
     return (
-        [row for row in rows if asked.get(row.row_id) not in taken],
-        [row for row in rows if asked.get(row.row_id) in taken],
+        [row for row in rows if prompt_of.get(row.row_id) not in held_out],
+        [row for row in rows if prompt_of.get(row.row_id) in held_out],
     )

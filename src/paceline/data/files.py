@@ -21,8 +21,8 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.csv_rows import BATCH, Columns, NumberedColumns, csv_batches, csv_rows, is_packed
 from paceline.data.rows import WHOLE, Row, RowsOnDemand
+from paceline.data.tables import BATCH, Columns, NumberedColumns, csv_batches, csv_rows, is_packed
 from paceline.errors import DataError
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -104,13 +104,13 @@ class LineRows(RowsOnDemand):
     def __len__(self) -> int:
         return len(self._lines)
 
-    def at(self, place: int) -> Row:
+    def at(self, index: int) -> Row:
         """Read one line.
 
         Raises:
             DataError: the file was changed since it was opened.
         """
-        line = int(self._lines[place])
+        line = int(self._lines[index])
         start, end = int(self._starts[line]), int(self._starts[line + 1])
         # not mapped into memory: another process that shortens a mapped file would kill this one
         content = os.pread(self._file.fileno(), end - start, start)
@@ -145,10 +145,10 @@ class ArrowRows(RowsOnDemand):
         from pyarrow import ipc
 
         self._unreadable = dict[int, DataError]()
-        """Why the row at a place of a CSV file is none."""
-        place, name = tempfile.mkstemp(suffix=".arrow")
+        """Errors of unreadable rows of a CSV file, by index."""
+        descriptor, name = tempfile.mkstemp(suffix=".arrow")
         try:
-            with os.fdopen(place, "wb") as decoded:
+            with os.fdopen(descriptor, "wb") as decoded:
                 schema, batches = csv_batches(path, self._unreadable) if _is_csv(path) else _parquet_batches(path)
                 with ipc.new_file(decoded, schema) as writer:
                     for batch in batches:
@@ -164,10 +164,10 @@ class ArrowRows(RowsOnDemand):
     def __len__(self) -> int:
         return self._size
 
-    def at(self, place: int) -> Row:
+    def at(self, index: int) -> Row:
         """Read one row."""
-        (columns,) = self._table.slice(place, 1).to_pylist()
-        return _row(self._path, place + 1, self._unreadable.get(place, columns))
+        (columns,) = self._table.slice(index, 1).to_pylist()
+        return _row(self._path, index + 1, self._unreadable.get(index, columns))
 
     def digest(self) -> str:
         """Hash the file's bytes, its name and the number of rows that are taken."""
@@ -242,31 +242,31 @@ def _row(path: Path, number: int, columns: Columns | DataError) -> Row:
 
 
 def _of_line(path: Path, number: int, line: bytes) -> Columns | DataError:
-    content, place = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, f"{path}, line {number}"
+    content, location = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, f"{path}, line {number}"
     try:
-        return _object(_parsed(content, place), place)
+        return _object(_parsed(content, location), location)
     except DataError as error:
         return error
 
 
-def _parsed(text: bytes, place: str) -> object:
+def _parsed(text: bytes, location: str) -> object:
     try:
         return json.loads(text.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise DataError(f"{place}: is not UTF-8 text (byte {error.start + 1}); save the file as UTF-8") from error
+        raise DataError(f"{location}: is not UTF-8 text (byte {error.start + 1}); save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}: is not valid JSON ({error}); a row is one JSON object on one line") from error
+        raise DataError(f"{location}: is not valid JSON ({error}); a row is one JSON object on one line") from error
 
 
-def _object(value: object, place: str) -> Columns | DataError:
+def _object(value: object, location: str) -> Columns | DataError:
     if not isinstance(value, dict):
-        return DataError(f"{place}: holds a JSON {type(value).__name__}; a row must be an object of named columns")
+        return DataError(f"{location}: holds a JSON {type(value).__name__}; a row must be an object of named columns")
     return value
 
 
 def _state(file: BinaryIO) -> tuple[int, int]:
-    found = os.fstat(file.fileno())
-    return found.st_size, found.st_mtime_ns
+    status = os.fstat(file.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def _line_starts(file: BinaryIO) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -276,9 +276,9 @@ def _line_starts(file: BinaryIO) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     file.seek(0)
     while chunk := file.read(CHUNK):
         content = np.frombuffer(chunk, dtype=np.uint8)
-        found = np.flatnonzero(content == NEWLINE) + 1
-        heads += [content[:1]] * is_new + [content[found[found < len(content)]]]
-        starts.append(found + offset)
+        line_starts = np.flatnonzero(content == NEWLINE) + 1
+        heads += [content[:1]] * is_new + [content[line_starts[line_starts < len(content)]]]
+        starts.append(line_starts + offset)
         offset, is_new = offset + len(chunk), chunk.endswith(b"\n")
     begins = np.concatenate(starts)
     if begins[-1] != offset:

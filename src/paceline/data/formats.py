@@ -137,13 +137,13 @@ def _cell(row: Row, column: str, option: str) -> object:
     return row.columns[column]
 
 
-def _text(value: object, row_id: str, place: str) -> str:
+def _text(value: object, row_id: str, label: str) -> str:
     """Return the text, refusing empty text and half surrogate pairs, which no tokenizer takes."""
     if not isinstance(value, str) or not value.strip():
         shown = repr(value) if isinstance(value, str | None) else type(value).__name__
-        raise DataError(f"row {row_id}: {place} must be text that is not empty, got {shown}; mend or remove the row")
+        raise DataError(f"row {row_id}: {label} must be text that is not empty, got {shown}; mend or remove the row")
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise DataError(f"row {row_id}: {place} holds half a surrogate pair, which is no character; mend the row")
+        raise DataError(f"row {row_id}: {label} holds half a surrogate pair, which is no character; mend the row")
     return value
 
 
@@ -176,19 +176,19 @@ def _messages(value: object, row_id: str, column: str, *, may_be_empty: bool) ->
     return messages
 
 
-def _message(entry: object, row_id: str, place: str, *, may_be_empty: bool) -> Message:
+def _message(entry: object, row_id: str, label: str, *, may_be_empty: bool) -> Message:
     try:
         entry = unpacked(entry)
         if not isinstance(entry, Mapping) or not {"role", "content"} <= entry.keys():
-            raise DataError(f"row {row_id}: {place} must be an object with role and content; mend the row")
+            raise DataError(f"row {row_id}: {label} must be an object with role and content; mend the row")
         # `function` is the role of a result in OpenAI's first interface, whose calls are `function_call`.
         role = "tool" if entry["role"] == "function" else entry["role"]
         if role not in ROLES:
-            raise DataError(f"row {row_id}: {place} has the role {role!r}; the roles are {', '.join(ROLES)}")
+            raise DataError(f"row {row_id}: {label} has the role {role!r}; the roles are {', '.join(ROLES)}")
         # Tables fill missing keys with None, which templates would take for a value.
-        given = {key: value for key, value in entry.items() if value is not None and key not in CALL_KEYS}
+        fields = {key: value for key, value in entry.items() if value is not None and key not in CALL_KEYS}
         if calls := calls_in(entry):
-            given["tool_calls"] = calls
+            fields["tool_calls"] = calls
         value = plain_value(entry["content"])
         if role in WRITTEN_FOR_THE_MODEL and has_messages(unpacked(value)):
             raise MessageError("content", "holds messages as text; put them into the list of messages themselves")
@@ -196,11 +196,11 @@ def _message(entry: object, row_id: str, place: str, *, may_be_empty: bool) -> M
             value = joined_parts(value)
         content = content_text(value, may_be_none=True)
     except MessageError as error:
-        raise DataError(f"row {row_id}: {place}'s {error}") from error
+        raise DataError(f"row {row_id}: {label}'s {error}") from error
     # An assistant message that calls a tool may say nothing.
     if not calls and not (may_be_empty and content == ""):
-        content = _text(None if value is None else content, row_id, f"{place}'s content")
-    return {**given, "role": role, "content": content}
+        content = _text(None if value is None else content, row_id, f"{label}'s content")
+    return {**fields, "role": role, "content": content}
 
 
 def _is_blank(value: object) -> bool:
@@ -235,33 +235,33 @@ def cases_column(columns: Mapping[str, object]) -> str | None:
 def cases_in(columns: Mapping[str, object]) -> list[tuple[str, object]]:
     """Return the columns of `CASES_COLUMNS` that hold test cases, with their values; where all are empty, the empty
     ones."""
-    given = _cases(columns)
-    return [(column, value) for column, value in given if holds_tests(value)] or given
+    candidates = _cases(columns)
+    return [(column, value) for column, value in candidates if holds_tests(value)] or candidates
 
 
 def _cases(columns: Mapping[str, object]) -> list[tuple[str, object]]:
     """Columns that mean to hold tests, empty or not, with their values."""
-    given = [(column, columns[column]) for column in CASES_COLUMNS[:-1] if columns.get(column) is not None]
+    filled = [(column, columns[column]) for column in CASES_COLUMNS[:-1] if columns.get(column) is not None]
     truth = truth_of(columns)
     if isinstance(truth, str):
         # An answer may start with a brace too, such as the set {1, 2}; the quoted key is in none.
         has_tests = truth.lstrip().startswith("{") and '"inputs"' in truth
     elif isinstance(truth, list | tuple):
-        has_tests = any(isinstance(one, Mapping) for one in truth)  # a list of texts is one of answers
+        has_tests = any(isinstance(case, Mapping) for case in truth)  # a list of texts is one of answers
     else:
         has_tests = isinstance(truth, Mapping)
-    return [*given, ("reward_model", truth)] if has_tests else given
+    return [*filled, ("reward_model", truth)] if has_tests else filled
 
 
 def holds_tests(value: object) -> bool:
     """Return whether a value has anything of test cases in it; tables fill what other rows have with nothing.
 
-    >>> [holds_tests(one) for one in (None, "[]", {"language": "python", "test_cases": None}, {"inputs": ["1"]})]
+    >>> [holds_tests(value) for value in (None, "[]", {"language": "python", "test_cases": None}, {"inputs": ["1"]})]
     [False, False, False, True]
     """
     value = plain_value(value)
     if isinstance(value, Mapping):
-        return any(holds_tests(one) for key, one in value.items() if key not in ("language", "fn_name"))
+        return any(holds_tests(entry) for key, entry in value.items() if key not in ("language", "fn_name"))
     if isinstance(value, str):
         return value.strip() not in ("", "[]", "{}", "null")
     return not (value is None or value != value or value in ([], ()))
@@ -323,14 +323,14 @@ def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Scr
     kept, problems, skipped = list[Row](), list[Problem](), list[str]()
     for row in rows:
         try:
-            asked = usable(row, data, check)
+            row_problem = usable(row, data, check)
         except DataError as error:
             if data.on_bad_row == "stop":
                 raise
             skipped.append(str(error))
         else:
             kept.append(row)
-            problems.append(asked)
+            problems.append(row_problem)
     if not kept:
         raise DataError(
             f"--on-bad-row skip leaves no row: none of the {len(rows)} can be used; correct them; the first: "
@@ -343,7 +343,7 @@ def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
     """Return the problem of a row, or raise the DataError for which it cannot be used."""
     if row.unreadable is not None:
         raise DataError(row.unreadable)
-    asked = problem(row, data)
+    row_problem = problem(row, data)
     if check is not None:
-        check(row.given, row.row_id)
-    return asked
+        check(row.reward_columns, row.row_id)
+    return row_problem

@@ -38,10 +38,10 @@ def rows(split: str, size: int) -> list[dict[str, object]]:
     Raises:
         DataError: a split other than `train` and `test`, or more games than it has.
     """
-    found = games(split)
-    if size > len(found):
-        raise DataError(f"dataset 'guess' has {len(found)} games in the split {split!r}, got {size}; take fewer")
-    return [asdict(game) for game in found[:size]]
+    all_games = games(split)
+    if size > len(all_games):
+        raise DataError(f"dataset 'guess' has {len(all_games)} games in the split {split!r}, got {size}; take fewer")
+    return [asdict(game) for game in all_games[:size]]
 
 
 def games(split: str) -> Sequence[GuessingGame]:
@@ -52,11 +52,11 @@ def games(split: str) -> Sequence[GuessingGame]:
     """
     check_split("guess", split)
     ranges = [(low, low + size - 1) for size in SIZES for low in range(1, LARGEST_NUMBER - size + 2)]
-    found = [
+    in_split = [
         GuessingGame(question=question, low=low, high=high, answer=str(number))
         for low, high in ranges
         if split_of(question := f"Guess a number from {low} to {high}.") == split
         for number in range(low, high + 1)
     ]
-    Random(f"guess/{split}").shuffle(found)
-    return found
+    Random(f"guess/{split}").shuffle(in_split)
+    return in_split

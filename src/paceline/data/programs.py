@@ -339,7 +339,7 @@ def _with_tests(problem: ProgramProblem) -> ProgramProblem | None:
         inputs = tuple(problem.reader.stdin(value) for value in drawn)
         outputs = [_printed(problem, value, steps) for value in drawn]
         expected = tuple(output for output in outputs if output is not None)
-        echoes = any(given.split() == output.split() for given, output in zip(inputs, expected, strict=False))
+        echoes = any(stdin.split() == output.split() for stdin, output in zip(inputs, expected, strict=False))
         if len(set(expected)) < len(inputs) or echoes:  # nothing is left to print, or a constant or an echo would pass
             continue
         # The first test has to fail every program that omits steps.

@@ -32,14 +32,14 @@ def system_prompt(data: DataConfig, default: str | None) -> str | None:
         if not text:
             raise DataError(f"--system-prompt file:{name}: is empty; for no system message use --system-prompt ''")
         return text
-    if (given := data.system_prompt) is None:
+    if (message := data.system_prompt) is None:
         return default
-    has_space = any(character.isspace() for character in given)
-    if os.path.isfile(given) or (given.lower().endswith(TEXT_FILES) and not has_space):
+    has_space = any(character.isspace() for character in message)
+    if os.path.isfile(message) or (message.lower().endswith(TEXT_FILES) and not has_space):
         raise ConfigError(
-            f"--system-prompt must be the message itself, got the name of a file {given!r}; write file:{given}"
+            f"--system-prompt must be the message itself, got the name of a file {message!r}; write file:{message}"
         )
-    return given if given.strip() else None
+    return message if message.strip() else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,12 +105,12 @@ def token_ids(rendered: Sequence[Rendered], tokenizer: Tokenizer) -> list[tuple[
     """Return the token ids of each prompt, in order; fast tokenizers encode all of them on all cores."""
     ids: dict[int, tuple[int, ...]] = {}
     for flag in (False, True):
-        places = [place for place, prompt in enumerate(rendered) if prompt.add_special_tokens is flag]
-        if places:
-            texts = [rendered[place].text for place in places]
+        indices = [index for index, prompt in enumerate(rendered) if prompt.add_special_tokens is flag]
+        if indices:
+            texts = [rendered[index].text for index in indices]
             encoded = tokenizer(texts, add_special_tokens=flag, verbose=False)["input_ids"]
-            ids.update(zip(places, map(tuple, encoded), strict=True))
-    return [ids[place] for place in range(len(rendered))]
+            ids.update(zip(indices, map(tuple, encoded), strict=True))
+    return [ids[index] for index in range(len(rendered))]
 
 
 def apply_template(
@@ -165,9 +165,9 @@ def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolFormat
         "show where its system message ends, which a cut keeps; raise --max-prompt-length, or remove the row"
     )
 
-    def around(place: int) -> tuple[str, str]:
+    def surrounding(index: int) -> tuple[str, str]:
         """Return what the template writes before and behind the content of one message."""
-        marked = [{**message, "content": MARK} if at == place else message for at, message in enumerate(messages)]
+        marked = [{**message, "content": MARK} if at == index else message for at, message in enumerate(messages)]
         text = apply_template(tokenizer, marked, data.switches, task.task_id, tools)
         before, *behind = text.split(MARK)
         if len(behind) != 1:
@@ -175,8 +175,8 @@ def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolFormat
         return before, behind[0]
 
     system = [*takewhile(lambda message: message["role"] in ("system", "developer"), messages)]
-    before, _ = around(min(len(system), len(messages) - 1))
-    _, behind = around(len(messages) - 1)
+    before, _ = surrounding(min(len(system), len(messages) - 1))
+    _, behind = surrounding(len(messages) - 1)
     texts = [Rendered(text=text, add_special_tokens=False) for text in (before, behind)]
     start, end = token_ids(texts, tokenizer)
     is_seen = task.prompt.startswith(before) and task.prompt_ids[: len(start)] == start and task.prompt.endswith(behind)

@@ -1,11 +1,15 @@
-"""Row of a dataset, sequences of rows that are read on demand, and what every generator of rows does."""
+"""Row of a dataset, sequences that are read on demand, the order in which rows are taken, and what generators share."""
 
 import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from paceline.errors import DataError
 
@@ -29,27 +33,27 @@ class Row:
     columns: Mapping[str, object]
     """Column name to value, nothing renamed and nothing removed."""
     passed: Mapping[str, object] | None = None
-    """Columns for reward functions instead of `columns`; None: `columns`, with None for those of other rows."""
+    """Columns for reward functions instead of `columns`; None: `columns`, None where only other rows have one."""
     may_be_empty: bool = False
-    """True: a message may have no text, as its environment adds to it."""
+    """True if a message may be empty, as its environment adds to it."""
     unreadable: str | None = None
-    """Reason why the place in the file holds no row, in a sentence, or None. Such a row has no columns."""
+    """Sentence why this line of the file is no row; None if it is one. An unreadable row has no columns."""
 
     @property
-    def given(self) -> Mapping[str, object]:
+    def reward_columns(self) -> Mapping[str, object]:
         """Columns that reward functions get."""
         return self.columns if self.passed is None else self.passed
 
 
-class Asked(Protocol):
-    """What a generator draws."""
+class HasQuestion(Protocol):
+    """Problem that a generator draws."""
 
     @property
     def question(self) -> str:
         """Text of the task."""
 
 
-GeneratedProblem = TypeVar("GeneratedProblem", bound=Asked)
+GeneratedProblem = TypeVar("GeneratedProblem", bound=HasQuestion)
 
 
 def split_of(question: str) -> str:
@@ -91,7 +95,7 @@ class OnDemand(Sequence[Item_co]):
     """A sequence whose items are made on each access and not kept."""
 
     @abstractmethod
-    def at(self, place: int) -> Item_co:
+    def at(self, index: int) -> Item_co:
         """Make the item at 0 <= place < len(self)."""
 
     @overload
@@ -99,34 +103,67 @@ class OnDemand(Sequence[Item_co]):
     @overload
     def __getitem__(self, index: slice) -> list[Item_co]: ...
     def __getitem__(self, index: int | slice) -> Item_co | list[Item_co]:
-        places = range(len(self))[index]
-        return self.at(places) if isinstance(places, int) else [self.at(place) for place in places]
+        chosen = range(len(self))[index]
+        return self.at(chosen) if isinstance(chosen, int) else [self.at(position) for position in chosen]
 
 
 class RowsOnDemand(OnDemand[Row]):
     """Rows stored compactly elsewhere."""
 
     def digest(self) -> str:
-        """Hash a sample of the rows, unless a source knows better."""
+        """Hash a sample of the rows, unless a subclass has a better digest."""
         return digest_of(spread(self, SAMPLE))
 
 
 def spread(items: Sequence[Item], most: int) -> list[Item]:
     """Return at most `most` items, evenly spread, the first among them."""
-    return [items[place] for place in spread_places(len(items), most)]
+    return [items[index] for index in spread_indices(len(items), most)]
 
 
-def spread_places(size: int, most: int) -> list[int]:
-    """Return the places that `spread` takes from a sequence of `size` items."""
+def spread_indices(size: int, most: int) -> list[int]:
+    """Return the indices that `spread` takes from a sequence of `size` items."""
     count = min(most, size)
     return [index * size // count for index in range(count)]
 
 
 def digest_of(rows: Sequence[Row]) -> str:
-    """Hash the names and columns of rows in their order, or what rows on demand know to stand for them."""
+    """Hash the names and columns of rows in their order; rows on demand have a digest of their own."""
     if isinstance(rows, RowsOnDemand):
         return rows.digest()
     digest = hashlib.sha256()
     for row in rows:
-        digest.update(json.dumps([row.row_id, dict(row.given)], sort_keys=True, default=str).encode() + b"\n")
+        digest.update(json.dumps([row.row_id, dict(row.reward_columns)], sort_keys=True, default=str).encode() + b"\n")
     return digest.hexdigest()
+
+
+def task_index(position: int, *, size: int, seed: int, shuffle: bool) -> int:
+    """Return the index in [0, size) of the task at `position`, counted from the start of the run.
+
+    Positions run on through the epochs (epoch = position // size), and every epoch takes each task once. So a batch may
+    span two epochs, and no remainder is left out. With `shuffle`, each epoch has an order of its own, fixed by `seed`.
+
+    >>> [task_index(position, size=3, seed=0, shuffle=False) for position in range(5)]
+    [0, 1, 2, 0, 1]
+
+    Raises:
+        ValueError: `position` < 0, `size` < 1, or a seed outside [0, 2^63).
+    """
+    if position < 0 or size < 1 or not 0 <= seed < 2**63:
+        raise ValueError(f"position >= 0, size >= 1 and 0 <= seed < 2^63 must hold, got {position}, {size} and {seed}")
+    epoch, offset = divmod(position, size)
+    return int(_permutation(size, seed, epoch)[offset]) if shuffle else offset
+
+
+def sample_indices(count: int, *, size: int, seed: int) -> NDArray[np.int64]:
+    """Return the first `count` indices that `task_index` gives with `shuffle`; all come once before any repeats."""
+    epochs = [_permutation(size, seed, epoch) for epoch in range(-(-count // size))]
+    return np.concatenate(epochs)[:count].astype(np.int64)
+
+
+# Two: a batch that spans two epochs must not compute them in turn.
+@lru_cache(maxsize=2)
+def _permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return all indices sorted by random keys: numpy keeps the raw Philox stream stable over releases, not
+    `permutation`."""
+    key = np.array([seed, epoch], dtype=np.uint64)
+    return np.argsort(np.random.Philox(key=key).random_raw(size), kind="stable")

@@ -20,8 +20,7 @@ from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
 from paceline.data import arithmetic, guess, programs, tasksets
 from paceline.data.files import READABLE, data_ending, read_file
-from paceline.data.order import sample_places
-from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of, split_of
+from paceline.data.rows import WHOLE, Row, RowsOnDemand, check_split, digest_of, sample_indices, split_of
 from paceline.data.tables import read_split, split_names
 from paceline.errors import DataError
 
@@ -31,7 +30,7 @@ FIRST_SEEDS = {"train": 0, "test": 1_000_000_000}
 
 
 def seed_rows(split: str, size: int) -> list[dict[str, object]]:
-    """Return rows for an environment that makes its games from seeds: a word to begin with, and a seed of its own each.
+    """Return rows for an environment that makes its games from seeds: a fixed question and a different seed each.
 
     Raises:
         DataError: a split other than `train` and `test`.
@@ -64,11 +63,11 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
 ReadFiles = dict[tuple[str, int | None], Sequence[Row]]
-"""Rows by address and number of rows that were asked for: those of files that were read, and a program's own."""
+"""Rows by address and requested number: those of files already read, and rows that a program passed in."""
 
 
-class GivenRows(RowsOnDemand):
-    """A program's own rows under a name in the place of an address."""
+class ProgramRows(RowsOnDemand):
+    """Rows that a program passed in, under a name instead of an address."""
 
     def __init__(self, rows: Any, name: str) -> None:
         """`rows` have a length, and a row at each place below it: a list of dicts, or a `datasets.Dataset`."""
@@ -77,15 +76,15 @@ class GivenRows(RowsOnDemand):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def at(self, place: int) -> Row:
+    def at(self, index: int) -> Row:
         """Read one row; raise a DataError where it has no columns."""
-        row = self._rows[place]
+        row = self._rows[index]
         if not isinstance(row, Mapping):
             raise DataError(
-                f"row {self._name}:{place + 1} must be a dict of columns, got a {type(row).__name__}; give a list of "
+                f"row {self._name}:{index + 1} must be a dict of columns, got a {type(row).__name__}; give a list of "
                 "dicts or a datasets.Dataset"
             )
-        return Row(row_id=f"{self._name}:{place + 1}", columns=row)
+        return Row(row_id=f"{self._name}:{index + 1}", columns=row)
 
 
 def load_rows(
@@ -98,8 +97,7 @@ def load_rows(
 
     `dataset` is `arithmetic`, `programs`, `guess`, `seeds`, `reasoning_gym:NAME`, `verifiers:ID`, a `.jsonl`, `.json`,
     `.jsonl.gz`, `.csv` or `.parquet` file, a directory, or a Hub name `org/name` or `org/name:config`. A file is one
-    split: `split` does not matter for it. One that is among `files` is not read again, and one that is read is kept
-    there.
+    split: `split` does not matter for it. Files already in `files` are not read again, and newly read ones are added.
 
     Raises:
         DataError: nothing lies at the address (the nearest names are given), it cannot be read, or it has no rows; or
@@ -109,18 +107,18 @@ def load_rows(
     counted = [_counted(address) for address in addresses]
     if len(counted) == 1 and counted[0][1] is None:
         return _load(counted[0][0], split=split, size=size, files=files)
-    called = Counter(Path(place).name for place, _ in counted)
+    called = Counter(Path(name).name for name, _ in counted)
     parts = []
-    for number, (place, count) in enumerate(counted, start=1):
+    for number, (name, count) in enumerate(counted, start=1):
         # A generator makes as many as are asked for.
-        rows = _load(place, split=split, size=count if is_generator(place) else None, files=files)
-        places = np.arange(len(rows)) if count is None else sample_places(count, size=len(rows), seed=seed)
-        prefix = f"{number}/" if called[Path(place).name] > 1 else ""
-        parts.append(DatasetPart(rows=rows, places=places, prefix=prefix))
+        rows = _load(name, split=split, size=count if is_generator(name) else None, files=files)
+        indices = np.arange(len(rows)) if count is None else sample_indices(count, size=len(rows), seed=seed)
+        prefix = f"{number}/" if called[Path(name).name] > 1 else ""
+        parts.append(DatasetPart(rows=rows, indices=indices, prefix=prefix))
     if size is not None:
-        counts = shares(size, [len(part.places) for part in parts])
+        counts = shares(size, [len(part.indices) for part in parts])
         parts = [
-            dataclasses.replace(part, places=part.places[:count]) for part, count in zip(parts, counts, strict=True)
+            dataclasses.replace(part, indices=part.indices[:count]) for part, count in zip(parts, counts, strict=True)
         ]
     joined = JoinedRows(parts)
     return joined[:] if len(joined) <= WHOLE else joined
@@ -142,14 +140,14 @@ def shares(size: int, counts: Sequence[int]) -> list[int]:
         )
     total = sum(counts)
     most = min(size, total)
-    taken = [most * count // total for count in counts]
-    by_remainder = sorted(range(len(counts)), key=lambda place: (-(most * counts[place] % total), place))
-    for place in by_remainder[: most - sum(taken)]:
-        taken[place] += 1
-    while 0 in taken:  # one of each, from the one with most
-        taken[taken.index(max(taken))] -= 1
-        taken[taken.index(0)] += 1
-    return taken
+    counts_taken = [most * count // total for count in counts]
+    by_remainder = sorted(range(len(counts)), key=lambda index: (-(most * counts[index] % total), index))
+    for index in by_remainder[: most - sum(counts_taken)]:
+        counts_taken[index] += 1
+    while 0 in counts_taken:  # one of each, from the one with most
+        counts_taken[counts_taken.index(max(counts_taken))] -= 1
+        counts_taken[counts_taken.index(0)] += 1
+    return counts_taken
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,8 +155,8 @@ class DatasetPart:
     """The rows that are taken of one of several datasets."""
 
     rows: Sequence[Row]
-    places: NDArray[np.int64]
-    """Places in the order in which they are taken; a repeated place is another row, named `...#2`."""
+    indices: NDArray[np.int64]
+    """Indices in the order in which rows are taken; a repeated index is another row, named `...#2`."""
     prefix: str
     """Prefix of its rows' names, if another dataset's may be the same."""
 
@@ -168,34 +166,34 @@ class JoinedRows(RowsOnDemand):
 
     def __init__(self, parts: Sequence[DatasetPart]) -> None:
         self._parts = parts
-        self._ends = np.cumsum([len(part.places) for part in parts])
+        self._ends = np.cumsum([len(part.indices) for part in parts])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
 
-    def at(self, place: int) -> Row:
+    def at(self, index: int) -> Row:
         """Read one row."""
-        number = int(np.searchsorted(self._ends, place, side="right"))
-        part, taken = self._parts[number], place - (int(self._ends[number - 1]) if number else 0)
-        row, times = part.rows[int(part.places[taken])], taken // len(part.rows)
+        number = int(np.searchsorted(self._ends, index, side="right"))
+        part, offset = self._parts[number], index - (int(self._ends[number - 1]) if number else 0)
+        row, times = part.rows[int(part.indices[offset])], offset // len(part.rows)
         name = f"{part.prefix}{row.row_id}" + (f"#{times + 1}" if times else "")
         return row if name == row.row_id else dataclasses.replace(row, row_id=name)
 
     def digest(self) -> str:
-        """Hash each dataset's digest and the places of its rows."""
+        """Hash each dataset's digest and the indices of its rows."""
         digest = hashlib.sha256()
         for part in self._parts:
-            digest.update(f"{part.prefix} {digest_of(part.rows)} ".encode() + part.places.tobytes())
+            digest.update(f"{part.prefix} {digest_of(part.rows)} ".encode() + part.indices.tobytes())
         return digest.hexdigest()
 
 
 def is_file(dataset: str, files: ReadFiles | None = None) -> bool:
-    """Return True if a dataset is one file, or a program's rows; raise a DataError if nothing lies at the address."""
+    """Return True if a dataset is one file, or a program's rows; DataError if nothing is at the address."""
     return _kind(_counted(dataset)[0], files or {}) == "file"
 
 
 def is_on_disk(dataset: str, files: ReadFiles | None = None) -> bool:
-    """Return True if a dataset is a file, a directory, or a program's rows; raise a DataError if nothing lies there."""
+    """Return True if a dataset is a file, a directory, or a program's rows; DataError if nothing is at the address."""
     return _kind(_counted(dataset)[0], files or {}) in ("file", "directory")
 
 
@@ -205,19 +203,19 @@ def has_split(dataset: str, split: str, files: ReadFiles | None = None) -> bool:
     Raises:
         DataError: nothing lies at the address, or it cannot be loaded.
     """
-    place, _ = _counted(dataset)
-    kind = _kind(place, files or {})
-    return split in split_names(place) if kind in ("directory", "hub") else kind == "generator"
+    name, _ = _counted(dataset)
+    kind = _kind(name, files or {})
+    return split in split_names(name) if kind in ("directory", "hub") else kind == "generator"
 
 
 def _counted(address: str) -> tuple[str, int | None]:
     """Split an address into itself without `#N`, and N."""
-    found = COUNTED.fullmatch(address)
-    if found is None:
+    match = COUNTED.fullmatch(address)
+    if match is None:
         return address, None
-    if int(found["rows"]) < 1:
+    if int(match["rows"]) < 1:
         raise DataError(f"--dataset {address}: must take at least one row, got #0; leave the dataset out")
-    return found["place"], int(found["rows"])
+    return match["place"], int(match["rows"])
 
 
 def is_generator(dataset: str) -> bool:
@@ -226,15 +224,15 @@ def is_generator(dataset: str) -> bool:
 
 
 def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None) -> Sequence[Row]:
-    found = {} if files is None else files
-    kind = _kind(dataset, found)
+    known_files = {} if files is None else files
+    kind = _kind(dataset, known_files)
     if kind == "file":
-        whole = found.get((dataset, None), ())
-        if isinstance(whole, GivenRows) or 0 < len(whole) <= WHOLE:
+        whole = known_files.get((dataset, None), ())
+        if isinstance(whole, ProgramRows) or 0 < len(whole) <= WHOLE:
             return whole if size is None and len(whole) > WHOLE else whole[:size]
-        if (dataset, size) not in found:
-            found[dataset, size] = read_file(local_path(dataset), size=size, named=dataset)
-        return found[dataset, size]
+        if (dataset, size) not in known_files:
+            known_files[dataset, size] = read_file(local_path(dataset), size=size, named=dataset)
+        return known_files[dataset, size]
     if kind != "generator":
         return read_split(dataset, split=split, size=size)
     count = DEFAULT_SIZE if size is None else size
@@ -251,15 +249,15 @@ def _load(dataset: str, *, split: str, size: int | None, files: ReadFiles | None
 def _built_in_settings(dataset: str) -> dict[str, int]:
     """The values in the brackets of a built-in generator's address."""
     known = PARAMETERS.get(base_name(dataset), {})
-    found = dict[str, int]()
+    settings = dict[str, int]()
     for name, value in _settings(dataset, list(known)).items():
         if not isinstance(value, int) or isinstance(value, bool) or value not in known[name]:
             raise DataError(
                 f"--dataset {dataset}: {name} must be a whole number from {known[name][0]} to {known[name][-1]}, got "
                 f"{value}; choose one of these"
             )
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, object]]:
@@ -286,7 +284,7 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         raise DataError(f"--dataset {GYM_PREFIX}{name}: no such task among {len(known)}; nearest: {', '.join(nearest)}")
     check_split(f"{GYM_PREFIX}{name}", split)
     fields = dataclasses.fields(gym.factory.DATASETS[name][1])
-    settings = _settings(dataset, [one.name for one in fields if one.name not in ("seed", "size")])
+    settings = _settings(dataset, [field.name for field in fields if field.name not in ("seed", "size")])
     try:
         entries = gym.create_dataset(name, seed=FIRST_SEEDS[split], size=GYM_DRAWS * (size + 100), **settings)
     except (AssertionError, ValueError, TypeError) as error:
@@ -294,33 +292,35 @@ def _gym_columns(dataset: str, split: str, size: int) -> Sequence[Mapping[str, o
         raise DataError(f"--dataset {dataset}: {what} ({error}); take another task or other parameters") from error
     drawn = (entry for entry in map(entries.__getitem__, range(len(entries))) if split_of(entry["question"]) == split)
     # an interval of held-out accuracy counts each question once
-    taken = list(islice(_once(islice(drawn, 4 * size)) if split == "test" else drawn, size))
-    if not taken:
+    entries_taken = list(islice(_once(islice(drawn, 4 * size)) if split == "test" else drawn, size))
+    if not entries_taken:
         raise DataError(f"--dataset {dataset} has no question in the split {split!r}; take other parameters")
-    return [{"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in taken]
+    return [
+        {"question": entry["question"], "answer": entry["answer"], "reasoning_gym": entry} for entry in entries_taken
+    ]
 
 
 def _once(entries: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    asked = set[str]()
+    seen = set[str]()
     for entry in entries:
-        if entry["question"] not in asked:
-            asked.add(entry["question"])
+        if entry["question"] not in seen:
+            seen.add(entry["question"])
             yield entry
 
 
 def _settings(dataset: str, known: Sequence[str]) -> dict[str, object]:
     """The values in the brackets of an address: whole numbers, numbers, true and false, and words."""
-    found = dict[str, object]()
+    settings = dict[str, object]()
     for name, value in parameter_texts(dataset, label=f"--dataset {dataset}", error=DataError).items():
         if name not in known:
             offered = ", ".join(known) or "none"
             raise DataError(f"--dataset {dataset}: there is no parameter {name!r}; it takes {offered}")
-        found[name] = json_or_text(value)
-    return found
+        settings[name] = json_or_text(value)
+    return settings
 
 
 def _kind(dataset: str, files: ReadFiles) -> Literal["generator", "file", "directory", "hub"]:
-    if isinstance(files.get((dataset, None)), GivenRows):
+    if isinstance(files.get((dataset, None)), ProgramRows):
         return "file"
     if is_generator(dataset):
         return "generator"

@@ -1,5 +1,6 @@
-"""Tokenised tasks from rows, including the treatment of prompts that are too long."""
+"""Tokenised tasks from rows, the treatment of prompts that are too long, and the histogram of lengths."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,16 +20,16 @@ SHORTEN = "set --long-prompts to drop or truncate_left"
 
 
 ToolsOf = Callable[[Mapping[str, object]], Sequence[Mapping[str, object]]]
-"""From the columns of a row to the JSON schemas of its tools; raises DataError for a name that there is not."""
+"""Function from a row's columns to the JSON schemas of its tools; raises DataError for an unknown name."""
 
 
 class LeftOut(DataError):
-    """Row of a large dataset that the options leave out: found when it is taken, and passed over."""
+    """Row of a large dataset that the options leave out; discovered when it is taken, and skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Making:
-    """Everything that makes a task of a row, except the row."""
+class TaskBuilder:
+    """Builder of tasks from rows: tokenizer, options, checks, and caches."""
 
     tokenizer: ChatTokenizer
     data: DataConfig
@@ -41,32 +42,32 @@ class Making:
     tools_of: ToolsOf
     """Tools of a row's conversation, which its prompt shows."""
     formats: dict[str, ToolFormat | None] = field(default_factory=dict)
-    """How prompts show tools, by the schemas as text: the chat template is asked once for each set."""
+    """Formats of tools in prompts, by the schemas as text; the chat template is rendered once for each set."""
     hidden: dict[object, list[tuple[int, str]]] = field(default_factory=dict)
-    """What the chat template does not show of messages, by their shape: it is asked once for each."""
+    """Message keys that the chat template leaves out, by the shape of the messages; rendered once for each shape."""
     notes: dict[str, list[str]] = field(default_factory=dict)
-    """What a reader should know of rows: names of the rows by the sentence about them."""
+    """Sentences about rows for the user, each with the names of its rows."""
 
     def tasks(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Task]:
         """Render and tokenise the prompts of rows, however long they are."""
         prompts = [
             render(
-                asked.prompt,
+                problem.prompt,
                 self.tokenizer,
                 self.data,
                 system=self.system,
                 row_id=row.row_id,
                 tools=self._shown(row.columns, row.row_id),
             )
-            for row, asked in zip(rows, problems, strict=True)
+            for row, problem in zip(rows, problems, strict=True)
         ]
         tasks = []
-        for row, asked, prompt, ids in zip(rows, problems, prompts, token_ids(prompts, self.tokenizer), strict=True):
+        for row, problem, prompt, ids in zip(rows, problems, prompts, token_ids(prompts, self.tokenizer), strict=True):
             if not ids:
                 raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
             if prompt.messages is not None:
-                self._look_at(row, asked, prompt.messages)
-            columns = row.given
+                self._check_shown(row, problem, prompt.messages)
+            columns = row.reward_columns
             if row.passed is None and len(columns) < len(self.columns):
                 columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
             task = Task(
@@ -74,34 +75,36 @@ class Making:
                 prompt=prompt.text,
                 prompt_ids=ids,
                 messages=prompt.messages,
-                answer=asked.answer,
+                answer=problem.answer,
                 columns=columns,
             )
             tasks.append(task)
         return tasks
 
-    def _look_at(self, row: Row, asked: Problem, messages: Sequence[Message]) -> None:
-        """Refuse messages that the chat template does not show, and note what else the model does not read as it is."""
+    def _check_shown(self, row: Row, problem: Problem, messages: Sequence[Message]) -> None:
+        """Refuse messages that the chat template leaves out, and note other differences from the row."""
         tools = self._shown(row.columns, row.row_id)
         shape = shape_of(messages), repr(tools)
         if shape not in self.hidden:
             self.hidden[shape] = left_out(self.tokenizer, messages, self.data.switches, tools)
-        for place, key in self.hidden[shape]:
-            role = messages[place]["role"]
-            if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[place]):
+        for index, key in self.hidden[shape]:
+            role = messages[index]["role"]
+            if key == "tool_calls" or (key == "content" and "tool_calls" not in messages[index]):
                 what = f"its {role} message" if key == "content" else "the tool calls of a message"
                 raise DataError(
                     f"row {row.row_id}: the model's chat template does not show {what} "
-                    f"({shown(messages[place][key])}), so the model would never read it",
+                    f"({shown(messages[index][key])}), so the model would never read it",
                     remedies=["write it into a message that is shown", "leave it out (--system-prompt '')"],
                 )
             self._note(f"the chat template does not show the key {key!r} of messages of the role {role!r}", row)
-        has_own = isinstance(asked.prompt, list) and asked.prompt[0]["role"] in ("system", "developer")
+        has_own = isinstance(problem.prompt, list) and problem.prompt[0]["role"] in ("system", "developer")
         if has_own and self.data.system_prompt is not None:
             self._note("--system-prompt takes the place of a system message of the row's own", row)
         texts = [str(message["content"]) for message in messages]
-        if found := [token for token in self.special if any(token in text for text in texts)]:
-            self._note(f"a message holds control tokens, which the model reads as such ({', '.join(found)})", row)
+        if control_tokens := [token for token in self.special if any(token in text for text in texts)]:
+            self._note(
+                f"a message holds control tokens, which the model reads as such ({', '.join(control_tokens)})", row
+            )
         if tools is None and not is_empty(row.columns.get("tools")):
             self._note("prompts do not show the column 'tools', which holds no JSON schemas of tools", row)
 
@@ -121,17 +124,17 @@ class Making:
             raise DataError(f"row {row_id}: {error.message}", remedies=error.remedies) from error
         if tools and (known := repr(tools)) not in self.formats:
             plain = PlainText(self.tokenizer)  # a stranger's schemas may hold control tokens
-            harmless = [plain.read_message(tool)[0] for tool in tools]
-            self.formats[known] = tool_format(self.tokenizer, harmless, self.data.switches)
+            escaped = [plain.read_message(tool)[0] for tool in tools]
+            self.formats[known] = tool_format(self.tokenizer, escaped, self.data.switches)
         return self.formats[repr(tools)] if tools else None
 
-    def one(self, row: Row) -> Task:
+    def build(self, row: Row) -> Task:
         """Make the task of one row, within the limit; raise as `LargeTasks.at`."""
         try:
-            asked = usable(row, self.data, self.check)
+            problem = usable(row, self.data, self.check)
         except DataError as error:
             raise self.refusal(error) from error
-        (task,), limit = self.tasks([row], [asked]), self.data.max_prompt_length
+        (task,), limit = self.tasks([row], [problem]), self.data.max_prompt_length
         if len(task.prompt_ids) <= limit:
             return task
         if self.data.long_prompts == "truncate_left":
@@ -157,8 +160,8 @@ class Making:
 class LargeTasks(OnDemand[Task]):
     """Tasks of a dataset that is not read whole: each is made when it is taken, and some are left out then."""
 
-    def __init__(self, rows: Sequence[Row], making: Making) -> None:
-        self._rows, self._making = rows, making
+    def __init__(self, rows: Sequence[Row], builder: TaskBuilder) -> None:
+        self._rows, self._builder = rows, builder
         self._checks = list[Callable[[Sequence[Task]], None]]()
         self.last_left_out: str | None = None
         """Reason why the last row was left out, in a sentence."""
@@ -167,7 +170,7 @@ class LargeTasks(OnDemand[Task]):
         """Return the number of rows, including those that will be left out."""
         return len(self._rows)
 
-    def at(self, place: int) -> Task:
+    def at(self, index: int) -> Task:
         """Make one task.
 
         Raises:
@@ -175,7 +178,7 @@ class LargeTasks(OnDemand[Task]):
             DataError: they have it stop the run.
         """
         try:
-            task = self._making.one(self._rows[place])
+            task = self._builder.build(self._rows[index])
         except LeftOut as error:
             self.last_left_out = str(error)
             raise
@@ -186,10 +189,10 @@ class LargeTasks(OnDemand[Task]):
     @property
     def limit(self) -> int:
         """Largest number of tokens of a prompt."""
-        return self._making.data.max_prompt_length
+        return self._builder.data.max_prompt_length
 
-    def hold_to(self, check: Callable[[Sequence[Task]], None]) -> None:
-        """Check every task that is taken from now on."""
+    def add_check(self, check: Callable[[Sequence[Task]], None]) -> None:
+        """Add a check of every task taken from now on."""
         self._checks.append(check)
 
     def digest(self) -> str:
@@ -214,7 +217,7 @@ class TaskSet:
     skipped: tuple[str, ...] = ()
     """A sentence for each unusable row that was left out, by `on_bad_row`."""
     notes: tuple[str, ...] = ()
-    """What the model does not read as rows say it, a sentence each."""
+    """Sentences on parts of rows that the model does not read as written."""
 
     @property
     def is_large(self) -> bool:
@@ -233,11 +236,11 @@ class TaskSet:
         longest = max(len(task.prompt_ids) for task in self.looked_at)
         return min(2 * longest, self.tasks.limit) if isinstance(self.tasks, LargeTasks) else longest
 
-    def hold_to(self, check: Callable[[Sequence[Task]], None]) -> None:
-        """Check the tasks; those of a large dataset when they are taken."""
+    def add_check(self, check: Callable[[Sequence[Task]], None]) -> None:
+        """Check the tasks now, or those of a large dataset as they are taken."""
         check(self.looked_at)
         if isinstance(self.tasks, LargeTasks):
-            self.tasks.hold_to(check)
+            self.tasks.add_check(check)
 
 
 def build_tasks(
@@ -265,8 +268,8 @@ def build_tasks(
     _check_names(seen)
     screened = screen(seen, data, check)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
-    making = Making(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of)
-    tasks = making.tasks(screened.rows, screened.problems)
+    builder = TaskBuilder(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of)
+    tasks = builder.tasks(screened.rows, screened.problems)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
     num_long = sum(length > data.max_prompt_length for length in lengths)
     if num_long and data.long_prompts == "error":
@@ -276,7 +279,7 @@ def build_tasks(
             f"{data.max_prompt_length} ({num_long} of {len(lengths)} rows are)",
             remedies=[f"raise the limit to {max(lengths)}", SHORTEN],
         )
-    kept, uncut = _within_limit(tasks, making)
+    kept, uncut = _within_limit(tasks, builder)
     if not kept and uncut:
         raise DataError(
             f"--on-bad-row skip leaves no row: none of the {len(lengths)} can be cut; the first: {uncut[0]}"
@@ -287,7 +290,7 @@ def build_tasks(
             f"{data.max_prompt_length}; raise it (the shortest prompt has {min(lengths)} tokens)"
         )
     return TaskSet(
-        tasks=LargeTasks(rows, making) if is_large else kept,
+        tasks=LargeTasks(rows, builder) if is_large else kept,
         looked_at=kept,
         dropped=num_long if data.long_prompts == "drop" else 0,
         truncated=num_long - len(uncut) if data.long_prompts == "truncate_left" else 0,
@@ -295,7 +298,7 @@ def build_tasks(
         skipped=(*screened.skipped, *uncut),
         notes=tuple(
             f"{sentence}: {len(names)} of {len(tasks)} rows, the first: {names[0]}"
-            for sentence, names in making.notes.items()
+            for sentence, names in builder.notes.items()
         ),
     )
 
@@ -310,15 +313,54 @@ def _check_names(rows: Sequence[Row]) -> None:
         seen.add(row.row_id)
 
 
-def _within_limit(tasks: Iterable[Task], making: Making) -> tuple[tuple[Task, ...], tuple[str, ...]]:
+def _within_limit(tasks: Iterable[Task], builder: TaskBuilder) -> tuple[tuple[Task, ...], tuple[str, ...]]:
     """Return tasks that are short enough or were cut, and why others could not be cut."""
-    kept, uncut, data = list[Task](), list[str](), making.data
+    kept, uncut, data = list[Task](), list[str](), builder.data
     for task in tasks:
         try:
             if len(task.prompt_ids) <= data.max_prompt_length:
                 kept.append(task)
             elif data.long_prompts == "truncate_left":
-                kept.append(making.truncated(task))
+                kept.append(builder.truncated(task))
         except LeftOut as error:
             uncut.append(str(error))
     return tuple(kept), tuple(uncut)
+
+
+BLOCKS = " ▏▎▍▌▋▊▉█"
+BAR_WIDTH = 30
+MAX_BINS = 8
+
+
+def length_histogram(lengths: Sequence[int]) -> str:
+    """Draw counts per range of tokens as bars, under a line with n, median, 95th percentile and maximum.
+
+    Percentiles are nearest-rank: a length that occurs. Every range that holds a prompt shows at least a sliver.
+
+    >>> print(length_histogram([3, 3, 4]))
+    prompt tokens: n 3, median 3, p95 4, max 4
+      3 ██████████████████████████████ 2
+      4 ███████████████ 1
+
+    Raises:
+        ValueError: `lengths` is empty.
+    """
+    if not lengths:
+        raise ValueError("lengths must not be empty")
+    ordered = sorted(lengths)
+    median, p95 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))
+    # Equally wide ranges from the smallest length on, both ends included.
+    lowest, highest = ordered[0], ordered[-1]
+    width = math.ceil((highest - lowest + 1) / MAX_BINS)
+    counts = [0] * ((highest - lowest) // width + 1)
+    for length in ordered:
+        counts[(length - lowest) // width] += 1
+    bounds = [(low, min(low + width - 1, highest)) for low in range(lowest, highest + 1, width)]
+    labels = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in bounds]
+    lines = [f"prompt tokens: n {len(ordered):,}, median {median:,}, p95 {p95:,}, max {ordered[-1]:,}"]
+    for label, count in zip(labels, counts, strict=True):
+        # In eighths of a character: a bar is empty only for 0.
+        whole, rest = divmod(math.ceil(count / max(counts) * BAR_WIDTH * 8), 8)
+        bar = BLOCKS[-1] * whole + BLOCKS[rest].strip()
+        lines.append(f"  {label:>{max(map(len, labels))}} {bar} {count:,}")
+    return "\n".join(lines)

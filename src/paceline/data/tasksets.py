@@ -23,7 +23,7 @@ from paceline.errors import ConfigError, DataError
 
 PREFIX = "verifiers:"
 REFUSALS = (ImportError, AttributeError, TypeError, ValueError, LookupError, OSError)
-"""What the package raises for a taskset that there is not, or an option that is wrong."""
+"""Errors of the package for an unknown taskset or a wrong option."""
 
 
 def open_environment(name: str, options: Mapping[str, Any]) -> Any:
@@ -36,8 +36,8 @@ def open_environment(name: str, options: Mapping[str, Any]) -> Any:
     try:
         return _opened(name, options)
     except REFUSALS as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"it cannot be loaded ({type(error).__name__}: {said:.500}); correct it first") from error
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"it cannot be loaded ({type(error).__name__}: {reason:.500}); correct it first") from error
 
 
 def _opened(name: str, options: Mapping[str, Any]) -> Any:
@@ -46,24 +46,24 @@ def _opened(name: str, options: Mapping[str, Any]) -> Any:
     from verifiers.v1.utils.compile import validate_pairing
 
     loaders.import_taskset(name)
-    given: dict[str, Any] = {"taskset": {"id": name}}
+    settings: dict[str, Any] = {"taskset": {"id": name}}
     for option, value in options.items():
         *path, last = option.split(".") if "." in option else ("taskset", option)
-        place = given
-        for one in path:
-            place = place.setdefault(one, {})
-        place[last] = value
+        table = settings
+        for field in path:
+            table = table.setdefault(field, {})
+        table[last] = value
     kind = loaders.env_config_type(name)
-    seats = {key: one.default for key, one in kind.model_fields.items() if isinstance(one.default, AgentConfig)}
+    seats = {key: field.default for key, field in kind.model_fields.items() if isinstance(field.default, AgentConfig)}
     if len(seats) != 1:
         raise ConfigError(f"it has the seats {', '.join(seats)}, and one model is trained; take one with a single seat")
     ((seat, default),) = seats.items()
-    own = given.setdefault(seat, {})
+    seat_settings = settings.setdefault(seat, {})
     if "runtime" not in default.model_fields_set:
-        own.setdefault("runtime", {}).setdefault("type", "subprocess")
+        seat_settings.setdefault("runtime", {}).setdefault("type", "subprocess")
     if default.harness is None and loaders.default_harness_id(name) == "bash":
-        own.setdefault("harness", {}).setdefault("id", "null")
-    config = kind.model_validate(given)
+        seat_settings.setdefault("harness", {}).setdefault("id", "null")
+    config = kind.model_validate(settings)
     agent, program = getattr(config, seat), config.agent_harnesses()[seat]
     if program.id == "bash" and agent.runtime.type == "subprocess":
         raise ConfigError(
@@ -78,9 +78,9 @@ def _opened(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def taskset_rows(dataset: str, split: str, size: int) -> list[dict[str, object]]:
-    """Return the first `size` tasks of a split as rows, or all: what is asked, and the task's `index` in the taskset.
+    """Return the first `size` tasks of a split as rows, or all: the question, and the task's `index` in the taskset.
 
-    What a task holds decides its split, so that the two have no task in common.
+    A hash of a task's content decides its split, so that the two have no task in common.
 
     Raises:
         DataError: verifiers is not installed, the taskset cannot be loaded, or no task is of this split.
@@ -98,10 +98,10 @@ def taskset_rows(dataset: str, split: str, size: int) -> list[dict[str, object]]
         raise DataError(f"--dataset {dataset}: {error}") from error
     rows = list[dict[str, object]]()
     for index, task in enumerate(taskset):
-        held = json.dumps(task.data.model_dump(mode="json", exclude={"idx"}), sort_keys=True)
-        if split_of(held) == split:
-            asked = task.data.prompt_text or task.data.name or f"Task {index}."
-            rows.append({"question": asked, "index": index})
+        content = json.dumps(task.data.model_dump(mode="json", exclude={"idx"}), sort_keys=True)
+        if split_of(content) == split:
+            question = task.data.prompt_text or task.data.name or f"Task {index}."
+            rows.append({"question": question, "index": index})
         if len(rows) == size:
             break
     if not rows:

@@ -1,6 +1,6 @@
 """Engines sample completions. This file is the interface; `local/` is the default, `vllm/` the other one.
 
-requests.py    what every engine checks, when a completion ends, how it makes text, which weights it says
+requests.py    shared by engines: checks of requests, end of completions, decoded text, policy versions
 sampling.py    tokens drawn by counter-based random numbers
 """
 
@@ -14,7 +14,7 @@ from paceline.types import Completion, FinishReason
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampling:
-    """How completions are drawn: the same for every request of a call, its own for each of a stream."""
+    """How completions are drawn: the same for all requests of a call; each request of a stream has its own."""
 
     max_completion_length: int
     """Tokens of a completion, at most."""
@@ -32,11 +32,11 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One tokenised prompt and the completions wanted of it."""
+    """One tokenised prompt and the completions to sample of it."""
 
     prompt_ids: tuple[int, ...]
     keys: tuple[int, ...]
-    """One 64-bit key per completion: with the position it fixes every random number of that completion."""
+    """One 64-bit key per completion: key and position determine every random number of the completion."""
     limits: tuple[int, ...] | None = None
     """Tokens of each completion at most, in the order of `keys`; None: the sampling's limit for all."""
     continues: tuple[int, int] | None = None
@@ -49,7 +49,7 @@ class Finished:
     """A completion that has ended while others go on."""
 
     request: int
-    """Index of its request in the call, those that came up while it ran counted on."""
+    """Index of its request in the call, further requests included."""
     sample: int
     """Index among the completions of its request."""
     token_ids: tuple[int, ...]
@@ -58,8 +58,8 @@ class Finished:
 
 
 OnFinished = Callable[[Finished], bool]
-"""Called with a completion as soon as it has ended. True: a request may continue it, so what is cached is kept, as far
-as memory allows."""
+"""Called with a completion as soon as it has ended. True: a request may continue it, so its cache is kept if memory
+allows."""
 
 
 class FurtherRequests(Protocol):
@@ -69,13 +69,13 @@ class FurtherRequests(Protocol):
         """Take the requests that have come up since the last call; None: there will be no more.
 
         `wait` blocks until there is one, or will be no more; else the sequence may be empty. The wait is bounded by the
-        deadlines of those who ask.
+        deadlines of the callers of these requests.
         """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sampled:
-    """Tokens by which one step of an engine has lengthened a completion."""
+    """Tokens that one step of an engine has added to a completion."""
 
     request: int
     """Index of its request, counted over all that the engine has taken."""
@@ -83,13 +83,13 @@ class Sampled:
     """Index among the completions of its request."""
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Log-probability of each of the tokens, in nats; one that is not finite says that the model's logits were not."""
+    """Log-probability of each token in nats; not finite if the model's logits were not."""
     finish_reason: FinishReason | None
-    """Why the completion ends with them; None: it goes on."""
+    """Why the completion has ended; None: it goes on."""
 
 
 class RequestStream(Protocol):
-    """Requests that come up at any time, each with its own way of sampling, and the listener to their tokens."""
+    """Requests that come up at any time, each with its own sampling, and the listener to their tokens."""
 
     def take(self, *, wait: bool) -> Sequence[tuple[Request, Sampling]] | None:
         """Take the requests that have come up since the last call; None: there will be no more.
@@ -98,12 +98,12 @@ class RequestStream(Protocol):
         """
 
     def tell(self, sampled: Sequence[Sampled]) -> Sequence[bool]:
-        """Tell what one step has sampled, in the engine's thread. Returns True for each completion to end at once."""
+        """Receive the tokens of one step, in the engine's thread. Returns True for each completion to end at once."""
 
 
 TakeNewer = Callable[[], int | None]
-"""Called between two tokens. Where there are newer weights it puts them into the model, and gives the number of updates
-that they have seen; None: the weights are as they were."""
+"""Called between two tokens. Puts newer weights into the model, if there are any, and returns their policy version;
+None: the weights are unchanged."""
 
 
 class Engine(Protocol):
@@ -122,9 +122,8 @@ class Engine(Protocol):
     ) -> list[tuple[Completion, ...]]:
         """Sample `len(request.keys)` completions of each request, in request order, then of each of `further`.
 
-        `on_finished` is called from this call's own thread, in the order in which completions end; an engine that
-        learns of them all at once calls it for none. `further` is asked between two tokens, and waited for once nothing
-        else is left to do.
+        `on_finished` is called in this call's thread, in the order in which completions end. `further` is polled
+        between two tokens, and waited for once nothing else is left to do.
         """
 
 
@@ -134,31 +133,31 @@ class TrainedEngine(Engine, Protocol):
     path: str
     """Name of the decoder or engine in use."""
     path_reason: str
-    """Why that one, in a sentence."""
+    """One sentence on why that path was chosen."""
     policy_version: int
-    """Optimiser updates that the sampled weights have seen; copied into completions."""
+    """Number of optimiser updates of the weights in use; copied into completions."""
 
     def take_weights(self, policy_version: int) -> None:
-        """The model's weights have changed and have now seen so many updates: sample from them from now on.
+        """Sample from the model's changed weights from now on; `policy_version` is their number of updates.
 
         Raises:
-            TrainingError: what the engine computes then is not what the trainer does.
+            TrainingError: the engine then computes other logprobs than the trainer.
         """
 
     def stream(self, stream: RequestStream, *, length: int) -> None:
-        """Sample what `stream` gives until it has no more, and tell it each token at once; nothing is kept of it.
+        """Sample the stream's requests until it ends, and send it each step's tokens at once.
 
-        A request's sampling says how its tokens are drawn, its stop strings are the listener's to see. A prompt and its
+        Stop strings of a request's sampling are left to the listener. A prompt and its
         completion have at most `length` tokens together, and no request continues another.
         """
 
     def rest(self) -> None:
-        """Nothing is sampled before the next `take_weights`: leave the device's memory to others."""
+        """Free the device's memory until the next `take_weights`."""
         return
 
 
 def sample_key(seed: int, purpose: str, task_id: str, occurrence: int, sample: int, turn: int = 0) -> int:
-    """Key of one completion, in [0, 2^64): a hash of who it is for, never of when or where it is drawn.
+    """Return the key of one completion, in [0, 2^64): a hash of its identity, not of when or where it is drawn.
 
     `purpose` is `train` or `eval`, so that the two do not draw alike. `occurrence` is how often the task was drawn
     before: the epoch, where each task is drawn once per epoch. `sample` is the index within the group. `turn` counts

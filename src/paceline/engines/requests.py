@@ -1,4 +1,4 @@
-"""What every engine checks of its requests, when a completion ends, and how it is made of tokens."""
+"""Shared by engines: checks of requests, the end of completions, and completions made of tokens."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from paceline.types import Completion, FinishReason, WeightChange
 
 
 def limits_of(request: Request, sampling: Sampling) -> tuple[int, ...]:
-    """Tokens of each of its completions, at most."""
+    """Return the largest number of tokens of each of its completions."""
     if request.limits is None:
         return (sampling.max_completion_length,) * len(request.keys)
     return request.limits
@@ -23,14 +23,14 @@ def check_requests(
     earlier: Sequence[Request] = (),
     continued: Mapping[tuple[int, int], Sequence[int]] | None = None,
 ) -> None:
-    """Look at all requests before anything is computed.
+    """Check requests before anything is computed.
 
-    `earlier` are those that the call has had before, `continued` the tokens of their completions that may be continued,
-    by request and sample.
+    `earlier` are the call's earlier requests, `continued` the tokens of completions that may be continued, by request
+    and sample.
 
     Raises:
         DataError: a prompt without tokens; limits that do not fit keys or sampling; a prompt that does not begin with
-            what it is said to continue.
+            what it continues.
     """
     for index, request in enumerate(requests, start=len(earlier)):
         if not request.prompt_ids:
@@ -57,7 +57,7 @@ def _check_continues(
     earlier: Sequence[Request],
     continued: Mapping[tuple[int, int], Sequence[int]],
 ) -> None:
-    """Compare a prompt with what it continues: what is cached of the one is used for the other."""
+    """Check that a prompt begins with what it continues, whose cache it uses."""
     assert request.continues is not None
     tokens = continued.get(request.continues)
     if tokens is None:
@@ -85,9 +85,9 @@ def refuse_not_finite(logprobs: np.ndarray, policy_version: int) -> None:
 
 
 class Stopping:
-    """Sees when completions end: end tokens by a table, stop strings by decoding a tail where one can have ended.
+    """Detects ends of completions: end tokens by a table, stop strings by decoding a tail where one can have ended.
 
-    Built once per call of an engine.
+    Made once per call of an engine.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Stopping:
         self._tail = 4 * max((len(text) for text in stop), default=0) + 16
 
     def ended(self, tokens: np.ndarray) -> np.ndarray:
-        """True where the token is an end token."""
+        """Return True for end tokens."""
         ends: np.ndarray = self._ends[tokens]
         return ends
 
     def candidates(self, tokens: np.ndarray) -> np.ndarray:
-        """Indices of tokens whose text may complete a stop string: their completions need `completes_string`."""
+        """Return indices of tokens whose text may complete a stop string, for `completes_string` to check."""
         return np.flatnonzero(self._may_finish_a_string[tokens])
 
     def completes_string(self, completion: Sequence[int]) -> bool:
@@ -126,7 +126,7 @@ class Stopping:
         return any(stop in text for stop in self._stop)
 
     def finish_reason(self, completion: Sequence[int], limit: int) -> FinishReason:
-        """`stop` where an end token or a stop string ended it, `length` where only its limit in tokens did."""
+        """Return `stop` if an end token or a stop string ended the completion, `length` if only its limit did."""
         if len(completion) < limit or self._ends[completion[-1]] or self.completes_string(completion):
             return "stop"
         return "length"
@@ -138,7 +138,7 @@ def completions_of(
     sampled: Sequence[tuple[list[int], list[float], Sequence[int] | np.ndarray]],
     limits: Sequence[int],
 ) -> list[Completion]:
-    """Make completions of their tokens, logprobs and policy versions by token, and of their limits in tokens."""
+    """Make completions from tokens, logprobs and policy versions by token, and limits in tokens."""
     texts = texts_of(tokenizer, [tokens for tokens, _, _ in sampled])
     return [
         Completion(
@@ -170,5 +170,5 @@ def weight_changes(versions: Sequence[int] | np.ndarray) -> tuple[WeightChange, 
     """
     if versions[0] == versions[-1]:
         return ()  # nearly always
-    places = (np.flatnonzero(np.diff(versions)) + 1).tolist()
-    return tuple(WeightChange(token=place, policy_version=int(versions[place])) for place in places)
+    tokens = (np.flatnonzero(np.diff(versions)) + 1).tolist()
+    return tuple(WeightChange(token=token, policy_version=int(versions[token])) for token in tokens)

@@ -24,7 +24,7 @@ _MIX_2 = 0x94D049BB133111EB
 
 
 def as_signed_64(value: int) -> int:
-    """The int64 with the same 64 bits: torch multiplies and adds int64 modulo 2^64."""
+    """Return the int64 with the same 64 bits: torch multiplies and adds int64 modulo 2^64."""
     return (value & (2**64 - 1)) - ((value & 2**63) << 1)
 
 
@@ -34,7 +34,7 @@ def _shift_right(bits: Tensor, count: int) -> Tensor:
 
 
 def uniforms(keys: Int[Tensor, "*shape"], positions: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """One float64 in (0, 1) for each (key, position), with 50 random bits: output `position` of splitmix64(key).
+    """Return a float64 in (0, 1) for each (key, position), with 50 random bits: output `position` of splitmix64(key).
 
     50 bits keep `u * total < total` true in float64, so that an inverse cumulative sum never runs off its end.
     """
@@ -48,7 +48,7 @@ def uniforms(keys: Int[Tensor, "*shape"], positions: Int[Tensor, "*shape"]) -> F
 def draw(
     logits: Float[Tensor, "S V"], uniform: Float[Tensor, " S"], sampling: Sampling
 ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-    """One token per row and its logprob in nats.
+    """Draw one token per row; return it and its logprob in nats.
 
     The logprob is of the distribution that was drawn from: softmax(logits / temperature), renormalised over the
     kept tokens under truncation. At temperature 0 the most probable token is taken, its logprob is at temperature 1.
@@ -61,8 +61,7 @@ def draw(
 
 
 def _fastest_draw(logits: Tensor) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """The draw of logits, uniform numbers and a temperature in C on a CPU, in Triton on CUDA, else in torch's
-    operations."""
+    """Return a function of logits, uniform numbers and temperature: in C on a CPU, in Triton on CUDA, else torch's."""
     native = decoding_kernels() if logits.is_cpu and logits.dtype in STORAGE else None
     if native is not None:
         return native.draw
@@ -83,7 +82,7 @@ def _torch_draw(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Te
 
 
 def _scaled(logits: Tensor, temperature: float) -> Tensor:
-    """logits / temperature, in float32 at least."""
+    """Return logits / temperature, in float32 at least."""
     scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     return scores if temperature == 1 else scores / temperature
 
@@ -91,7 +90,7 @@ def _scaled(logits: Tensor, temperature: float) -> Tensor:
 def draw_each(
     logits: Float[Tensor, "S V"], uniform: Float[Tensor, " S"], samplings: Sequence[Sampling]
 ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-    """As `draw`, with a `Sampling` for each row."""
+    """Draw one token per row by its own `Sampling`; see `draw`."""
     rows_of = dict[Sampling, list[int]]()
     for row, sampling in enumerate(samplings):
         rows_of.setdefault(sampling, []).append(row)
@@ -108,7 +107,7 @@ def draw_each(
 
 
 def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor, "S V"]:
-    """`scores` (logits / temperature) with -inf at the tokens that top-k, top-p and min-p exclude, in this order.
+    """Return `scores` (logits / temperature) with -inf at tokens that top-k, top-p and min-p exclude, in this order.
 
     top-k keeps the k highest; top-p the fewest of these whose renormalised probabilities reach `top_p`; min-p those
     with at least `min_p` times the top token's probability. Of equal scores at a border either may be kept.
@@ -128,7 +127,7 @@ def truncated(scores: Float[Tensor, "S V"], sampling: Sampling) -> Float[Tensor,
 
 
 def _inverse_cdf(probs: Float[Tensor, "S V"], uniform: Float[Tensor, " S"]) -> Int[Tensor, "S 1"]:
-    """The first token whose cumulative probability passes `uniform`, never one of probability 0.
+    """Return the first token whose cumulative probability passes `uniform`, never one of probability 0.
 
     In two levels, blocks of tokens and then tokens of one block: the long cumulative sum over the vocabulary is the
     slowest operation of a draw, and its float32 rounding would grow with the vocabulary.

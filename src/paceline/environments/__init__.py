@@ -7,73 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from paceline.chat.requests import AgentTurn, ModelRequest, ToolCall
 from paceline.errors import ConfigError
-from paceline.types import FinishReason, Message
+from paceline.types import Message
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolCall:
-    """One call that a turn asks for."""
-
-    name: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgentTurn:
-    """What an environment is told of the model's turn."""
-
-    number: int
-    """Turns of the episode before this one."""
-    text: str
-    """Sampled text, special tokens left out."""
-    content: str
-    """The text without its tool calls."""
-    calls: tuple[ToolCall, ...] = ()
-    """Tool calls in the order of the text."""
-    malformed: str | None = None
-    """What is wrong with a call that cannot be read; the other calls of the turn are then not to be carried out."""
-    finish_reason: FinishReason
-    """`length`: the turn was cut at the limit of a turn."""
-    is_last: bool
-    """True if no turn can follow: an answer is not read by the model, so nothing is to be done for one."""
-    reasoning: str | None = None
-    """Thinking that the turn begins with, which is not in `content`; told after a `ModelRequest` alone."""
-    num_read: int = 0
-    """Tokens of the turn's context; told after a `ModelRequest` alone."""
-    num_sampled: int = 0
-    """Tokens of the turn, likewise."""
-    read_ids: tuple[int, ...] = ()
-    """The context's tokens, where the request asks for ids."""
-    sampled_ids: tuple[int, ...] = ()
-    """The turn's tokens, likewise."""
-    logprobs: tuple[tuple[str, float], ...] = ()
-    """Text and log-probability, in nats, of each token of the turn, where a server's request asks for them."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelRequest:
-    """What a program asks the model for, in the place of messages to add: the program holds the conversation.
-
-    All tokens of a turn that it goes on from are read as they are; only `messages` are encoded.
-    """
-
-    messages: tuple[Message, ...] = ()
-    """All messages that the model is to read, or, with `after`, those behind that turn."""
-    after: int | None = None
-    """Number of the turn that it goes on from, the latest or an earlier one; None: it has a context of its own."""
-    text: str | None = None
-    """Plain text to continue without a chat template, in the place of `messages`; None: there are messages."""
-    tools: tuple[Mapping[str, Any], ...] = ()
-    """JSON schemas of the tools that the model is shown."""
-    reads_calls: bool = True
-    """False: tools are shown, and whatever the model writes is text."""
-    max_tokens: int | None = None
-    """Tokens of the turn, at most; None: as many as the run allows."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of sampling that it asks for. Those of the run hold; another value is noted."""
-    wants_ids: bool = False
-    """True: the turn's answer is told with token ids."""
+__all__ = ["AgentTurn", "Environment", "EnvironmentSpec", "ModelRequest", "Observation", "ToolCall"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,8 +23,8 @@ NO_TOOLS = ("reset", "get_reward")
 
 def tool_methods(kind: type) -> list[Callable[..., Any]]:
     """Return the methods of a class that are tools, in the order of their names."""
-    found = inspect.getmembers(kind, inspect.isfunction)
-    return [method for name, method in found if name not in NO_TOOLS and not name.startswith("_")]
+    methods = inspect.getmembers(kind, inspect.isfunction)
+    return [method for name, method in methods if name not in NO_TOOLS and not name.startswith("_")]
 
 
 class ObjectEnvironment:
@@ -66,7 +66,7 @@ async def _later(value: Awaitable[Any], then: Callable[[Any], Any]) -> Any:
 def row_for(reset: Callable[..., Any], task: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
     """Return what `reset` gets of a row: all columns if it takes any, and the seed if it names that."""
     parameters = inspect.signature(reset).parameters
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     seeded = {"seed": seed, **task} if "seed" in parameters else task
     return {name: value for name, value in seeded.items() if takes_any or name in parameters}
 
@@ -79,7 +79,7 @@ def opening_of(value: object) -> str | Sequence[Message] | None:
     """
     if value is None or isinstance(value, str):
         return value
-    parts = [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
+    parts = [part for part in value if isinstance(part, Mapping)] if isinstance(value, list | tuple) else []
     if not isinstance(value, list | tuple) or len(parts) < len(value):
         raise TypeError(f"reset must return a text, a list of messages, or None, got {type(value).__name__}")
     if all("role" in part for part in parts):

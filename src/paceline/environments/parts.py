@@ -177,19 +177,19 @@ def _harness(address: str, argument: str | None, sandbox: str) -> AddressPart:
 
 
 def _of_package(adapter: Adapter, address: str, argument: str | None, sandbox: str) -> AddressPart:
-    one = Adapted(adapter, address, argument, flag=FLAG)
-    module = re.split(r"[:/]", one.name)[0].replace("-", "_")
+    adapted = Adapted(adapter, address, argument, flag=FLAG)
+    module = re.split(r"[:/]", adapted.name)[0].replace("-", "_")
     return AddressPart(
         address=address,
-        name=address.partition(":")[0] if "://" in one.name else re.split(r"[/:]", one.name)[-1],
-        environment=one.make,
-        schemas=one.tools,
-        prepare=one.prepare,
+        name=address.partition(":")[0] if "://" in adapted.name else re.split(r"[/:]", adapted.name)[-1],
+        environment=adapted.make,
+        schemas=adapted.tools,
+        prepare=adapted.prepare,
         own_process=True,
         has_reward=True,
-        decides=_source(one.name) if ".py:" in one.name else (),
-        package=", ".join(dict.fromkeys(filter(None, (one.version, _package(f"{module}:"))))),
-        settings={one.name: f"of {one.version}, in a process for each conversation"},
+        decides=_source(adapted.name) if ".py:" in adapted.name else (),
+        package=", ".join(dict.fromkeys(filter(None, (adapted.version, _package(f"{module}:"))))),
+        settings={adapted.name: f"of {adapted.version}, in a process for each conversation"},
     )
 
 
@@ -238,33 +238,33 @@ def _number(address: str, argument: str | None, *, default: int, least: int) -> 
 
 
 def _own(address: str) -> AddressPart:
-    found = own_function(address, flag=FLAG, error=ConfigError)
-    kind = _kind(found)
+    function = own_function(address, flag=FLAG, error=ConfigError)
+    kind = _kind(function)
     if kind is not None:
-        return _part_of_class(kind, found, address)
-    check_tool(found)
+        return _part_of_class(kind, function, address)
+    check_tool(function)
     return AddressPart(
         address=address,
-        name=found.__name__,
-        toolset=functools.partial(Functions, [found]),
-        schemas=lambda: [tool_schema(found)],
+        name=function.__name__,
+        toolset=functools.partial(Functions, [function]),
+        schemas=lambda: [tool_schema(function)],
         own_process=True,
         decides=_source(address),
         package=_package(address),
     )
 
 
-def _kind(found: Callable[..., Any]) -> type | None:
+def _kind(function: Callable[..., Any]) -> type | None:
     """Return the class of the environments that this makes; None: it is a function, and so a tool.
 
     A function that makes environments says so by its return type.
     """
-    if isinstance(found, type):
-        return found
-    if isinstance(found, functools.partial):
-        return _kind(found.func)
+    if isinstance(function, type):
+        return function
+    if isinstance(function, functools.partial):
+        return _kind(function.func)
     try:
-        returned = typing.get_type_hints(found).get("return")
+        returned = typing.get_type_hints(function).get("return")
     except (NameError, TypeError):
         return None
     is_made = isinstance(returned, type) and (hasattr(returned, "begin") or hasattr(returned, "reset"))
@@ -274,10 +274,10 @@ def _kind(found: Callable[..., Any]) -> type | None:
 def _part_of_class(kind: type, make: Callable[[], Any], address: str) -> AddressPart:
     """Return the part of a class of environments: with `begin`, `answer` and `close`, or with `reset`."""
     needed = [
-        one.name
-        for one in inspect.signature(make).parameters.values()
-        if one.default is inspect.Parameter.empty
-        and one.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        parameter.name
+        for parameter in inspect.signature(make).parameters.values()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     ]
     if needed:
         raise ConfigError(
@@ -298,14 +298,14 @@ def _part_of_class(kind: type, make: Callable[[], Any], address: str) -> Address
             f"{FLAG} {address}: the class {kind.__name__} has no {', '.join(missing)}",
             remedies=["an environment has begin, answer and close", "by TRL's contract it has reset"],
         )
-    for one in tools:
-        if not isinstance(one, Mapping):
-            check_tool(one)
+    for tool in tools:
+        if not isinstance(tool, Mapping):
+            check_tool(tool)
     return AddressPart(
         address=address,
         name=kind.__name__ if isinstance(make, type) else address.rpartition(":")[2],
         environment=environment,
-        schemas=lambda: [one if isinstance(one, Mapping) else tool_schema(one) for one in tools],
+        schemas=lambda: [tool if isinstance(tool, Mapping) else tool_schema(tool) for tool in tools],
         own_process=True,
         has_reward=has_reward,
         decides=_source(address),

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
-from paceline.config.environments import NAMED_ENVIRONMENT
+from paceline.config.sampling import NAMED_ENVIRONMENT
 from paceline.environments import Environment, EnvironmentSpec
 from paceline.environments.parts import FLAG, AddressPart, Schemas, part_of
 from paceline.environments.tools import ToolEnvironment
@@ -66,9 +66,9 @@ def _groups(addresses: Sequence[str], sandbox: str) -> Iterable[tuple[str, list[
     """Yield name and parts of each environment: several parts are tools."""
     named: dict[str, list[AddressPart]] = {}
     unnamed = list[AddressPart]()
-    for given in addresses:
-        match = NAMED_ENVIRONMENT.fullmatch(given)
-        part = part_of(match["address"] if match else given, sandbox)
+    for entry in addresses:
+        match = NAMED_ENVIRONMENT.fullmatch(entry)
+        part = part_of(match["address"] if match else entry, sandbox)
         if match:
             named.setdefault(match["name"], []).append(part)
         elif part.toolset is None:
@@ -93,10 +93,10 @@ def _spec(name: str, parts: Sequence[AddressPart], sandbox: str) -> EnvironmentS
     schemas = tuple(copy.deepcopy(schema) for part in parts for schema in part.schemas())
     _check_names(name, schemas)
     own_process = any(part.own_process for part in parts)
-    decides = [one for part in parts for one in (part.address, *part.decides)]
+    decides = [decisive for part in parts for decisive in (part.address, *part.decides)]
     settings = {key: value for part in parts for key, value in part.settings.items()}
     if schemas:
-        settings = {"tools": ", ".join(one["function"]["name"] for one in schemas), **settings}
+        settings = {"tools": ", ".join(schema["function"]["name"] for schema in schemas), **settings}
     return EnvironmentSpec(
         name=name,
         make=functools.partial(_made, parts),
@@ -115,14 +115,14 @@ def _spec(name: str, parts: Sequence[AddressPart], sandbox: str) -> EnvironmentS
 
 def _check_names(name: str, schemas: Schemas) -> None:
     names = [schema["function"]["name"] for schema in schemas]
-    twice = next((one for one in names if names.count(one) > 1), None)
+    twice = next((tool for tool in names if names.count(tool) > 1), None)
     if twice is not None:
         raise ConfigError(f"{FLAG}: environment {name!r} has two tools called {twice!r}", remedies=[SEVERAL])
 
 
 def _digest(decides: Iterable[str | bytes]) -> str:
     digest = blake2b(digest_size=16)
-    for one in decides:
-        data = one if isinstance(one, bytes) else one.encode("utf-8", "surrogatepass")
+    for decisive in decides:
+        data = decisive if isinstance(decisive, bytes) else decisive.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()

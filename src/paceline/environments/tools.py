@@ -108,8 +108,8 @@ def tool(function: Callable[..., Any]) -> Tool:
         name=function.__name__,
         call=function,
         arguments=tuple(parameters),
-        required=tuple(name for name, one in parameters.items() if one.default is inspect.Parameter.empty),
-        kinds={name: found for name, found in words.items() if found},
+        required=tuple(name for name, parameter in parameters.items() if parameter.default is inspect.Parameter.empty),
+        kinds={name: of_type for name, of_type in words.items() if of_type},
     )
 
 
@@ -124,7 +124,7 @@ def _words(hint: object) -> Iterator[str]:
     """Yield JSON's words for a type; nothing if any value may be right."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):
-        inner = [list(_words(one)) for one in typing.get_args(hint)]
+        inner = [list(_words(member)) for member in typing.get_args(hint)]
         if all(inner):
             yield from (word for words in inner for word in words)
         return
@@ -144,8 +144,8 @@ def problem(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
             return f"Error: {tool.name} has no argument {name[:SHOWN_NAME]!r}; {known}"
         words = tool.kinds.get(name, ())
         if not is_one_of(value, words):
-            given = json.dumps(value, ensure_ascii=False, default=str)[:SHOWN_VALUE]
-            return f"Error: {tool.name} needs {name!r} to be of type {' or '.join(words)}, got {given}"
+            text = json.dumps(value, ensure_ascii=False, default=str)[:SHOWN_VALUE]
+            return f"Error: {tool.name} needs {name!r} to be of type {' or '.join(words)}, got {text}"
     return None
 
 
@@ -204,7 +204,7 @@ def tools_text(tools: Any) -> str:
     >>> tools_text([print, {"a": 1}])
     '["print", {"a": 1}]'
     """
-    return json.dumps(tools, default=lambda one: getattr(one, "__name__", type(one).__name__))
+    return json.dumps(tools, default=lambda value: getattr(value, "__name__", type(value).__name__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +306,8 @@ def _told(name: str, error: Exception) -> _Answer:
     if isinstance(error, CallError):
         return _Answer(result_text(str(error)), failed=True)
     first = hidden(next(iter(str(error).strip().splitlines()), ""))[:SHOWN_ERROR]
-    said = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    return _Answer(result_text(f"Error: {name} failed: {said}"), failed=True)
+    sentence = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return _Answer(result_text(f"Error: {name} failed: {sentence}"), failed=True)
 
 
 def _observation(calls: Sequence[ToolCall], answers: Sequence[_Answer]) -> Observation:

@@ -1,4 +1,4 @@
-"""Where what is made once per machine is kept: compiled kernels, unpacked models."""
+"""Cache directory of files that are made once per machine: compiled kernels, unpacked models."""
 
 import functools
 import os
@@ -9,13 +9,13 @@ WRITABLE_BY_OTHERS = 0o022
 
 
 def cache_directory() -> Path:
-    """Return a directory of this user alone: anyone who can write there can run code as this user."""
+    """Return a directory that only this user can write to, as libraries are loaded from it."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     try:
         directory = base / "paceline"
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        found = directory.stat()
-        if found.st_uid == os.getuid() and not found.st_mode & WRITABLE_BY_OTHERS and os.access(directory, os.W_OK):
+        status = directory.stat()
+        if status.st_uid == os.getuid() and not status.st_mode & WRITABLE_BY_OTHERS and os.access(directory, os.W_OK):
             return directory
     except OSError:
         pass
@@ -24,5 +24,5 @@ def cache_directory() -> Path:
 
 @functools.cache
 def _own_directory() -> Path:
-    """Return the one directory that stands in for the cache as long as this process runs."""
+    """Return a temporary directory in place of the cache, the same throughout this process."""
     return Path(tempfile.mkdtemp(prefix="paceline-native-"))

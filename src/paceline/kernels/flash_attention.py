@@ -136,15 +136,16 @@ def _scores(query: Tensor, key: Tensor, spans: Spans, scaling: float) -> Float[T
 
 
 def merged(
-    one: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]], other: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]]
+    first: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]],
+    second: tuple[Float[Tensor, "T H D"], Float[Tensor, "H T"]],
 ) -> Float[Tensor, "T H D"]:
     """Merge attention over two disjoint sets of keys, from output and logsumexp over each.
 
     The first has the share exp(lse_1) / (exp(lse_1) + exp(lse_2)) = sigmoid(lse_1 - lse_2) of the exponentials.
     """
-    share = torch.sigmoid(one[1] - other[1]).T[..., None]
+    share = torch.sigmoid(first[1] - second[1]).T[..., None]
     exact = share.dtype
-    return torch.lerp(other[0].to(exact), one[0].to(exact), share).to(one[0].dtype)
+    return torch.lerp(second[0].to(exact), first[0].to(exact), share).to(first[0].dtype)
 
 
 @functools.cache
@@ -188,7 +189,7 @@ def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key:
     A kernel that is missing, or that a driver or an architecture refuses, raises `RuntimeError` or `AttributeError`.
     """
     ends, others = (torch.tensor(at, dtype=torch.int32, device=query.device) for at in ([0, 1, 6, 17], [0, 4, 5, 17]))
-    own = Spans(queries=ends, keys=ends, most_queries=11, most_keys=11, causal=True)
+    within = Spans(queries=ends, keys=ends, most_queries=11, most_keys=11, causal=True)
     across = Spans(queries=ends, keys=others, most_queries=11, most_keys=12, causal=False)
     scaling = query.shape[-1] ** -0.5
 
@@ -201,11 +202,11 @@ def kernel_problem(kernel: AttentionKernel, query: Float[Tensor, "17 H D"], key:
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
             differences = [
                 float((got - wanted).abs().max() / wanted.abs().max())
-                for spans in (own, across)
+                for spans in (within, across)
                 for got, wanted in zip(computed(kernel, spans), computed(DenseKernel(), spans), strict=True)
             ]
     except (RuntimeError, AttributeError) as error:
         return f"it fails here: {first_line(error)}"
     # NaN is neither within the tolerance nor the largest of numbers
-    wrong = [one for one in differences if not one <= PROBE_TOLERANCE]
+    wrong = [difference for difference in differences if not difference <= PROBE_TOLERANCE]
     return f"it differs from exact attention by {max(wrong):.1g}" if wrong else None

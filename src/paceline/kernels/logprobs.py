@@ -91,12 +91,12 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, temperature: float, chunks: _Chunks
     ) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)  # an unused entropy must cost nothing
-        matrix, found = head.to(hidden.dtype), []
+        matrix, results = head.to(hidden.dtype), []
         for many, chosen in zip(torch.split(hidden, chunks.many), torch.split(targets, chunks.many), strict=True):
             logits = product(many, matrix)
             for few, wanted in zip(torch.split(logits, chunks.few), torch.split(chosen, chunks.few), strict=True):
-                found.append(chunks.passes.statistics(few, wanted, temperature))
-        logprobs, entropy, normalisers = (torch.cat(parts) for parts in zip(*found, strict=True))
+                results.append(chunks.passes.statistics(few, wanted, temperature))
+        logprobs, entropy, normalisers = (torch.cat(parts) for parts in zip(*results, strict=True))
         ctx.save_for_backward(hidden, head, targets, normalisers, entropy)
         ctx.temperature, ctx.chunks = temperature, chunks
         return logprobs, entropy
@@ -104,12 +104,12 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        if all(one is None for one in gradients):
+        if all(gradient is None for gradient in gradients):
             return (None,) * 5
         hidden, head, targets, normalisers, entropy = ctx.saved_tensors
         chunks: _Chunks = ctx.chunks
         # by the scaled logits below, so divided here: once per token, not once per logit
-        scaled = [None if one is None else one / ctx.temperature for one in gradients]
+        scaled = [None if gradient is None else gradient / ctx.temperature for gradient in gradients]
         matrix, grad_hidden = head.to(hidden.dtype), torch.empty_like(hidden)
         grad_head = torch.zeros_like(head) if ctx.needs_input_grad[1] else None
         for start in range(0, len(hidden), chunks.many):
@@ -122,7 +122,7 @@ class _TokenLogprobs(torch.autograd.Function):
                     targets[few],
                     normalisers[few],
                     entropy[few],
-                    [None if one is None else one[few] for one in scaled],
+                    [None if gradient is None else gradient[few] for gradient in scaled],
                     ctx.temperature,
                 )
             grad_hidden[many] = product(logits, matrix.T)
@@ -216,12 +216,12 @@ def capped(passes: LogitPasses, soft_cap: float) -> LogitPasses:
         return passes.statistics(tanh(logits).mul_(soft_cap), targets, temperature)
 
     def gradients(
-        logits: Tensor, targets: Tensor, normalisers: Tensor, entropy: Tensor, given: Gradients, temperature: float
+        logits: Tensor, targets: Tensor, normalisers: Tensor, entropy: Tensor, outer: Gradients, temperature: float
     ) -> None:
         bent = tanh(logits)
         slope = 1 - bent.square()
         bent.mul_(soft_cap)
-        passes.to_gradients(bent, targets, normalisers, entropy, given, temperature)
+        passes.to_gradients(bent, targets, normalisers, entropy, outer, temperature)
         logits.copy_(bent.mul_(slope))
 
     return LogitPasses(statistics=statistics, to_gradients=gradients)

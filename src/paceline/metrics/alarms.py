@@ -92,13 +92,13 @@ class AlarmState:
 
 
 def _numbers(records: Sequence[Record], name: str) -> list[float]:
-    """Return the values of the steps that measured one."""
+    """Return the values of a metric, of the steps that measured it."""
     return [record[name] for record in records if record[name] is not None]
 
 
 def _mean(records: Sequence[Record], name: str) -> float | None:
-    found = _numbers(records, name)
-    return sum(found) / len(found) if found else None
+    values = _numbers(records, name)
+    return sum(values) / len(values) if values else None
 
 
 def _above(name: str, limit: float) -> Callable[[Sequence[Record], Sequence[Record]], bool]:
@@ -131,8 +131,8 @@ def _failing(first: Sequence[Record], last: Sequence[Record]) -> bool:
     rollouts = sum(_numbers(last, "rollouts"))
     rewards = [record["rewards"] for record in last]
     failures = [
-        sum(one[name]["failures"] + one[name]["doubtful"] for one in rewards if name in one)
-        for name in {n for r in rewards for n in r}
+        sum(step[name]["failures"] + step[name]["doubtful"] for step in rewards if name in step)
+        for name in {name for step in rewards for name in step}
     ]
     return max(failures, default=0) > MANY_FAILURES * rollouts
 

@@ -80,11 +80,11 @@ def _shares(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     for record in records:
         if "correct" in record and isinstance(record["correct"], bool):
             verdicts.setdefault(str(record["task_id"]), []).append(record["correct"])
-    return {task: sum(found) / len(found) for task, found in verdicts.items()}
+    return {task: sum(correct) / len(correct) for task, correct in verdicts.items()}
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """Return the probability of a split at least as uneven if gains and losses were equally likely; two-sided, exact.
+    """Return the probability of a split at least as uneven if gains and losses are equally likely; two-sided, exact.
 
         p = min(1, 2 * sum over i <= min(gained, lost) of C(gained + lost, i) / 2^(gained + lost))
 

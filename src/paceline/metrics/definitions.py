@@ -17,6 +17,8 @@ class Metric:
 
     unit: str
     meaning: str
+    optional: bool = False
+    """True if records lack it where it has no meaning."""
 
 
 METRICS: Mapping[str, Metric] = {
@@ -28,9 +30,7 @@ METRICS: Mapping[str, Metric] = {
     "updates": Metric("updates", "optimiser updates of the step; 0 when nothing carried signal"),
     "updates_skipped": Metric("updates", "not made, as loss or gradient was not finite; they count in no mean"),
     "skipped_in_a_row": Metric("updates", "skipped since the last one that was made, over steps"),
-    "micro_batch_tokens": Metric(
-        "tokens", "that a micro-batch had at most: fewer than asked for once memory had run out"
-    ),
+    "micro_batch_tokens": Metric("tokens", "most of a micro-batch: fewer than asked for once memory had run out"),
     "micro_batches_halved": Metric("", "times that memory ran out in the step"),
     "alarms": Metric("", "names of the alarms of `alarms.RULES` that hold when the step ends"),
     "reward_mean": Metric("reward", "mean over completions that have a reward; null when none has"),
@@ -45,6 +45,7 @@ METRICS: Mapping[str, Metric] = {
     "format_accuracy": Metric(
         "share",
         "completions in the format that reward functions ask for, right or wrong; only where one does",
+        optional=True,
     ),
     "rewards": Metric(
         "",
@@ -69,22 +70,34 @@ METRICS: Mapping[str, Metric] = {
     "rows_left_out": Metric(
         "rows",
         "of a large dataset, passed over when they were taken, by `long_prompts` or `on_bad_row`",
+        optional=True,
     ),
-    "prompts_truncated": Metric("prompts", "of a large dataset, cut to max_prompt_length"),
+    "prompts_truncated": Metric("prompts", "of a large dataset, cut to max_prompt_length", optional=True),
     "tokens_generated": Metric("tokens", "completion tokens sampled"),
     "turns_mean": Metric(
-        "turns", "of the model in an episode, mean over episodes; this and what follows it of episodes only"
+        "turns",
+        "of the model in an episode, mean over episodes; this and what follows it of episodes only",
+        optional=True,
     ),
-    "turns_max": Metric("turns", "the most of those"),
-    "observed_tokens": Metric("tokens", "written by environments and chat templates between turns: read, not trained"),
-    "branches": Metric("", "turns with a context of their own, as the chat template or an agent rewrote the history"),
-    "tool_calls": Metric("calls", "asked for by the model, malformed ones not among them"),
-    "malformed_calls": Metric("turns", "with a tool call that could not be read"),
-    "environment_seconds": Metric("seconds", "that environments took for all answers, added up over episodes"),
-    "episode_ends": Metric("", "episodes by the reason of their end: done, max_turns, length, failed, timed_out"),
+    "turns_max": Metric("turns", "the most of those", optional=True),
+    "observed_tokens": Metric(
+        "tokens", "written by environments and chat templates between turns: read, not trained", optional=True
+    ),
+    "branches": Metric(
+        "", "turns with a context of their own, as the chat template or an agent rewrote the history", optional=True
+    ),
+    "tool_calls": Metric("calls", "asked for by the model, malformed ones not among them", optional=True),
+    "malformed_calls": Metric("turns", "with a tool call that could not be read", optional=True),
+    "environment_seconds": Metric(
+        "seconds", "that environments took for all answers, added up over episodes", optional=True
+    ),
+    "episode_ends": Metric(
+        "", "episodes by the reason of their end: done, max_turns, length, failed, timed_out", optional=True
+    ),
     "turns_without_sibling": Metric(
         "turns",
         "reached by one episode of its group alone, compared by the group's mean; only where turns are credited",
+        optional=True,
     ),
     "staleness_mean": Metric(
         "updates", "between the weights that sampled a token and those it trained, mean over tokens"
@@ -97,22 +110,27 @@ METRICS: Mapping[str, Metric] = {
     "loss": Metric("", "weighted sum of token losses, mean over updates"),
     "policy_loss": Metric("", "the policy term's share of the loss, without KL and entropy"),
     "entropy": Metric("nats/token", "of the policy when it first saw the rollouts, over trained tokens"),
-    "kl": Metric("nats/token", "KL(policy || reference) by k3; only with beta > 0"),
+    "kl": Metric("nats/token", "KL(policy || reference) by k3; only with beta > 0", optional=True),
     "grad_norm": Metric("", "before clipping, mean over updates"),
     "learning_rate": Metric("", "of the step"),
     "clip_low_fraction": Metric("share", "trained tokens held at 1 - clip_eps_low"),
     "clip_high_fraction": Metric("share", "trained tokens held at 1 + clip_eps_high"),
-    "correction_masked_fraction": Metric("share", "trained tokens at rollout_correction's bound or masked"),
-    "off_policy_fraction": Metric("share", "trained tokens left out by off_policy_threshold"),
-    "skipped_fraction": Metric("share", "trained tokens left out by skip_threshold"),
+    "correction_masked_fraction": Metric(
+        "share", "trained tokens at rollout_correction's bound or masked", optional=True
+    ),
+    "off_policy_fraction": Metric("share", "trained tokens left out by off_policy_threshold", optional=True),
+    "skipped_fraction": Metric("share", "trained tokens left out by skip_threshold", optional=True),
     "logprob_mismatch_mean": Metric("nats", "|engine's - trainer's| logprob, mean over trained tokens"),
     "logprob_mismatch_max": Metric("nats", "the largest of those"),
     "logprob_mismatch_by_turn": Metric(
         "nats",
         "logprob_mismatch_mean over the tokens of each turn, by its number: 1 to 7, and 8+ for all later ones; only "
         "where there is a second turn. A template, a cache or a position that differs shows from turn 2 on",
+        optional=True,
     ),
-    "weights_bytes": Metric("bytes", "of the weights that each sampler, or rank with a copy, took to begin the step"),
+    "weights_bytes": Metric(
+        "bytes", "of the weights that each sampler, or rank with a copy, took to begin the step", optional=True
+    ),
     "clock": Metric(
         "seconds",
         "generate, reward, update, other, total; produce: all of the producing side, the way of weights and "
@@ -121,14 +139,7 @@ METRICS: Mapping[str, Metric] = {
     ),
 }
 
-OPTIONAL = frozenset(
-    {
-        *("kl", "correction_masked_fraction", "off_policy_fraction", "skipped_fraction", "weights_bytes"),
-        *("turns_mean", "turns_max", "observed_tokens", "branches", "tool_calls", "malformed_calls"),
-        *("environment_seconds", "episode_ends", "logprob_mismatch_by_turn"),
-        *("rows_left_out", "prompts_truncated", "format_accuracy", "turns_without_sibling"),
-    }
-)
+OPTIONAL = frozenset(name for name, metric in METRICS.items() if metric.optional)
 """Metrics that are absent where they have no meaning; all others are in every record."""
 
 

@@ -62,7 +62,7 @@ class Shift:
 
     @property
     def direction(self) -> int:
-        """1 for a rise, -1 for a fall, 0 where it may be chance."""
+        """1 for a rise, -1 for a fall, 0 if the change may be chance."""
         change = self.now - self.before
         return 0 if abs(change) <= self.least else 1 if change > 0 else -1
 
@@ -72,9 +72,9 @@ def reward_shift(rewards: Sequence[float]) -> Shift | None:
 
         w = min(n // 3, LONGEST) steps at either end;  error = sqrt((s_first^2 + s_last^2) / w)
 
-    with s^2 the sample variance of the steps' means: what one step's prompts are easier than another's is in it. A
-    third at either end estimates a slope nearly as well as a fit to all steps. It also shows a reward that rose and
-    then broke down. Source: M. S. Bartlett, Biometrics 5 (1949), 207-212. None: too few steps.
+    with s^2 the sample variance of the steps' means, which includes how much the prompts of steps differ. A third at
+    either end estimates a slope nearly as well as a fit to all steps, and also shows a reward that rose and then broke
+    down. Source: M. S. Bartlett, Biometrics 5 (1949), 207-212. None: too few steps.
 
     >>> shift = reward_shift([0, 1, 0, 1, 0, 1] * 2 + [9, 10, 9, 10, 9, 10])
     >>> shift.before, shift.now, round(shift.error, 4), shift.direction
@@ -144,8 +144,8 @@ class Learning:
         if stands and self._standstill == self._steps:
             return Verdict(word="no", because=f"{_why_unchanged(self._last)}, in all {self._steps} steps so far")
         # what has moved: held-out accuracy counts for more than the reward
-        found = {name: accuracy_shift(evals, sets=len(self._evals)) for name, evals in self._evals.items()}
-        sets = {name: shift for name, shift in found.items() if shift is not None}
+        shifts = {name: accuracy_shift(evals, sets=len(self._evals)) for name, evals in self._evals.items()}
+        sets = {name: shift for name, shift in shifts.items() if shift is not None}
         reward = reward_shift(self._rewards)
         risen = [_accuracy(name, shift) for name, shift in sets.items() if shift.direction > 0]
         fallen = [_accuracy(name, shift) for name, shift in sets.items() if shift.direction < 0]

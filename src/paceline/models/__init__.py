@@ -2,21 +2,20 @@
 
 places.py           where a model's files are, without any library; embedded/ holds those that ship with the package
 gguf.py             GGUF files, llama.cpp's format: unpacked for transformers, and written
-weight_headers.py   what the files say of the weights, and what that alone refuses; without torch
+weight_headers.py   checks of weight files by their headers alone, without torch
 pretrained.py       tokenizer and configuration by transformers
-loading.py          a model from a name or from a user's object; weights from files in any layout, each rank its own
+loading.py          a model from a name or from a user's object; weights from files in any layout
 policy_and_reference.py  a policy of which each rank reads its own part, and the reference of `beta`
 loaded.py           a model that is ready to train; directories of it, of its adapter, or of the pieces that ranks hold
 lora.py             adapters in a model's layers
 rope.py             rotary frequencies, the same for every sequence of a run
-plain_forward.py    a model's own forward pass over one row, the standard for every other way; modes without noise
-forward.py          hidden states of a micro-batch, packed where the model allows it
-attention.py        attention over packed micro-batches
-varlen.py           the same by two calls of a variable-length kernel
+plain_forward.py    a model's own forward pass over one row, the reference for every other; modes without noise
+forward.py          hidden states of a micro-batch, packed where the model allows it; bytes that a pass keeps
+attention.py        attention over packed micro-batches, and the calls of a variable-length kernel for it
+families/           what the layers of each family compute and where their modules are
 fused_layers.py     decoder layers that run packed micro-batches through kernels
-tied_embedding.py   tokens looked up in an embedding that is also the output's matrix
-activations.py      what a forward pass keeps: recomputed, or held in main memory
-measured_activations.py  how many bytes it keeps
+tied_embedding.py   lookup in an embedding that is tied to the output embedding
+activations.py      saved activations: recomputed, or held in main memory
 activation_checkpointing.py  how many layers to recompute, as arithmetic
 rows.py             tensors of micro-batches: on a device, and rows with a reproducible gradient
 parallel/           how a model lies on several ranks

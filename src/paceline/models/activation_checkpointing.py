@@ -1,4 +1,4 @@
-"""How many layers a backward pass computes again, so that what the others keep fits: arithmetic on measured sizes."""
+"""How many layers to recompute in the backward pass, so that activations fit: arithmetic on measured sizes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,35 +10,35 @@ tensors, logits, the allocator's cache, and on a CPU other processes."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activations:
-    """Bytes that a forward pass keeps for the backward pass, per token that it forwards, padding included."""
+    """Bytes of saved activations per token of a forward pass, padding included."""
 
     all_layers: float
-    """With nothing computed again."""
+    """Bytes without recomputation."""
     layer_input: int
-    """What is kept of a layer that is computed again."""
+    """Bytes of the input of a recomputed layer."""
     layers: int
-    """Layers that can be computed again one by one; 0 where the model's are of another kind."""
+    """Layers that can be recomputed one by one; 0 if the model's cannot."""
 
     def kept(self, recomputed: int) -> float:
-        """With so many of the first layers computed again."""
+        """Return the bytes with this many of the first layers recomputed."""
         if recomputed == 0:
             return self.all_layers
         return self.all_layers * (1 - recomputed / self.layers) + recomputed * self.layer_input
 
     def to_recompute(self, *, tokens: int, room: float) -> int:
-        """The fewest layers to compute again for `tokens` tokens to fit into `room` bytes; else all but one."""
+        """Return the fewest layers to recompute for `tokens` tokens to fit into `room` bytes; else all but one."""
         most = max(0, self.layers - 1)
         return next((count for count in range(most) if tokens * self.kept(count) <= room), most)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecomputedLayers:
-    """How large micro-batches are, and what is computed again of them."""
+    """Size of micro-batches, and number of layers to recompute."""
 
     micro_batch_tokens: int
-    """The budget."""
+    """Budget of tokens of a micro-batch."""
     tokens: int
-    """What a pass has of it at most."""
+    """Largest number of tokens of a pass."""
     layers: int
     """Number of layers that are recomputed."""
 
@@ -46,9 +46,9 @@ class RecomputedLayers:
 def choose_cut(activations: Activations, tokens_of: Mapping[int, int], room: float, *, asked: str) -> RecomputedLayers:
     """Choose the largest micro-batch that fits, else the smallest; `asked` is `gradient_checkpointing`.
 
-    Every layer is computed again ("true"), none ("false"), or ("auto") none where a size fits so, else as few as it
-    takes: a smaller micro-batch costs less than computing again. `tokens_of` is from sizes, largest first, to the
-    tokens that a pass has of them at most; `room` is bytes for what is kept.
+    All layers are recomputed ("true"), none ("false"), or ("auto") none if a size fits so, else as few as necessary: a
+    smaller micro-batch costs less than recomputation. `tokens_of` maps sizes, largest first, to the largest number of
+    tokens of a pass; `room` is bytes for activations.
     """
     layers = activations.layers if asked == "true" else 0
     fitting = [size for size, tokens in tokens_of.items() if tokens * activations.kept(layers) <= room]

@@ -1,4 +1,4 @@
-"""What a forward pass keeps for the backward pass: computed again layer by layer, or held in main memory.
+"""Saved activations of a forward pass: recomputed layer by layer, or held in main memory.
 
     forward    layer 1   layer 2   layer 3   layer 4          of layers 1 and 2 only the inputs are kept
     backward   layer 4   layer 3   2 again, 2   1 again, 1
@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 FEW_ELEMENTS = 1 << 14
-"""A tensor below this stays where it is: a transfer to the other memory takes longer than the space is worth."""
+"""Elements below which a tensor stays on its device, as a transfer costs more than the space is worth."""
 
 
 def recompute(model: PreTrainedModel, count: int | None) -> None:
-    """Compute the activations of the first `count` layers again in the backward pass; None: of all of them.
+    """Recompute the activations of the first `count` layers in the backward pass; None: of all of them.
 
     The gradient stays the same, on a CPU bit for bit.
     """
@@ -36,19 +36,19 @@ def recompute(model: PreTrainedModel, count: int | None) -> None:
 
 
 def is_recomputing(model: nn.Module) -> bool:
-    """Return whether any part of the model is computed again in the backward pass."""
+    """Return whether any part of the model is recomputed in the backward pass."""
     return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())
 
 
 def layers_of(model: nn.Module) -> list[GradientCheckpointingLayer]:
-    """Those that can be computed again one by one."""
+    """Return the layers that can be recomputed one by one."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def in_main_memory(model: PreTrainedModel) -> contextlib.AbstractContextManager[object]:
-    """Inside, what a forward pass keeps waits in main memory, and comes back for the backward pass; the weights stay.
+    """Within the context, saved activations wait in main memory for the backward pass; weights stay on the device.
 
-    Layers that are computed again keep their inputs where they are.
+    Inputs of recomputed layers stay on the device too.
     """
     weights = weight_addresses(model)
 
@@ -67,6 +67,6 @@ def in_main_memory(model: PreTrainedModel) -> contextlib.AbstractContextManager[
 
 
 def weight_addresses(model: nn.Module) -> set[int]:
-    """Addresses of the storages behind the weights that lie on this rank."""
-    here = (one.to_local() if isinstance(one, DTensor) else one for one in model.parameters())
+    """Return the addresses of the storages of the weights on this rank."""
+    here = (parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in model.parameters())
     return {parameter.untyped_storage().data_ptr() for parameter in here}

@@ -2,12 +2,24 @@
 
 A forward pass that carries `packed_attention` uses it; every other call (generation, padded rows) goes to
 transformers' own scaled-dot-product attention, masks included.
+
+A variable-length kernel needs two calls, and copies no key:
+
+    tokens       p0 p0 p0 p1 p1 | a a a b b c c c c      completions a, b of p0 and c of p1
+    sequences    \\_____/ \\___/   \\___/ \\_/ \\_____/       every sequence causally over itself
+    prompts                       \\_______/ \\_____/       a group's completions over its prompt's keys, all of them
+
+The second call reads a prompt's keys once for all completions of the group. Both are put together by their logsumexps.
+M tokens, of which X belong to completions, H query heads, K key/value heads, D head width.
 """
 
 import functools
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, cast
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
@@ -16,42 +28,59 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from paceline.errors import ModelError
 from paceline.kernels.cpu.attention import SequenceTable, attention_serves, packed_attention, sequence_table
-from paceline.kernels.flash_attention import FlashKernel, flash_problem
-from paceline.models.parallel.exchange import Exchange
-from paceline.models.rows import on_device, take_rows
-from paceline.models.varlen import VarlenLayout, varlen_attention, varlen_layout
+from paceline.kernels.flash_attention import AttentionKernel, FlashKernel, Spans, flash_problem, merged
+from paceline.models.parallel.context import Exchange
+from paceline.models.rows import on_device, take_rows, to_device
 from paceline.objective.micro_batches import MicroBatch, PaddedAttention, padded_attention
 
 NAME = "paceline"
 
 HEEDED = frozenset({"scaling", "position_ids", "is_causal"})
-"""Options of transformers' attention interface that packed attention heeds, or has no need of."""
+"""Options of transformers' attention interface that packed attention supports or can ignore."""
 
 NO_MASK = torch.ones(1, 1, 1, 1, dtype=torch.bool)
 """Passed as attention mask with packed batches: four dimensions keep transformers from building an M x M mask."""
 
 
+TokenRows = slice | Tensor
+"""Indices of packed tokens, or a slice if they are contiguous, so that nothing is copied."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VarlenLayout:
+    """Spans of a micro-batch's sequences; made once and used by every layer."""
+
+    sequences: Spans
+    """Every sequence, causally over itself."""
+    prompts: Spans | None
+    """Completion inputs of each prompt over the prompt's keys; None if no prompt has any."""
+    queries: TokenRows
+    """The X completion inputs, prompt by prompt."""
+    keys: TokenRows
+    """Tokens of the prompts that have completion inputs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackedLayout:
-    """Where the sequences of a micro-batch lie, for all layers of a forward pass; each form is made when first used."""
+    """Layout of a micro-batch's sequences, for all layers of a forward pass; each form is made when first used."""
 
     batch: MicroBatch
     exchange: Exchange | None = None
-    """How a rank that has some of the tokens comes to all of them; None: it has all."""
+    """Exchange by which a rank with some of the tokens attends to all of them; None: it has all."""
 
     @functools.cached_property
     def table(self) -> SequenceTable:
-        """For the kernel."""
+        """Layout for the kernel of a CPU."""
         return sequence_table(self.batch.prompt_lengths, self.batch.prompt_of_sample, self.batch.input_lengths)
 
     @functools.cached_property
     def varlen(self) -> VarlenLayout:
-        """For a kernel on the batch's device."""
+        """Layout for a variable-length kernel on the batch's device."""
         return varlen_layout(self.batch, self.batch.input_ids.device)
 
     @functools.cached_property
     def padded(self) -> PaddedAttention:
-        """For torch's attention, on the batch's device."""
+        """Layout for torch's attention, on the batch's device."""
         return on_device(padded_attention(self.batch), self.batch.input_ids.device)
 
 
@@ -82,10 +111,10 @@ def attention(
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scaling: float) -> Tensor:
-    """Query [M, heads, D], key [M, kv heads, D], value [M, kv heads, E] to [M, heads, E], by a kernel where one serves.
+    """Attend from query [M, heads, D] to key [M, kv heads, D] and value [M, kv heads, E]; return [M, heads, E].
 
-    Prompts attend causally to themselves; completions to their prompt's keys and to their own. Where ranks share the
-    tokens, M are this rank's, and it computes some of the heads of all of them.
+    Prompts attend causally to themselves; completions to their prompt's keys and to their own. If ranks share the
+    tokens, M counts this rank's, and the rank computes some of the heads for all tokens.
     """
     kind = query.device.type
     if torch.is_autocast_enabled(kind):
@@ -95,24 +124,24 @@ def attend(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, scal
     heads, width = (query.shape[1], key.shape[1]), query.shape[-1]
     is_even = width == value.shape[-1]  # as the kernels take it
     if is_even and attention_serves(query.device, query.dtype, width):
-        found = packed_attention(query, key, value, layout.table, scale=scaling)
+        output = packed_attention(query, key, value, layout.table, scale=scaling)
     elif is_even and kind == "cuda" and flash_problem(query.device, query.dtype, heads, width) is None:
-        found = varlen_attention(query, key, value, layout.varlen, scaling, FlashKernel())
+        output = varlen_attention(query, key, value, layout.varlen, scaling, FlashKernel())
     elif kind != "cpu" or query.dtype != torch.bfloat16:
-        found = _padded(query, key, value, layout.padded, scaling)
+        output = _padded(query, key, value, layout.padded, scaling)
     else:  # torch's masked attention takes twice as long to go back in bfloat16 as in float32
         with torch.autocast("cpu", enabled=False):
-            found = _padded(query.float(), key.float(), value.float(), layout.padded, scaling).to(query.dtype)
-    return found if layout.exchange is None else layout.exchange.to_tokens(found)
+            output = _padded(query.float(), key.float(), value.float(), layout.padded, scaling).to(query.dtype)
+    return output if layout.exchange is None else layout.exchange.to_tokens(output)
 
 
 def _padded(query: Tensor, key: Tensor, value: Tensor, layout: PaddedAttention, scaling: float) -> Tensor:
-    """In two padded blocks: the prompts, whose keys are computed once, and the completions."""
+    """Attend in two padded blocks: the prompts, whose keys are computed once, and the completions."""
     grouped = query.shape[1] != key.shape[1]
     queries, keys, values = (take_rows(states, layout.prompt_index).transpose(1, 2) for states in (query, key, value))
     prompts = scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=scaling, enable_gqa=grouped)
-    own = (take_rows(states, layout.completion_index).transpose(1, 2) for states in (query, key, value))
-    own_queries, own_keys, own_values = own
+    completion_states = (take_rows(states, layout.completion_index).transpose(1, 2) for states in (query, key, value))
+    own_queries, own_keys, own_values = completion_states
     completions = scaled_dot_product_attention(
         own_queries,
         torch.cat([take_rows(keys, layout.prompt_of_sample), own_keys], dim=2),
@@ -123,6 +152,104 @@ def _padded(query: Tensor, key: Tensor, value: Tensor, layout: PaddedAttention, 
     )
     blocks = [prompts.transpose(1, 2).flatten(0, 1), completions.transpose(1, 2).flatten(0, 1)]
     return torch.cat(blocks)[layout.unpad]
+
+
+def varlen_layout(batch: MicroBatch, device: torch.device) -> VarlenLayout:
+    """Make the layout of a micro-batch, without waiting for the device."""
+    lengths = [length for length in (*batch.prompt_lengths, *batch.input_lengths) if length]
+    inputs = [0] * len(batch.prompt_lengths)
+    for prompt, length in zip(batch.prompt_of_sample, batch.input_lengths, strict=True):
+        inputs[prompt] += length
+    asked = [prompt for prompt, length in enumerate(inputs) if length]
+    queries, keys = [inputs[prompt] for prompt in asked], [batch.prompt_lengths[prompt] for prompt in asked]
+    prompt_starts = [0, *accumulate(batch.prompt_lengths)]
+    starts = list(accumulate(batch.input_lengths, initial=prompt_starts[-1]))
+    by_prompt = sorted(range(len(batch.input_lengths)), key=lambda sample: batch.prompt_of_sample[sample])
+    of_completions = [starts[sample] + index for sample in by_prompt for index in range(batch.input_lengths[sample])]
+    of_prompts = [token for prompt in asked for token in range(*prompt_starts[prompt : prompt + 2])]
+    return VarlenLayout(
+        sequences=_spans(lengths, lengths, device, causal=True),
+        prompts=_spans(queries, keys, device, causal=False) if asked else None,
+        queries=_rows(of_completions, device),
+        keys=_rows(of_prompts, device),
+    )
+
+
+def _spans(queries: list[int], keys: list[int], device: torch.device, *, causal: bool) -> Spans:
+    starts = [torch.tensor([0, *accumulate(lengths)], dtype=torch.int32) for lengths in (queries, keys)]
+    return Spans(
+        queries=to_device(starts[0], device),
+        keys=to_device(starts[1], device),
+        # for one query per sequence the kernel takes a path of its own, made for decoding
+        most_queries=max(2, *queries),
+        most_keys=max(keys),
+        causal=causal,
+    )
+
+
+def _rows(tokens: list[int], device: torch.device) -> TokenRows:
+    first = tokens[0] if tokens else 0
+    run = range(first, first + len(tokens))
+    return slice(run.start, run.stop) if tokens == list(run) else to_device(torch.tensor(tokens), device)
+
+
+def varlen_attention(
+    query: Float[Tensor, "M H D"],
+    key: Float[Tensor, "M K D"],
+    value: Float[Tensor, "M K D"],
+    layout: VarlenLayout,
+    scaling: float,
+    kernel: AttentionKernel,
+) -> Float[Tensor, "M H D"]:
+    """Attend prompts causally to themselves; completions to their prompt and, causally, to themselves.
+
+    Computed in the precision of `value`: under autocast, rotary embeddings leave queries and keys in float32.
+    """
+    states = (query.to(value.dtype), key.to(value.dtype), value)
+    return cast(Tensor, _VarlenAttention.apply(*states, layout, scaling, kernel))  # type: ignore[no-untyped-call]
+
+
+class _VarlenAttention(torch.autograd.Function):
+    """Two calls of a kernel, merged. By the logsumexp of the whole, each call's gradient is its part of the total."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        layout: VarlenLayout,
+        scaling: float,
+        kernel: AttentionKernel,
+    ) -> Tensor:
+        out, normaliser = kernel.forward(query, key, value, layout.sequences, scaling)
+        if layout.prompts is not None:
+            own = (out[layout.queries], normaliser[:, layout.queries])
+            states = (query[layout.queries], key[layout.keys], value[layout.keys])
+            prompts = kernel.forward(*states, layout.prompts, scaling)
+            out[layout.queries] = merged(own, prompts)
+            normaliser[:, layout.queries] = torch.logaddexp(own[1], prompts[1])
+        ctx.save_for_backward(query, key, value, out, normaliser)
+        ctx.layout, ctx.scaling, ctx.kernel = layout, scaling, kernel
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, normaliser = ctx.saved_tensors
+        layout, grad = ctx.layout, gradients[0].contiguous()
+        grads = ctx.kernel.backward(grad, (query, key, value), (out, normaliser), layout.sequences, ctx.scaling)
+        if layout.prompts is not None:
+            rows, keys = layout.queries, layout.keys
+            shares = ctx.kernel.backward(
+                grad[rows],
+                (query[rows], key[keys], value[keys]),
+                (out[rows], normaliser[:, rows].contiguous()),
+                layout.prompts,
+                ctx.scaling,
+            )
+            for whole, part, at in zip(grads, shares, (rows, keys, keys), strict=True):
+                whole[at] += part
+        return *grads, None, None, None
 
 
 AttentionInterface.register(NAME, attention)

@@ -13,14 +13,16 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from paceline.errors import ModelError, first_line
-from paceline.models.activations import in_main_memory
+from paceline.models.activation_checkpointing import Activations
+from paceline.models.activations import in_main_memory, layers_of, weight_addresses
 from paceline.models.attention import NAME, NO_MASK, PackedLayout
+from paceline.models.families import layer_plans, partial_attention
 from paceline.models.fused_layers import fuse_layers, is_fused, restore_layers
-from paceline.models.parallel.ranks import Tokens
+from paceline.models.parallel.context import Tokens
 from paceline.models.plain_forward import MISFITS, computing_in, evaluating, is_noise
-from paceline.models.pretrained import changed_logits, other_logits, partial_attention, soft_cap
+from paceline.models.pretrained import changed_logits, other_logits, soft_cap
 from paceline.models.rows import on_device, take_rows
-from paceline.objective.micro_batches import Layout, MicroBatch, Sample, pack, padded_rows
+from paceline.objective.micro_batches import Layout, MicroBatch, one_turn, pack, padded_rows
 
 PROBE_TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1}
 """Largest relative difference between two right forward passes: rounding, below any mistake."""
@@ -31,16 +33,16 @@ _LOUD = 1e3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyForward:
-    """How this model's hidden states are computed, and why."""
+    """The way this model's hidden states are computed, and why."""
 
     kind: Layout
     reason: str
-    """Empty for `packed`; for `padded`, what keeps the model from the packed path."""
+    """Why the model cannot be packed; empty if it is."""
     offload: bool = False
-    """What is kept for the backward pass waits in main memory."""
+    """True if saved activations wait in main memory."""
 
     def __call__(self, model: PreTrainedModel, batch: MicroBatch) -> Float[Tensor, "N H"]:
-        """Hidden state, after the final norm, that predicts each target. `batch` lies on the model's device."""
+        """Return the hidden state after the final norm for each target. `batch` is on the model's device."""
         return self.of(model, Tokens(batch=batch))
 
     def of(self, model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "N H"]:
@@ -64,7 +66,7 @@ class PolicyForward:
         """
         if self.kind == "padded":
             raise ModelError(
-                f"a pipeline's stages hand on packed tokens, and this model computes padded rows ({self.reason}); "
+                f"a pipeline's stages send packed tokens, and this model computes padded rows ({self.reason}); "
                 "train it without a pipeline"
             )
         with self._keeping(model):
@@ -75,14 +77,13 @@ class PolicyForward:
 
 
 def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = None) -> PolicyForward:
-    """Try the ways to compute hidden states on a few random tokens, and take the fastest that is right.
+    """Try the ways to compute hidden states on a few random tokens, and choose the fastest correct one.
 
-    Right is what the model itself says of each row alone, in evaluation mode. Padded rows are held to that in the
-    weights' own precision, as rounding may send a token to another expert. The packed path is held to padded rows,
-    in `compute_dtype` too where that is another one: first with the model's layers on kernels, where they can be, then
-    with the layers as they are.
+    The reference is the model's own pass over each row alone, in evaluation mode. Padded rows are compared with it in
+    the weights' own precision, as rounding may send a token to another expert. The packed path is compared with padded
+    rows, in `compute_dtype` too if that is another: first with layers on kernels, where they can be, then without.
 
-    ModelError: padded rows are not right either, or the model's logits are not its output embedding applied to its last
+    ModelError: padded rows differ too, or the model's logits are not its output embedding applied to its last
     hidden state, so that log-probabilities computed from hidden states would be wrong.
     """
     restore_layers(model)  # of a model that was tried before
@@ -94,7 +95,7 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
         wanted = _wanted(model, probe, tuple(precisions))
         if not type(model)._supports_attention_backend:
             return PolicyForward(kind="padded", reason=f"{type(model).__name__} fixes its own attention")
-        reason = partial_attention(config)  # the probe may be shorter than a window
+        reason = partial_attention(layer_plans(config))  # the probe may be shorter than a window
         if reason is not None:
             return PolicyForward(kind="padded", reason=reason)
         model.set_attn_implementation(NAME)
@@ -110,7 +111,7 @@ def choose_forward(model: PreTrainedModel, compute_dtype: torch.dtype | None = N
 
 
 def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
-    """Set a model up as `choose_forward` has set up another one of its classes and widths."""
+    """Set a model up as `choose_forward` has set up its small twin."""
     if twin.config._attn_implementation == NAME:
         model.set_attn_implementation(NAME)
     if is_fused(twin):
@@ -118,19 +119,21 @@ def compute_alike(model: PreTrainedModel, twin: PreTrainedModel) -> None:
 
 
 def _versions(model: PreTrainedModel) -> list[int]:
-    """In-place changes that each parameter has seen, but for one that peft registers anew in each pass."""
-    wrappers: list[Any] = [one for one in model.modules() if hasattr(one, "parameter_name")]  # of experts' adapters
-    anew = {id(getattr(one.get_base_layer(), one.parameter_name)) for one in wrappers}
+    """Count in-place changes of each parameter, except those that peft registers anew in each pass."""
+    wrappers: list[Any] = [
+        wrapper for wrapper in model.modules() if hasattr(wrapper, "parameter_name")
+    ]  # of experts' adapters
+    anew = {id(getattr(wrapper.get_base_layer(), wrapper.parameter_name)) for wrapper in wrappers}
     return [parameter._version for parameter in model.parameters() if id(parameter) not in anew]
 
 
 def _wanted(
     model: PreTrainedModel, probe: MicroBatch, precisions: tuple[torch.dtype, ...]
 ) -> dict[torch.dtype, Tensor]:
-    """The probe's hidden states over padded rows in each precision, held to what the model says of each row alone."""
+    """Return the probe's hidden states of padded rows in each precision, compared with those of each row alone."""
     name, before = type(model).__name__, _versions(model)
     try:
-        own = _own_hidden(model, probe)
+        alone = _own_hidden(model, probe)
         wanted = dict[torch.dtype, Tensor]()
         for dtype in precisions:
             with computing_in(model, dtype):
@@ -147,11 +150,11 @@ def _wanted(
             f"{name} changes its weights between training and evaluation mode, which a checkpoint would take for "
             "trained ones; use a model of another family"
         )
-    difference = _relative_difference(wanted[model.dtype], own)
+    difference = _relative_difference(wanted[model.dtype], alone)
     if difference <= PROBE_TOLERANCE[model.dtype]:
         return wanted
     with evaluating(model):
-        quiet = _relative_difference(_padded_hidden(model, probe), own) <= PROBE_TOLERANCE[model.dtype]
+        quiet = _relative_difference(_padded_hidden(model, probe), alone) <= PROBE_TOLERANCE[model.dtype]
     if quiet:
         numbers = model.config.get_text_config().to_dict().items()
         noise = [f"{number} {value}" for number, value in numbers if is_noise(number, value) and value > 0]
@@ -167,7 +170,7 @@ def _wanted(
 
 
 def _own_hidden(model: PreTrainedModel, probe: MicroBatch) -> Float[Tensor, "N H"]:
-    """What predicts each target by the model's own forward pass over each row alone, in evaluation mode."""
+    """Return the hidden state of each target by the model's own pass over each row alone, in evaluation mode."""
     rows, cap = on_device(padded_rows(probe), model.device), soft_cap(model.config)
     with evaluating(model):
         states = list[Tensor]()
@@ -196,8 +199,8 @@ def _own_hidden(model: PreTrainedModel, probe: MicroBatch) -> Float[Tensor, "N H
 
 
 def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[torch.dtype, Tensor]) -> str | None:
-    """How the packed pass differs from padded rows in each precision; None: by rounding only."""
-    for dtype, own in wanted.items():
+    """Return how the packed pass differs from padded rows in any precision; None: by rounding only."""
+    for dtype, expected in wanted.items():
         try:
             with computing_in(model, dtype):
                 states = _packed_states(model, Tokens(batch=probe), None)
@@ -208,7 +211,7 @@ def _disagreement(model: PreTrainedModel, probe: MicroBatch, wanted: Mapping[tor
             return str(unserved)
         except MISFITS as error:
             return f"packed tokens fail with {type(error).__name__}: {first_line(error)}"
-        difference = _relative_difference(packed, own)
+        difference = _relative_difference(packed, expected)
         if not difference <= PROBE_TOLERANCE[dtype]:  # nor is one that is no number
             return f"packed hidden states differ by {difference:.0e} from the model's own in {dtype}"
     return None
@@ -224,8 +227,8 @@ def _packed_states(model: PreTrainedModel, tokens: Tokens, states: Tensor | None
         packed_attention=PackedLayout(batch=batch, exchange=tokens.exchange),
         use_cache=False,
     )
-    found: Tensor = output.last_hidden_state[0]
-    return found
+    hidden: Tensor = output.last_hidden_state[0]
+    return hidden
 
 
 def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
@@ -238,13 +241,13 @@ def _padded_hidden(model: PreTrainedModel, batch: MicroBatch) -> Tensor:
 
 
 def _probe_batch(vocab_size: int, device: torch.device, dtype: torch.dtype) -> MicroBatch:
-    """Two prompts and three completions of different lengths."""
+    """Make a batch of two prompts and three completions of different lengths."""
     drawn = torch.randint(vocab_size, (64,), generator=torch.Generator().manual_seed(0), device="cpu")
     tokens: tuple[int, ...] = tuple(drawn.tolist())
     pieces = [(0, tokens[:7], tokens[7:12]), (0, tokens[:7], tokens[12:24]), (1, tokens[24:28], tokens[28:37])]
     samples = [
-        Sample(group=group, prompt_ids=prompt, completion_ids=own, rollout_logprobs=(0.0,) * len(own), advantage=0.0)
-        for group, prompt, own in pieces
+        one_turn(group=group, prompt_ids=prompt, completion_ids=completion, advantage=0.0)
+        for group, prompt, completion in pieces
     ]
     return on_device(pack(samples, [0.0] * len(samples), range(len(samples)), dtype=dtype), device)
 
@@ -252,3 +255,46 @@ def _probe_batch(vocab_size: int, device: torch.device, dtype: torch.dtype) -> M
 def _relative_difference(got: Tensor, wanted: Tensor) -> float:
     scale = wanted.float().abs().max().clamp_min(1e-6)
     return float((got.float() - wanted.float()).abs().max() / scale)
+
+
+def measure_activations(model: PreTrainedModel, forward: PolicyForward, compute_dtype: torch.dtype) -> Activations:
+    """Measure saved activations by two short passes, whose difference leaves out what is saved once.
+
+    Saved once are the weights' copies in `compute_dtype`. Attention over longer sequences saves no more per token,
+    except keys and values of a prompt, which every completion copies.
+    """
+    nbytes, tokens = list[int](), list[int]()
+    for prompts in (2, 1):  # of 8 tokens each, with four completions of 8 inputs to each
+        samples = [
+            one_turn(group=n // 4, prompt_ids=(0,) * 8, completion_ids=(0,) * 9, advantage=0.0)
+            for n in range(4 * prompts)
+        ]
+        batch = pack(samples, [0.0] * len(samples), range(len(samples)), dtype=model.dtype)
+        nbytes.append(_saved_bytes(model, forward, on_device(batch, model.device), compute_dtype))
+        tokens.append(batch.num_forwarded(forward.kind))
+    return Activations(
+        all_layers=(nbytes[0] - nbytes[1]) / (tokens[0] - tokens[1]),
+        layer_input=model.config.get_text_config().hidden_size * model.dtype.itemsize,
+        layers=len(layers_of(model)),
+    )
+
+
+def _saved_bytes(model: PreTrainedModel, forward: PolicyForward, batch: MicroBatch, compute_dtype: torch.dtype) -> int:
+    """Return the bytes of all storages that autograd saves, without weights."""
+    weights, saved = weight_addresses(model), dict[int, int]()
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        # the tensor itself would hold the node that holds it: a ring through C++ that is never freed
+        return tensor.detach()
+
+    half = compute_dtype != model.dtype
+    with (
+        torch.enable_grad(),
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+        torch.autocast(model.device.type, dtype=compute_dtype, enabled=half),
+    ):
+        _alive = forward(model, batch)  # keeps everything alive, so that no address is used twice
+    return sum(saved.values())

@@ -1,13 +1,13 @@
 """Decoder layers that run a packed micro-batch through kernels: norms, rotation, attention and the gated product.
 
-A layer keeps its modules, parameters and names. Everything but packed micro-batches in float32 or bfloat16, where the
-kernels of the device serve, takes the layer's own forward pass. On a CPU matrix products stay calls of the layer's own
-linear layers; on CUDA only adapters and the like are called, and the products of plain ones are computed next to each
-other, so that nothing is kept for the backward pass that a kernel makes again.
+A layer keeps its modules, parameters and names. It takes its own forward pass for anything but packed micro-batches in
+float32 or bfloat16 that the device's kernels support. On a CPU, products are calls of the layer's linear layers. On
+CUDA, plain linear layers are multiplied together, so that a kernel can recompute their input in the backward pass.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,19 +18,20 @@ from paceline.kernels.cpu.attention import attention_serves, packed_attention
 from paceline.kernels.cuda import training as on_cuda
 from paceline.kernels.linear import ProductLinear
 from paceline.models.attention import PackedLayout, attend
+from paceline.models.families import layer_plans
+from paceline.models.families.layer_plan import LayerPlan
 from paceline.models.parallel.tensor_layers import combined
-
-FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
-"""Families of transformers whose layers are all of one plan, by module and prefix of the classes."""
 
 _Base = nn.Module if TYPE_CHECKING else object
 
 
 class FusedLayer(_Base):  # type: ignore[misc]  # nn.Module where types are checked
-    """Put before a family's own decoder layer among the bases of a class."""
+    """Mixin before a family's own decoder layer."""
+
+    plan: LayerPlan
 
     def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Tensor:
-        """Residual stream [1, M, H] after the layer; `packed_attention` in the options says where sequences lie."""
+        """Return the residual stream [1, M, H] after the layer; `packed_attention` in the options is the layout."""
         layout = options.get("packed_attention")
         kind = hidden_states.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_states.dtype
@@ -38,69 +39,70 @@ class FusedLayer(_Base):  # type: ignore[misc]  # nn.Module where types are chec
         if layout is None or kernels is None:
             result: Tensor = super().forward(hidden_states, *others, **options)
             return result
-        layer: Any = self
-        attention, mlp = layer.self_attn, layer.mlp
-        projections = attention.q_proj, attention.k_proj, attention.v_proj
-        x, states = kernels.normed_products(layer.input_layernorm, hidden_states, None, projections, dtype)
-        heads = [one[0].unflatten(-1, (-1, attention.head_dim)) for one in states]
+        parts = self.plan.parts
+        assert parts is not None
+        attention, attention_norm, feed_forward_norm = _modules(
+            self, parts.attention, parts.attention_norm, parts.feed_forward_norm
+        )
+        projections, widening = _modules(self, *parts.projections), _modules(self, *parts.gate_up)
+        head_norms = _modules(self, *(parts.head_norms or ()))
+        output, down = _modules(self, parts.output, parts.down)
+        x, states = kernels.normed_products(attention_norm, hidden_states, None, projections, dtype)
+        heads = [projected[0].unflatten(-1, (-1, attention.head_dim)) for projected in states]
         rotation = tuple(part[0].float().contiguous() for part in options["position_embeddings"])
-        mixed = attention.o_proj(kernels.attended(attention, heads, rotation, layout).flatten(1)[None])
-        widening = mlp.gate_proj, mlp.up_proj
-        x, (gate, up) = kernels.normed_products(layer.post_attention_layernorm, x, mixed, widening, dtype)
-        output: Tensor = x + kernels.product_of_gated(gate, up, mlp.down_proj)
-        return output
+        mixed = output(kernels.attended(heads, head_norms, rotation, layout, attention.scaling).flatten(1)[None])
+        x, (gate, up) = kernels.normed_products(feed_forward_norm, x, mixed, widening, dtype)
+        return x + kernels.product_of_gated(gate, up, down)
 
 
-class LayerKernels(Protocol):
-    """A layer's operations on one kind of device. M tokens, W width of the model, I of the gated layer, D of a head."""
+def _modules(layer: nn.Module, *paths: str) -> tuple[Any, ...]:
+    return tuple(attrgetter(path)(layer) for path in paths)
+
+
+class _CpuKernels:
+    """A layer's operations on a CPU. M tokens, W width of the model, I of the gated layer, D of a head."""
 
     def normed_products(
         self, norm: Any, x: Tensor, addend: Tensor | None, linears: Sequence[Any], dtype: torch.dtype
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """Return x + addend [1, M, W], and what each linear layer makes of its norm in `dtype`."""
-
-    def attended(
-        self, attention: Any, heads: Sequence[Tensor], rotation: tuple[Tensor, ...], layout: PackedLayout
-    ) -> Tensor:
-        """Return what attention finds [M, heads, D] for query, key and value [M, their heads, D], not yet turned."""
-
-    def product_of_gated(self, gate: Tensor, up: Tensor, linear: Any) -> Tensor:
-        """Return what a linear layer makes of silu(gate) * up [1, M, I]."""
-
-
-class _OnCpu(LayerKernels):
-    @override
-    def normed_products(
-        self, norm: Any, x: Tensor, addend: Tensor | None, linears: Sequence[Any], dtype: torch.dtype
-    ) -> tuple[Tensor, Sequence[Tensor]]:
         total, normed = on_cpu.add_rms_norm(x, addend, norm.weight, eps=norm.variance_epsilon, dtype=dtype)
         return total, [linear(normed) for linear in linears]
 
-    @override
     def attended(
-        self, attention: Any, heads: Sequence[Tensor], rotation: tuple[Tensor, ...], layout: PackedLayout
+        self,
+        heads: Sequence[Tensor],
+        norms: Sequence[Any],
+        rotation: Sequence[Tensor],
+        layout: PackedLayout,
+        scaling: float,
     ) -> Tensor:
+        """Return attention's output [M, heads, D] for query, key and value [M, their heads, D] before the rotation.
+
+        `norms` are those over query and key heads, if any.
+        """
         query, key, value = heads
-        if hasattr(attention, "q_norm"):
+        if norms:
             query, key = (
                 on_cpu.add_rms_norm(states.float(), None, norm.weight, eps=norm.variance_epsilon, dtype=value.dtype)[1]
-                for states, norm in ((query, attention.q_norm), (key, attention.k_norm))
+                for states, norm in zip((query, key), norms, strict=True)
             )
         cosines, sines = rotation
         if layout.exchange is None:
-            turn = cosines, sines
-            return packed_attention(query, key, value, layout.table, scale=attention.scaling, rotation=turn)
+            return packed_attention(query, key, value, layout.table, scale=scaling, rotation=(cosines, sines))
         # the rotation is of the tokens that are here, and the kernel is given all of them
         query, key = (_turned(states, cosines, sines).to(value.dtype) for states in (query, key))
-        return attend(query, key, value, layout, attention.scaling)
+        return attend(query, key, value, layout, scaling)
 
-    @override
     def product_of_gated(self, gate: Tensor, up: Tensor, linear: Any) -> Tensor:
+        """Return what a linear layer makes of silu(gate) * up [1, M, I]."""
         product: Tensor = linear(on_cpu.gated_product(gate, up))
         return product
 
 
-class _OnCuda(LayerKernels):
+class _CudaKernels(_CpuKernels):
+    """A layer's operations on CUDA."""
+
     @override
     def normed_products(
         self, norm: Any, x: Tensor, addend: Tensor | None, linears: Sequence[Any], dtype: torch.dtype
@@ -114,15 +116,17 @@ class _OnCuda(LayerKernels):
 
     @override
     def attended(
-        self, attention: Any, heads: Sequence[Tensor], rotation: tuple[Tensor, ...], layout: PackedLayout
+        self,
+        heads: Sequence[Tensor],
+        norms: Sequence[Any],
+        rotation: Sequence[Tensor],
+        layout: PackedLayout,
+        scaling: float,
     ) -> Tensor:
-        query, key, value = heads
-        cosines, sines = rotation
-        norms = None
-        if hasattr(attention, "q_norm"):
-            norms = attention.q_norm.weight, attention.k_norm.weight, attention.q_norm.variance_epsilon
-        query, key, value = on_cuda.turned_heads(query, key, value, (cosines, sines), norms)
-        return attend(query, key, value, layout, attention.scaling)
+        scales = (norms[0].weight, norms[1].weight, norms[0].variance_epsilon) if norms else None
+        (query, key, value), (cosines, sines) = heads, rotation
+        query, key, value = on_cuda.turned_heads(query, key, value, (cosines, sines), scales)
+        return attend(query, key, value, layout, scaling)
 
     @override
     def product_of_gated(self, gate: Tensor, up: Tensor, linear: Any) -> Tensor:
@@ -133,59 +137,57 @@ class _OnCuda(LayerKernels):
 
 
 def _is_plain(linear: nn.Module) -> bool:
-    """Return whether a linear layer is its product and nothing else: no adapter, no part of a layer, no hook."""
+    """Return whether a linear layer is a plain product: no adapter, not split over ranks, no hook."""
     hooks = linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks
     return type(linear) in (nn.Linear, ProductLinear) and not any(hooks)
 
 
 def fuse_layers(model: nn.Module) -> bool:
-    """Let the model's layers use the kernels; return whether any can. Layers of other classes are left alone."""
-    layers = [module for module in model.modules() if _is_known(module, "DecoderLayer")]
-    for layer in layers:
-        layer.__class__ = combined(FusedLayer, type(layer))  # type: ignore[arg-type]  # mypy takes a class for unhashable
-    return bool(layers)
+    """Let the model's layers use the kernels; return whether any can. Layers without a plan are left alone."""
+    base: Any = getattr(model, "base_model", None)
+    layers: Sequence[nn.Module] = getattr(base, "layers", ())
+    plans = layer_plans(base.config, type(model).__name__) if layers else ()
+    for layer, plan in zip(layers, plans, strict=False):
+        if plan.family is not None and plan.parts is not None and plan.family.made(layer, "DecoderLayer"):
+            layer.__class__ = combined(FusedLayer, type(layer))  # type: ignore[arg-type]  # mypy takes a class for unhashable
+            setattr(layer, "plan", plan)  # noqa: B010  # torch types a module's attributes as modules
+    return is_fused(model)
 
 
 def is_fused(model: nn.Module) -> bool:
-    """Return whether `fuse_layers` has changed it, and was not taken back."""
+    """Return whether any layer is fused."""
     return any(isinstance(module, FusedLayer) for module in model.modules())
 
 
 def restore_layers(model: nn.Module) -> None:
-    """Take `fuse_layers` back."""
+    """Undo `fuse_layers`."""
     for module in model.modules():
         if isinstance(module, FusedLayer):
             module.__class__ = type(module).__bases__[1]
 
 
-def _is_known(module: nn.Module, part: str) -> bool:
-    """Return whether a module is this part of a family by its exact class, which a subclass is not."""
-    found = type(module).__module__, type(module).__name__
-    families = FAMILIES.items()
-    return any(found == (f"transformers.models.{name}.modeling_{name}", prefix + part) for name, prefix in families)
-
-
-def _kernels(layer: Any, x: Tensor, dtype: torch.dtype) -> LayerKernels | None:
+def _kernels(layer: FusedLayer, x: Tensor, dtype: torch.dtype) -> _CpuKernels | None:
     """Return the kernels that support the layer's precision and modules on its device; None: there are none.
 
     An adapter may have replaced some modules; attention split over ranks has its own class
     (`parallel.tensor_layers.Block`).
     """
-    attention, mlp = layer.self_attn, layer.mlp
-    norms = [layer.input_layernorm, layer.post_attention_layernorm]
-    norms += [norm for name in ("q_norm", "k_norm") if (norm := getattr(attention, name, None)) is not None]
-    parts = [(norm, "RMSNorm") for norm in norms] + [(attention, "Attention"), (mlp, "MLP")]
-    is_known = all(_is_known(module, part) for module, part in parts)
-    if not is_known or x.dtype != torch.float32 or x.shape[0] != 1 or mlp.config.hidden_act not in ("silu", "swish"):
+    family, parts = layer.plan.family, layer.plan.parts
+    assert family is not None
+    assert parts is not None
+    norms, (attention, mlp) = _modules(layer, *parts.norms), _modules(layer, parts.attention, parts.feed_forward)
+    is_known = family.made(attention, "Attention") and family.made(mlp, "MLP")
+    is_known = is_known and all(family.made(norm, "RMSNorm") for norm in norms)
+    if not is_known or x.dtype != torch.float32 or x.shape[0] != 1 or layer.plan.activation not in ("silu", "swish"):
         return None
     if on_cuda.training_problem(x.device, dtype) is None:
-        return _OnCuda()
+        return _CudaKernels()
     is_float32 = all(norm.weight.dtype == torch.float32 for norm in norms)
-    is_even = x.shape[-1] % 16 == 0 and mlp.config.intermediate_size % 16 == 0
-    return _OnCpu() if is_float32 and is_even and attention_serves(x.device, dtype, attention.head_dim) else None
+    is_even = x.shape[-1] % 16 == 0 and layer.plan.inner % 16 == 0
+    return _CpuKernels() if is_float32 and is_even and attention_serves(x.device, dtype, attention.head_dim) else None
 
 
 def _turned(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Llama's rotary embedding of [m, heads, D], which pairs the halves of a head."""
+    """Apply Llama's rotary embedding to [m, heads, D], which pairs the halves of a head."""
     first, second = states.chunk(2, dim=-1)
     return states * cosines[:, None] + torch.cat([-second, first], dim=-1) * sines[:, None]

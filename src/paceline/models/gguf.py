@@ -25,18 +25,18 @@ ENDING = ".gguf"
 MAGIC = b"GGUF"
 """The first bytes of every such file."""
 PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
-"""How llama.cpp calls the parts of a model that it has split."""
+"""File names of the parts of a model that llama.cpp has split."""
 EXTRA = ("gguf", "accelerate")
 """Packages that transformers reads such files with."""
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""From transformers' model types to the names of the same mathematics in GGUF files, for those that are written."""
+"""Model types of transformers that can be written, and their architectures in GGUF files."""
 WRITTEN = frozenset(
     {
         *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "head_dim"),
         *("num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_theta", "tie_word_embeddings"),
     }
 )
-"""Fields of config.json that a file holds, or that its tensors show."""
+"""Fields of config.json that a file stores, or that its tensors show."""
 WITHOUT_EFFECT = frozenset(
     {
         *("model_type", "architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache"),
@@ -53,7 +53,7 @@ WITHOUT_EFFECT = frozenset(
         *("chunk_size_feed_forward", "_attn_implementation_autoset", "unsloth_version", "unsloth_fixed"),
     }
 )
-"""Fields that change nothing of what the model computes, or are the tokenizer's."""
+"""Fields that do not change what the model computes, or belong to the tokenizer."""
 ONLY: Mapping[str, tuple[object, ...]] = {
     "hidden_act": ("silu", "swish"),
     "attention_bias": (False, None),
@@ -62,7 +62,7 @@ ONLY: Mapping[str, tuple[object, ...]] = {
     "use_sliding_window": (False, None),
     "partial_rotary_factor": (1, 1.0, None),
 }
-"""The only values of other fields with which the file is the same model."""
+"""Values that other fields must have for the file to be the same model."""
 READ = frozenset(
     {
         *("context_length", "embedding_length", "block_count", "feed_forward_length", "vocab_size"),
@@ -70,16 +70,16 @@ READ = frozenset(
         *("attention.key_length", "attention.value_length", "rope.dimension_count", "rope.freq_base"),
     }
 )
-"""What is read of the numbers that a file gives of a model of one of these architectures."""
+"""Numbers of a file that transformers reads for these architectures."""
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 """Types of a matrix that the gguf package computes and llama.cpp runs, the largest first."""
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How the tokenizers of Llama 3 and Qwen2 divide text, which differ in the digits of a part."""
+"""Pattern by which the tokenizers of Llama 3 and Qwen2 split text; they differ in the digits of a part."""
 CONVERT = "convert the directory that export writes with llama.cpp's convert_hf_to_gguf.py"
 COMPARED_TOKENS = 16
-"""Tokens of the pass by which a file that was written is compared."""
+"""Tokens of the pass by which a written file is checked."""
 TOLERANCE = 1e-3
 """Largest difference of its logits, as a share of the largest: sums in another order differ by less in float32."""
 BLOCK = 32
@@ -87,7 +87,7 @@ BLOCK = 32
 
 
 def gguf_file(name: str) -> Path | None:
-    """The GGUF file that a model's name stands for: itself, or the only one in a directory without a config.json.
+    """Return the GGUF file that a model's name stands for: itself, or the only one in a directory without config.json.
 
     ModelError: such a directory has several of them.
     """
@@ -96,17 +96,17 @@ def gguf_file(name: str) -> Path | None:
         return path
     if not path.is_dir() or (path / "config.json").is_file():
         return None
-    found = sorted(path.glob(f"*{ENDING}"))
-    if len(found) > 1:
-        raise ModelError(f"--model {name} has {len(found)} GGUF files; name one, such as {found[0]}")
-    return found[0] if found else None
+    files = sorted(path.glob(f"*{ENDING}"))
+    if len(files) > 1:
+        raise ModelError(f"--model {name} has {len(files)} GGUF files; name one, such as {files[0]}")
+    return files[0] if files else None
 
 
 def unpacked(file: Path, label: str) -> Path:
     """Return the directory that transformers loads, made of a GGUF file once and kept in the user's cache.
 
-    Weights are dequantised into float32, which holds their numbers as they are. Tokenizer and chat template are the
-    file's. The directory's name says what it was made of, so a file that has changed is unpacked again.
+    Weights are dequantised into float32, which is exact. Tokenizer and chat template are the file's. The directory's
+    name is a digest of its origin, so a changed file is unpacked again.
 
     Raises:
         ModelError: no whole GGUF file, an architecture that transformers does not read from one, or a missing package.
@@ -118,8 +118,8 @@ def unpacked(file: Path, label: str) -> Path:
         raise ModelError(f"{label} is one part of a model; join the parts with llama-gguf-split --merge")
     if any(importlib.util.find_spec(name) is None for name in EXTRA):
         raise ModelError(f"{label} needs the packages {' and '.join(EXTRA)}; `{install_command(*EXTRA)}`")
-    found = file.stat()
-    return _unpacked(file.resolve(), found.st_size, found.st_mtime_ns, label)
+    status = file.stat()
+    return _unpacked(file.resolve(), status.st_size, status.st_mtime_ns, label)
 
 
 @functools.cache
@@ -130,7 +130,7 @@ def _unpacked(file: Path, size: int, changed: int, label: str) -> Path:
         return directory
     from transformers import AutoTokenizer
 
-    _settle_bars()
+    _quiet_progress_bars()
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model = _from_file(file)
@@ -168,10 +168,10 @@ def _check_read(file: Path, model: "PreTrainedModel", label: str) -> None:
     prefix = f"{architecture}."
     unread += [
         name
-        for name, one in reader.fields.items()
+        for name, field in reader.fields.items()
         if name.startswith(prefix)
         and name.removeprefix(prefix) not in READ
-        and one.contents() not in (0, False, "", "none", [])
+        and field.contents() not in (0, False, "", "none", [])
     ]
     if unread:
         raise ModelError(
@@ -220,7 +220,8 @@ def _unwritten(described: Mapping[str, Any]) -> str | None:
         elif field in ("rope_parameters", "rope_scaling"):
             others = {"rope_theta": None, "rope_type": "default", "type": "default", "partial_rotary_factor": 1.0}
             is_right = value is None or all(
-                name == "rope_theta" or (name in others and one in (others[name], None)) for name, one in value.items()
+                name == "rope_theta" or (name in others and setting in (others[name], None))
+                for name, setting in value.items()
             )
         elif field == "sliding_window":  # of Qwen, only with `use_sliding_window`
             is_right = value is None or described["model_type"].startswith("qwen")
@@ -234,8 +235,8 @@ def _unwritten(described: Mapping[str, Any]) -> str | None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    described: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return described
 
 
 def write_gguf(folder: Path, file: Path, kind: str = "BF16") -> None:
@@ -293,7 +294,7 @@ def _compare(folder: Path, file: Path, kind: Any) -> float:
     import torch
     from transformers import AutoModelForCausalLM
 
-    _settle_bars()
+    _quiet_progress_bars()
     logits = []
     for is_file in (False, True):
         model = _from_file(file) if is_file else AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -310,7 +311,7 @@ def _compare(folder: Path, file: Path, kind: Any) -> float:
 
 
 def _from_file(file: Path) -> "PreTrainedModel":
-    """Load a GGUF file with its weights in float32, which holds their numbers as they are."""
+    """Load a GGUF file with its weights in float32, which is exact."""
     import torch
     import transformers
     from transformers import AutoModelForCausalLM
@@ -324,9 +325,8 @@ def _from_file(file: Path) -> "PreTrainedModel":
     return model
 
 
-def _settle_bars() -> None:
-    """Switch transformers' bars off, as for any other model, but the long one over a file's tensors: that is left to
-    terminals."""
+def _quiet_progress_bars() -> None:
+    """Switch transformers' progress bars off, except the one over a file's tensors on a terminal."""
     import transformers.modeling_gguf_pytorch_utils
     from transformers.utils.logging import disable_progress_bar
 
@@ -382,7 +382,7 @@ def _add_tokenizer(writer: Any, folder: Path, described: dict[str, Any]) -> None
 
 
 def _split_name(divides: dict[str, Any]) -> str | None:
-    """llama.cpp's name for a tokenizer's division of text before byte-level BPE, None where it is not known here."""
+    """Return llama.cpp's name of a tokenizer's pre-tokenizer, None if it is not supported."""
     parts = divides["pretokenizers"] if divides["type"] == "Sequence" else [divides]
     patterns = [part["pattern"]["Regex"] for part in parts if part["type"] == "Split" and "Regex" in part["pattern"]]
     kinds = [part["type"] for part in parts]
@@ -394,6 +394,6 @@ def _split_name(divides: dict[str, Any]) -> str | None:
 
 
 def _interleaved(weight: "np.ndarray[Any, Any]", heads: int) -> "np.ndarray[Any, Any]":
-    """The rows of each head in llama.cpp's order, in which the two halves of a rotated pair lie side by side."""
+    """Return the rows of each head in llama.cpp's order, with the halves of a rotated pair side by side."""
     pairs = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return pairs.swapaxes(1, 2).reshape(weight.shape)

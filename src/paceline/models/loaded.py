@@ -1,7 +1,7 @@
-"""A model that is ready to train, and the directories that it is written to: a whole model as transformers loads it,
-the pieces that ranks have of it, an adapter as peft loads it.
+"""A model that is ready to train, and its directories: a whole model as transformers loads it, pieces of several ranks,
+or an adapter as peft loads it.
 
-peft is imported where an adapter is used: it may be missing, and takes seconds.
+peft is imported only where an adapter is used: it is optional, and takes seconds.
 """
 
 import contextlib
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
 PIECES = "pieces"
-"""What files of pieces are called: transformers must not take one of them for the whole."""
+"""Stem of files of pieces, which transformers must not take for a whole model."""
 ADAPTER_NAME = "default"
-"""What peft calls a model's only adapter; its tensors carry the name."""
+"""Name of a model's only adapter in peft, and in its tensors' names."""
 NEEDS_PEFT = f"an adapter needs the library peft; `{install_command('peft')}`"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelFiles(Writer):
-    """What a rank writes: a whole model as transformers loads it, or a part of it or an adapter, with a description."""
+    """Files that a rank writes: a whole model, a part of it or an adapter, with its configuration."""
 
     model: PreTrainedModel
     state: Mapping[str, Tensor]
-    """The whole model's; empty where there is a part."""
+    """Tensors of the whole model; empty if there is a part."""
     part: Part = NOTHING
     adapter: "PeftModel | None" = None
-    """Given where `part` holds all of the adapter alone."""
+    """Set if `part` is the whole adapter and nothing else."""
     leads: bool = True
-    """True for the rank that writes the description."""
+    """True for the rank that writes the configuration."""
 
     @property
     @override
@@ -97,7 +97,7 @@ def import_peft() -> ModuleType:
 
 
 def read_adapter_config(directory: Path) -> "PeftConfig":
-    """Read the configuration of an adapter, ready to go on training; ModelError if that cannot be done."""
+    """Read the configuration of an adapter to continue training; ModelError if it is unreadable."""
     peft = import_peft()
     try:
         config: PeftConfig = peft.PeftConfig.from_pretrained(str(directory))
@@ -135,7 +135,7 @@ class Loaded:
 
     @contextlib.contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """Inside, the model computes as if it had no adapter; nothing happens where it has none."""
+        """Disable the adapter, if there is one, within the context."""
         if self.adapter is None:
             yield
             return
@@ -148,10 +148,10 @@ class Loaded:
             layers.enable_adapter_layers()
 
     def weights_writer(self, ranks: Ranks = ONE_RANK) -> Writer:
-        """Agree with all ranks on who writes what of the weights that training changes, exactly as they are.
+        """Agree with all ranks on who writes which of the trained weights, in their own precision.
 
-        The first rank writes an adapter in peft's format, or the whole model as transformers loads it, where it has all
-        of it; else each rank writes a file of pieces, and the first one what describes the model.
+        The first rank writes an adapter in peft's format, or the whole model as transformers loads it if it has all of
+        it; else each rank writes a file of pieces, and the first one the configuration.
         """
         if self.adapter is not None:
             whole = None
@@ -169,16 +169,16 @@ class Loaded:
             return ModelFiles(model=self.model, state={}, part=part, adapter=self.adapter)
         saved = saved_tensors(self.model)
         part = part_of(PIECES, saved, ranks, {})
-        is_whole = len(part.pieces) == len(saved) and all(piece_of(one).is_whole for one in saved.values())
-        said = ranks.all_gather_text("whole" if is_whole else part.name)
-        if said[0] != "whole" or any(said[1:]):
+        is_whole = len(part.pieces) == len(saved) and all(piece_of(tensor).is_whole for tensor in saved.values())
+        names = ranks.all_gather_text("whole" if is_whole else part.name)
+        if names[0] != "whole" or any(names[1:]):
             return ModelFiles(model=self.model, state={}, part=part, leads=ranks.rank == 0)
         if ranks.rank:
             return NOTHING
         # under all of their names, a tensor with two names as one object
         state = self.model.state_dict(keep_vars=True)
-        own = {id(tensor): piece_of(tensor).tensor for tensor in state.values()}
-        return ModelFiles(model=self.model, state={name: own[id(tensor)] for name, tensor in state.items()})
+        here = {id(tensor): piece_of(tensor).tensor for tensor in state.values()}
+        return ModelFiles(model=self.model, state={name: here[id(tensor)] for name, tensor in state.items()})
 
 
 def export_model(
@@ -190,17 +190,19 @@ def export_model(
     ranks: Ranks = ONE_RANK,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write the model with its tokenizer: whole, or the adapter alone in float32; the umask says who may read it.
+    """Write the model with its tokenizer: whole, or the adapter alone in float32; the umask decides who may read it.
 
-    The first of the `ranks`, all of which make this call, writes it, and has all of it in main memory meanwhile.
-    `merge`: on one rank, add an adapter to the weights and write the whole model; it takes the memory of a second one.
-    `dtype`: the precision of a whole model; None: that of the files it was read from.
+    All `ranks` make this call; the first writes, and holds the whole model in main memory meanwhile. `merge`: on one
+    rank, write the whole model with the adapter added, which takes the memory of a second model. `dtype`: precision of
+    a whole model; None: that of its original files.
     ModelError: the adapter cannot be merged.
     """
     dtype = dtype or loaded.stored_dtype or loaded.model.dtype
     if loaded.adapter is None:
         is_split = ranks.size > 1
-        state = {name: one.to("cpu", dtype) for name, one in full_tensors(loaded.model, ranks)} if is_split else None
+        state = (
+            {name: tensor.to("cpu", dtype) for name, tensor in full_tensors(loaded.model, ranks)} if is_split else None
+        )
     elif merge:
         if getattr(loaded.model, "is_quantized", False):
             raise ModelError(
@@ -228,7 +230,7 @@ def export_model(
 
 
 def _open_as(folder: Path, described: str) -> None:
-    """Let others read the weights as they may the description: safetensors makes files of the owner alone."""
+    """Give weight files the mode of the configuration file, as safetensors makes files readable by the owner only."""
     for file in folder.glob("*.safetensors"):
         file.chmod(stat.S_IMODE((folder / described).stat().st_mode))
 
@@ -240,9 +242,9 @@ def save_model(
     dtype: torch.dtype,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write a directory that `transformers` loads, weights in `dtype`, which is also what config.json says.
+    """Write a directory that `transformers` loads, weights in `dtype`, which config.json names too.
 
-    `state`: the whole model's tensors where `model` is only a part of it.
+    `state`: the whole model's tensors, if `model` is only a part of it.
     """
     state = state or model.state_dict(keep_vars=True)
     # by identity: a tied matrix, one tensor under two names, stays one and is written once

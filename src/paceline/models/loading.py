@@ -1,6 +1,6 @@
 """Models ready to train, from a directory, a Hub name or a user's own object; and their weights from files.
 
-Files may be in any layout. Of a model that lies on several ranks each reads its own part and no more.
+Files may be in any layout. Of a model on several ranks, each reads only its own part.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
 
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError)
-"""What libraries raise for a directory that holds no model, or a damaged one."""
+"""Exceptions of libraries for a directory without a model, or with a damaged one."""
 
 
 # transformers draws a bar for every load and save, also of a model that takes a millisecond
@@ -49,25 +49,25 @@ def load_model(
     """Load a model in float32 on the chosen device, dropout off, ready to train; on a CPU it also sets torch's threads.
 
     Args:
-        config: which model. The directory of an adapter gives its base model with the adapter, which is trained on.
+        config: which model. An adapter's directory gives its base model with the adapter, whose training continues.
         lora: the adapter to train; None or a rank of 0: all weights, or the adapter that `config` names.
         checkpoint: a checkpoint's `model` directory: its weights, or its adapter on the model of `config`.
         seed: fixes the random start of a new adapter.
 
     Raises:
-        ModelError: a model, weights, device, precision or adapter that is not there, unreadable or unfit.
+        ModelError: a model, weights, device, precision or adapter is missing, unreadable or unsuitable.
     """
-    asked, place, device = _asked_adapter(lora), model_place(config.model), choose_device(config)
-    adapter, base = place.adapter, place.base
+    asked, source, device = _asked_adapter(lora), model_place(config.model), choose_device(config)
+    adapter, base = source.adapter, source.base
     if adapter is not None and asked is not None:
         _check_same_adapter(config.model, lora, adapter)
     if checkpoint is not None:
         is_whole = not (checkpoint / ADAPTER_CONFIG).is_file()
         adapter, base = (None, str(checkpoint)) if is_whole else (checkpoint, base)
-        if is_whole and (asked is not None or place.adapter is not None):
+        if is_whole and (asked is not None or source.adapter is not None):
             raise ModelError(f"{checkpoint} holds a whole model and no adapter; go on without one")
     described = read_config(config)
-    if base == place.base:
+    if base == source.base:
         has_adapter = adapter is not None or asked is not None
         check_quantised(described.to_dict(), f"--model {config.model}", has_adapter=has_adapter)
     loaded = prepared(_read(base, config), config, device, stored=stored_dtype(described))
@@ -86,9 +86,9 @@ def adopt_model(
     *,
     seed: int = 0,
 ) -> Loaded:
-    """Make a user's own model object ready as `load_model` does, in place: float32, on its device, dropout off.
+    """Prepare a user's own model object as `load_model` does, in place: float32, on its device, dropout off.
 
-    A `PeftModel` goes on training the adapter that it has. ModelError: no model of transformers, a quantised one, or an
+    A `PeftModel` continues training its adapter. ModelError: no model of transformers, a quantised one, or an
     adapter that is refused.
     """
     asked, device = _asked_adapter(lora), choose_device(config)
@@ -121,9 +121,9 @@ def adopt_model(
 
 
 def restore_weights(loaded: Loaded, checkpoint: Path) -> None:
-    """Put the weights of a checkpoint's `model` directory into a model of the same shape, or a rank's part of it.
+    """Load the weights of a checkpoint's `model` directory into a model of the same shape, or a rank's part of it.
 
-    An adapter is put in before its model is split. ModelError: they cannot be read or belong to another model.
+    An adapter is loaded before its model is split. ModelError: they cannot be read or belong to another model.
     """
     if loaded.adapter is not None:
         fill_adapter(loaded.adapter, checkpoint)
@@ -154,7 +154,7 @@ def _asked_adapter(lora: "LoraConfig | PeftConfig | None") -> "LoraConfig | Peft
 
 
 def _check_same_adapter(name: str, lora: "LoraConfig | PeftConfig | None", adapter: Path) -> None:
-    """Options that describe an adapter must describe the one that is there."""
+    """Refuse options that describe another adapter than the existing one."""
     if not isinstance(lora, LoraConfig):
         raise ModelError(f"--model {name} is an adapter already; leave out the second one, or merge the first")
     there = read_adapter_config(adapter)
@@ -165,20 +165,20 @@ def _check_same_adapter(name: str, lora: "LoraConfig | PeftConfig | None", adapt
         raise ModelError(f"--lora-alpha must be {alpha}, as in --model {name}, got {lora.lora_alpha}; or leave it out")
 
 
-def _read(place: str, config: ModelConfig) -> PreTrainedModel:
-    if is_in_pieces(Path(place)):
+def _read(source: str, config: ModelConfig) -> PreTrainedModel:
+    if is_in_pieces(Path(source)):
         try:
-            model = skeleton(place, trust_remote_code=config.trust_remote_code)
+            model = skeleton(source, trust_remote_code=config.trust_remote_code)
             give_memory(model, torch.device("cpu"))
-            fill(model, weight_files(place))
+            fill(model, weight_files(source))
         except UNREADABLE as error:
-            raise ModelError(f"{Path(place)} cannot be put together: {first_line(error)}") from error
+            raise ModelError(f"{Path(source)} cannot be put together: {first_line(error)}") from error
         return model
-    name = config.model if place == model_place(config.model).base else place
+    name = config.model if source == model_place(config.model).base else source
     try:
         reader: Any = AutoModelForCausalLM  # its signature leaves out the report
         loaded, report = reader.from_pretrained(
-            place,
+            source,
             dtype=torch.float32,
             trust_remote_code=config.trust_remote_code,
             use_safetensors=True,
@@ -193,10 +193,10 @@ def _read(place: str, config: ModelConfig) -> PreTrainedModel:
 
 
 def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], label: str) -> None:
-    """Refuse a model that is not the one of its files, by what transformers reports of loading it.
+    """Refuse a model that differs from its files, by transformers' report of loading it.
 
-    It draws weights that the files lack at random, leaves out those for which config.json has no place, and does not
-    tie what config.json ties where the files differ. Heads and towers beside the language model may be left out.
+    transformers draws missing weights at random, skips those that config.json has no place for, and does not tie what
+    config.json ties if the files differ. Heads and towers beside the language model may be left out.
 
     Raises:
         ModelError: one of these; it names a weight.
@@ -228,16 +228,16 @@ def check_loaded(model: PreTrainedModel, report: Mapping[str, Any], label: str) 
 
 
 def stored_dtype(described: PretrainedConfig) -> torch.dtype:
-    """Return the precision of a model's files by its config.json, float32 where that does not say."""
-    said = described.dtype
-    found: torch.dtype = getattr(torch, said) if isinstance(said, str) else said or torch.float32
-    return found
+    """Return the precision of a model's files by its config.json, float32 if that does not say."""
+    dtype = described.dtype
+    stored: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype or torch.float32
+    return stored
 
 
 def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device, *, stored: torch.dtype) -> Loaded:
-    """Before an adapter is attached: the faster products, one gradient of a tied matrix, and torch's threads.
+    """Set up a model before an adapter is attached: fast products, a tied matrix's gradient, torch's threads.
 
-    `stored`: precision of what the model was made of.
+    `stored`: precision of the model's files or object.
     """
     if config.deterministic and device.type == "cuda":  # a CPU gives the same bits each time by itself
         # before the device's first product, as cuBLAS reads this once: a fixed workspace per stream, which NVIDIA
@@ -260,48 +260,48 @@ def prepared(model: PreTrainedModel, config: ModelConfig, device: torch.device, 
 
 
 def ready(loaded: Loaded, config: ModelConfig) -> Loaded:
-    """After an adapter is attached: nothing is drawn at random, by the adapter's dropout neither."""
+    """Switch recomputation on and all randomness off, after an adapter is attached."""
     if config.gradient_checkpointing == "true" or is_recomputing(loaded.model):
         recompute(loaded.model, None)
     without_noise(loaded.model)
     return loaded
 
 
-def weight_files(place: str) -> list[Path]:
-    """List the files with a model's weights, as transformers writes them or pieces; one of `UNREADABLE` without any."""
-    if is_in_pieces(Path(place)):
-        return files_of(Path(place), PIECES)
+def weight_files(source: str) -> list[Path]:
+    """List a model's weight files, transformers' or pieces; one of `UNREADABLE` if there are none."""
+    if is_in_pieces(Path(source)):
+        return files_of(Path(source), PIECES)
     with contextlib.suppress(OSError):  # then there are several
-        return [_file(place, WHOLE)]
-    return [_file(place, name) for name in shard_names(_file(place, INDEX))]
+        return [_file(source, WHOLE)]
+    return [_file(source, name) for name in shard_names(_file(source, INDEX))]
 
 
-def _file(place: str, name: str) -> Path:
-    return Path(cast(str, cached_file(place, name)))  # it raises where there is none
+def _file(source: str, name: str) -> Path:
+    return Path(cast(str, cached_file(source, name)))  # it raises where there is none
 
 
 def is_in_pieces(directory: Path) -> bool:
-    """Return whether no rank that wrote it had all of the model."""
+    """Return whether a directory holds pieces of several ranks."""
     return next(directory.glob(f"{PIECES}*.safetensors"), None) is not None
 
 
-def skeleton(place: str, *, trust_remote_code: bool) -> PreTrainedModel:
-    """Make a model in float32, all of it on `meta`: shapes without memory. Errors are some of `UNREADABLE`."""
-    config = AutoConfig.from_pretrained(place, trust_remote_code=trust_remote_code)
+def skeleton(source: str, *, trust_remote_code: bool) -> PreTrainedModel:
+    """Make a model in float32 on the meta device, without memory. Errors are some of `UNREADABLE`."""
+    config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, dtype=torch.float32, trust_remote_code=trust_remote_code
         )
     with contextlib.suppress(OSError):  # without one it is as the model's configuration says
-        model.generation_config = GenerationConfig.from_pretrained(place)
+        model.generation_config = GenerationConfig.from_pretrained(source)
     model.eval()
     return model
 
 
 def give_memory(model: PreTrainedModel, device: torch.device) -> None:
-    """Give memory on `device` to what is on `meta`, a rank's parts as large as they are; weights stay undefined.
+    """Allocate a model's meta tensors, or a rank's parts of them, on `device`; weights stay uninitialised.
 
-    Buffers that no file has, such as rotary frequencies, are computed.
+    Buffers that are not saved, such as rotary frequencies, are computed.
     """
     twice = dict[int, list[tuple[nn.Module, str]]]()
     for module in model.modules():
@@ -324,14 +324,14 @@ def fill(model: PreTrainedModel, files: Sequence[Path]) -> None:
 
 
 def has_all(model: PreTrainedModel, files: Sequence[Path], *, and_no_more: bool = False) -> bool:
-    """Return whether files have tensors by the very names that a model, or a rank's part of one, has them under."""
+    """Return whether files have all tensors of a model, or a rank's part of it, under the same names."""
     with open_stored(files) as stored:
         names, stored_names = set(saved_tensors(model)), set(stored.names())
     return names == stored_names if and_no_more else names <= stored_names
 
 
 def bits_hang_on(device: torch.device) -> str:
-    """What has to be the same for the same bits, besides options, data and versions of libraries; a sentence."""
+    """Describe what the bits of a run depend on, besides options, data and versions of libraries."""
     if device.type == "cuda":
         return "deterministic: the same bits again on the same kind of GPU; an operation that torch has not so raises"
     kernels = "compiled kernels" if library().functions is not None else "no compiled kernels"

@@ -31,7 +31,7 @@ OF_FILES = (
     "inference_mode",
 )
 """Settings of peft's that say what an adapter belongs to, and not what it computes."""
-HARMLESS_STARTS = (True, False, "gaussian", "orthogonal")
+NEUTRAL_STARTS = (True, False, "gaussian", "orthogonal")
 """Values of peft's `init_lora_weights` that leave the base model's weights alone."""
 
 
@@ -110,7 +110,9 @@ def add_adapter(loaded: Loaded, adapter: "LoraConfig | PeftConfig", *, seed: int
     # a list of names is checked before peft is loaded, which takes seconds; peft knows what one string means
     if targets is not None and not isinstance(targets, str):
         kinds, head = (nn.Linear, nn.Embedding, Conv1D), loaded.model.get_output_embeddings()
-        layers = [name for name, one in loaded.model.named_modules() if isinstance(one, kinds) and one is not head]
+        layers = [
+            name for name, module in loaded.model.named_modules() if isinstance(module, kinds) and module is not head
+        ]
         check_targets(map(str, targets), layers)
     return _attach(loaded, make_lora_config(adapter) if isinstance(adapter, LoraConfig) else adapter, seed=seed)
 
@@ -132,7 +134,9 @@ def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
     if adapter.get_model_status().merged_adapters:
         raise ModelError("the PeftModel's adapter is merged into the weights; call its unmerge_adapter() first")
     _check_output(loaded.model, tied=_is_tied(loaded.model))
-    trained = {name for name, one in adapter.named_parameters() if ADAPTER_NAME in name and one.requires_grad}
+    trained = {
+        name for name, parameter in adapter.named_parameters() if ADAPTER_NAME in name and parameter.requires_grad
+    }
     if not trained:
         raise ModelError(
             "the PeftModel has no parameter of its adapter that requires a gradient; load it with "
@@ -142,8 +146,8 @@ def adopt_adapter(loaded: Loaded, adapter: "PeftModel") -> Loaded:
     layers: Any = adapter.base_model
     layers.enable_adapter_layers()
     adapter.set_adapter(ADAPTER_NAME)
-    for name, one in adapter.named_parameters():
-        one.requires_grad_(one.requires_grad and name in trained)  # what the program froze stays so
+    for name, parameter in adapter.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name in trained)  # what the program froze stays so
     adapter.peft_config[ADAPTER_NAME].inference_mode = False
     return replace(loaded, adapter=adapter)
 
@@ -182,9 +186,9 @@ def check_adapter_kind(peft_config: "PeftConfig") -> None:
             "the adapter must keep its ranks, got the kind ADALORA, which moves them; give a peft.LoraConfig"
         )
     start = getattr(peft_config, "init_lora_weights", True)
-    if start not in HARMLESS_STARTS:
+    if start not in NEUTRAL_STARTS:
         raise ModelError(
-            f"init_lora_weights must be one of {HARMLESS_STARTS}, got {start!r}; it would change the base's weights"
+            f"init_lora_weights must be one of {NEUTRAL_STARTS}, got {start!r}; it would change the base's weights"
         )
     if getattr(peft_config, "alora_invocation_tokens", None):
         raise ModelError("alora_invocation_tokens must be left out; the adapter has to act on every token")

@@ -1,5 +1,4 @@
-"""Where a model lies: its weights, an adapter on top of them; and its config.json. Found out without any library, but
-for GGUF files."""
+"""Locate a model's weights, adapter and config.json, without torch or transformers except for GGUF files."""
 
 import difflib
 import json
@@ -15,17 +14,17 @@ from paceline.models.gguf import gguf_file, unpacked
 
 PACKAGE = Path(__file__).parent
 DEFAULT = "embedded"
-"""The model that a command takes when it is given neither a model nor a configuration file."""
+"""Default model of a command without a model or configuration file."""
 DIRECTORIES: Mapping[str, str] = {
     "embedded": "embedded",
     "embedded-programs": "embedded/programs",
     "embedded-agent": "embedded/agent",
 }
-"""Models that ship with the package: from their names to their directories below `PACKAGE`."""
+"""Names of the models that ship with the package, and their directories below `PACKAGE`."""
 FINAL = "final"
 """Directory of the trained model in a run's directory."""
 RECIPE = "recipe.yaml"
-"""The file with the options with which such a model learns, in each of the directories."""
+"""File with training options in each of these directories."""
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 GET_AGAIN = "get its files again where they are not whole"
@@ -33,20 +32,20 @@ GET_AGAIN = "get its files again where they are not whole"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPlace:
-    """What a model's name stands for."""
+    """Location of a model."""
 
     base: str
-    """Directory or Hub name of a whole model, as transformers takes it."""
+    """Directory or Hub name of a whole model, as transformers loads it."""
     adapter: Path | None
-    """Directory of an adapter in peft's format that belongs on it."""
+    """Directory of an adapter of the model in peft's format."""
 
 
 def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
-    """Find the whole model that `name` stands for, and the adapter where `name` is the directory of one.
+    """Locate the whole model that `name` stands for, and the adapter if `name` is the directory of one.
 
-    Without `needs_weights` a directory with a config.json alone is a model's too. A GGUF file stands for the directory
-    that it is unpacked into, which takes seconds the first time; a run's directory for the model that it has trained.
-    ModelError: `name` looks like a local path that is not there, or is a directory without a model.
+    Without `needs_weights`, a directory with only a config.json counts as a model. A GGUF file stands for the directory
+    that it is unpacked into, which takes seconds the first time; a run's directory for the model that it trained.
+    ModelError: `name` looks like a missing local path, or is a directory without a model.
     """
     name = _trained(name)
     adapter = local_path(name)
@@ -69,7 +68,7 @@ def model_place(name: str, *, needs_weights: bool = True) -> ModelPlace:
 
 
 def _after_a_move(base: str, adapter: Path) -> str:
-    """Return where an adapter's base model lies now, if it was in the project of the adapter's run, which was moved."""
+    """Return the path of an adapter's base model after the project of the adapter's run was moved, if it was."""
     run = adapter.resolve().parent
     if not Path(base).is_absolute() or Path(base).exists() or not (run / "identity.json").is_file():
         return base
@@ -82,7 +81,7 @@ def _after_a_move(base: str, adapter: Path) -> str:
 
 
 def _trained(name: str) -> str:
-    """Return the directory of the model that a run has trained, where `name` is a run's directory."""
+    """Return the directory of a run's trained model if `name` is a run's directory, else `name`."""
     run = local_path(name)
     if name in DIRECTORIES or not (run / "config.yaml").is_file() or (run / "config.json").is_file():
         return name
@@ -111,7 +110,7 @@ def read_model_config(directory: Path, label: str) -> dict[str, Any]:
 
 
 def positions_of(described: dict[str, Any]) -> int | None:
-    """Positions that a model can tell apart, None where its configuration does not say."""
+    """Return the largest number of positions of a model, None if its configuration does not say."""
     inner = described.get("text_config")
     limit = (inner if isinstance(inner, dict) else described).get("max_position_embeddings")
     return limit if isinstance(limit, int) else None
@@ -127,7 +126,7 @@ def check_completion_fits(completion: int, *, limit: int | None) -> None:
 
 
 def _whole_model(name: str, label: str, needs_weights: bool) -> str:
-    """`label` is how messages call the model."""
+    """Return the directory or Hub name of a whole model; `label` is its name in messages."""
     if name in DIRECTORIES:
         return str(PACKAGE / DIRECTORIES[name])
     path = local_path(name)

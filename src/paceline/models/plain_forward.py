@@ -1,7 +1,7 @@
-"""A model's own forward pass over one row of tokens, which every other way through it is held to; and its modes.
+"""A model's own forward pass over one row of tokens, the reference for every other; and its modes.
 
-Dropout, layer drop and jitter would make the trained distribution another one than the sampled one, so nothing is drawn
-at random while a model is trained.
+Dropout, layer drop and jitter would make the trained distribution differ from the sampled one, so all randomness is off
+during training.
 
 L tokens, V vocabulary.
 """
@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 MISFITS = (AttributeError, TypeError, ValueError, KeyError, IndexError, RuntimeError, AssertionError)
-"""What a model raises when it is called in a way that it was not written for."""
+"""Exceptions of a model that does not support the way it is called."""
 
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, all modules are in evaluation mode; afterwards each is in the mode that it was in."""
+    """Put all modules in evaluation mode within the context; restore each one's mode afterwards."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -32,21 +32,21 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def plain_logits(model: PreTrainedModel, row: Int[Tensor, " L"], dtype: torch.dtype) -> Float[Tensor, "L V"]:
-    """Logits in evaluation mode, computed in `dtype`: alone, without padding, mask, positions or cache."""
+    """Return the logits of a single row in evaluation mode, computed in `dtype` without padding, mask or cache."""
     with evaluating(model), computing_in(model, dtype):
         logits: Tensor = model(input_ids=row[None].to(model.device), use_cache=False).logits[0]
     return logits
 
 
 def computing_in(model: PreTrainedModel, dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
-    """Inside, a forward pass computes in `dtype`, whatever precision the weights have."""
+    """Compute forward passes in `dtype` within the context, whatever the weights' precision."""
     return torch.autocast(model.device.type, dtype=dtype, enabled=dtype != model.dtype)
 
 
 def without_noise(model: nn.Module) -> None:
-    """Put a model in evaluation mode, but for modules that are asked whether to recompute activations.
+    """Put a model in evaluation mode, except modules that may recompute activations.
 
-    Those must be in training mode for it, with the shares that they drop themselves set to 0.
+    Those only do so in training mode, so their own dropout rates are set to 0.
     """
     model.eval()
     for module in model.modules():
@@ -58,5 +58,5 @@ def without_noise(model: nn.Module) -> None:
 
 
 def is_noise(name: str, value: object) -> bool:
-    """Return whether a number by its name is the share of something that is dropped, or the size of a jitter."""
+    """Return whether an attribute is, by its name, a dropout rate or the size of a jitter."""
     return isinstance(value, float) and any(word in name for word in ("drop", "jitter"))

@@ -1,5 +1,4 @@
-"""A policy over several ranks, of which each reads its own part: no rank has all of the weights at any moment. And the
-reference that `beta` holds the policy to."""
+"""A policy on several ranks, each of which reads only its own part, and the reference model of the KL penalty."""
 
 import copy
 from dataclasses import replace
@@ -14,7 +13,7 @@ from paceline.config.sections import LoraConfig, ModelConfig
 from paceline.errors import ModelError, first_line
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import layers_of
-from paceline.models.forward import PolicyForward, choose_forward, compute_alike
+from paceline.models.forward import PolicyForward, choose_forward, compute_alike, measure_activations
 from paceline.models.loaded import Loaded
 from paceline.models.loading import (
     UNREADABLE,
@@ -28,7 +27,6 @@ from paceline.models.loading import (
     stored_dtype,
     weight_files,
 )
-from paceline.models.measured_activations import measure_activations
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.stages import mark_both_ends
 from paceline.models.places import ADAPTER_CONFIG, model_place
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from peft import PeftConfig
 
 TWIN_LAYERS, TWIN_VOCABULARY = 2, 512
-"""Size of the small twin of a large model on which its forward pass is chosen."""
+"""Layers and tokens of a model's small twin, on which its forward pass is chosen."""
 
 
 def load_policy(
@@ -51,19 +49,19 @@ def load_policy(
     checkpoint: Path | None = None,
     seed: int = 0,
 ) -> tuple[Loaded, PolicyForward]:
-    """Load this rank's part of the model that `load_model` would give whole, and choose its forward pass.
+    """Load this rank's part of the model that `load_model` would load whole, and choose its forward pass.
 
-    A model with an adapter, and one whose tensors have other names in files than in transformers' classes, is read
-    whole into main memory and then split. ModelError: as `load_model`; quantised weights, with or without an adapter.
+    A model with an adapter, or whose tensors have other names in files than in transformers' classes, is first read
+    whole into main memory. ModelError: as `load_model`; quantised weights, with or without an adapter.
     """
     described = read_config(config)
     if described.to_dict().get("quantization_config"):
         raise ModelError(f"--model {config.model} has quantised weights, which one process trains; start one alone")
-    place = model_place(config.model)
+    location = model_place(config.model)
     asked = lora.lora_rank > 0 if isinstance(lora, LoraConfig) else lora is not None
     saved = checkpoint is not None and (checkpoint / ADAPTER_CONFIG).is_file()
-    if not (asked or saved or place.adapter is not None):
-        source, device = str(checkpoint or place.base), choose_device(config)
+    if not (asked or saved or location.adapter is not None):
+        source, device = str(checkpoint or location.base), choose_device(config)
         try:
             model, files = skeleton(source, trust_remote_code=config.trust_remote_code), weight_files(source)
             if has_all(model, files, and_no_more=True):  # else transformers says what is missing or left over
@@ -85,15 +83,15 @@ def load_policy(
 
 
 def measure_by_twin(loaded: Loaded, forward: PolicyForward) -> Activations:
-    """What a pass through this rank's part of a model keeps, by what one through its twin does."""
+    """Measure the saved activations of this rank's part of a model by its twin."""
     twin = _twin(loaded, loaded.model.device)
     choose_forward(twin, loaded.compute_dtype)
-    found, layers = measure_activations(twin, forward, loaded.compute_dtype), len(layers_of(loaded.model))
-    return replace(found, all_layers=found.all_layers / found.layers * layers, layers=layers)
+    measured, layers = measure_activations(twin, forward, loaded.compute_dtype), len(layers_of(loaded.model))
+    return replace(measured, all_layers=measured.all_layers / measured.layers * layers, layers=layers)
 
 
 def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
-    """A model of the same widths with few layers and tokens."""
+    """Make a model of the same widths with few layers and tokens."""
     config = copy.deepcopy(loaded.model.config)
     text = config.get_text_config()
     text.num_hidden_layers = min(text.num_hidden_layers, TWIN_LAYERS)
@@ -109,21 +107,21 @@ def _twin(loaded: Loaded, device: torch.device) -> PreTrainedModel:
 
 
 def load_reference(loaded: Loaded, config: ModelConfig, *, parallel_layout: MeshLayout | None = None) -> Loaded:
-    """Return the model that `beta` holds the policy to: this rank's part, where there is a `parallel_layout`.
+    """Return the reference model of the KL penalty, or this rank's part of it if there is a `parallel_layout`.
 
     Under an adapter it is `loaded` itself, used within `without_adapter()`; else it is read as `config` names it.
     ModelError: the adapter also trains biases of the base model, which are then no longer the reference's.
     """
-    own = _itself_without_adapter(loaded)
-    if own is not None or parallel_layout is None:
-        return own or _frozen(load_model(config))
+    reference = _itself_without_adapter(loaded)
+    if reference is not None or parallel_layout is None:
+        return reference or _frozen(load_model(config))
     reference, _ = load_policy(config, parallel_layout=parallel_layout)
     reference.model.requires_grad_(False)
     return reference
 
 
 def frozen_copy(loaded: Loaded) -> Loaded:
-    """The reference of a model object, as it is now; under an adapter `loaded` itself, as `load_reference` says."""
+    """Return a frozen copy of a model object as reference; under an adapter `loaded` itself, as in `load_reference`."""
     return _itself_without_adapter(loaded) or _frozen(replace(loaded, model=copy.deepcopy(loaded.model)))
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 BY_LENGTH = frozenset({"longrope", "dynamic"})
-"""Types of rotary embeddings whose frequencies transformers takes by the length of the sequence."""
+"""Types of rotary embeddings whose frequencies depend on the sequence's length in transformers."""
 
 
 def fix_rope(model: nn.Module, longest: int) -> None:
-    """Have every rotary module compute as in a sequence of `longest` tokens, whatever positions it is asked for."""
+    """Make every rotary module compute as in a sequence of `longest` tokens, whatever the positions."""
     for module in model.modules():
         if _types(module) & BY_LENGTH:
             if not hasattr(module, "longest_sequence"):
@@ -32,7 +32,7 @@ def rope_by_length(model: nn.Module) -> str | None:
             kinds = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
             # tokens that the short factors hold up to
             (original, *_) = (
-                one["original_max_position_embeddings"] for one in kinds if one.get("rope_type") == "longrope"
+                kind["original_max_position_embeddings"] for kind in kinds if kind.get("rope_type") == "longrope"
             )
             which = "long" if longest > original else "short"
             return (
@@ -44,14 +44,14 @@ def rope_by_length(model: nn.Module) -> str | None:
 
 def _types(module: nn.Module) -> set[str]:
     """Return the types of rotary embeddings that a module computes: one, or one per type of layer."""
-    found = getattr(module, "rope_type", None)
-    return set(found.values()) if isinstance(found, dict) else {found} if isinstance(found, str) else set()
+    kinds = getattr(module, "rope_type", None)
+    return set(kinds.values()) if isinstance(kinds, dict) else {kinds} if isinstance(kinds, str) else set()
 
 
 def _with_last_position(
     module: Any, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The last position of the longest sequence beside those that are asked for."""
+    """Append the last position of the longest sequence to the requested ones."""
     states, positions, *others = *arguments, *([options.pop("position_ids")] if "position_ids" in options else [])
     last = torch.full_like(positions[..., :1], module.longest_sequence - 1)
     return (states, torch.cat([positions, last], dim=-1), *others), options

@@ -1,4 +1,4 @@
-"""Tensors of micro-batches: on the model's device, and rows by their numbers, with a gradient that is the same again.
+"""Tensors of micro-batches: moved to the model's device, and indexed by row with a reproducible gradient.
 
 M rows, of which some are taken, in any shape.
 """
@@ -16,7 +16,7 @@ TensorRecord = TypeVar("TensorRecord", MicroBatch, PaddedAttention, PaddedRows)
 
 
 def on_device(record: TensorRecord, device: torch.device) -> TensorRecord:
-    """The record with its tensors on `device`."""
+    """Return the record with its tensors on `device`."""
     if device.type == "cpu":
         return record
     values = {field.name: getattr(record, field.name) for field in fields(record)}
@@ -27,15 +27,15 @@ def on_device(record: TensorRecord, device: torch.device) -> TensorRecord:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy from pinned memory: from any other, a copy waits for all that the device has been given to do."""
+    """Copy by pinned memory, without waiting for the device's queue."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def take_rows(states: Float[Tensor, "M ..."], rows: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """`states[rows]`, whose backward pass adds up what comes back for a row that was taken often in one order.
+    """Return `states[rows]`, whose backward pass sums gradients of repeated rows in a fixed order.
 
-    torch's indexing does so on a GPU. On a CPU its threads add as they come, so that two runs on a busy machine differ
-    by rounding, and it takes twice as long; the gradient of `index_select` is one loop there, and atomic on a GPU.
+    torch's indexing does so on a GPU. On a CPU its threads add in any order, which differs by rounding and takes twice
+    as long; the gradient of `index_select` is a single loop there, but atomic on a GPU.
     """
     if states.is_cuda:
         return states[rows]

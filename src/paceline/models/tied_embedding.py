@@ -1,6 +1,6 @@
-"""Looking tokens up in an embedding that is the output's matrix too, without a second gradient of its size.
+"""Lookup in an embedding that is tied to the output embedding, without a second gradient of its size.
 
-autograd makes a whole matrix for the few rows that were looked up, and another one to add it to the output's gradient.
+autograd makes a whole matrix for the few rows that were looked up, and another to add it to the output's gradient.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 
 class _Lookup(torch.autograd.Function):
-    """Rows of a matrix; their gradients are added to those that the matrix has by then, in place."""
+    """Lookup of rows whose gradients are added in place to the gradient that the matrix has by then."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, ids: Tensor, embedding: nn.Embedding) -> Tensor:
@@ -33,13 +33,13 @@ class _Lookup(torch.autograd.Function):
 
 
 class TiedEmbedding(nn.Embedding):
-    """An embedding like torch's, same parameter and name. Its gradient reaches `weight.grad` by itself.
+    """An embedding with torch's parameter and name, whose backward pass adds to `weight.grad` itself.
 
-    A matrix of which only some rows are here (`parallel.tensor`) is looked up as if this class were not there.
+    A matrix that is split over ranks (`parallel.tensor`) is looked up as in torch's class.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """The rows of these tokens."""
+        """Return the rows of these tokens."""
         if not (torch.is_grad_enabled() and self.weight.requires_grad) or isinstance(self.weight, DTensor):
             return super().forward(input)
         anchor = self.weight.new_zeros((), requires_grad=True)  # what lets a gradient come back here at all
@@ -48,7 +48,7 @@ class TiedEmbedding(nn.Embedding):
 
 
 def add_up_in_place(model: PreTrainedModel) -> None:
-    """Let a tied embedding add its gradient to the output's. Embeddings of a class or kind of their own stay."""
+    """Make a tied embedding add its gradient to the output's in place. Embeddings of other classes stay unchanged."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     is_tied = isinstance(head, nn.Module) and getattr(head, "weight", None) is embedding.weight
     is_plain = type(embedding) is nn.Embedding and embedding.max_norm is None and not embedding.scale_grad_by_freq

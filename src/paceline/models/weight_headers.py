@@ -1,4 +1,4 @@
-"""What a model's files say of its weights before any of them is read, and what can be refused by that alone.
+"""Checks of a model's weight files by their headers, before any weight is read.
 
 A file of safetensors is 8 bytes, little-endian, with the length of a header; the header, a JSON object that gives each
 tensor its shape and its place; and the tensors, end to end. Source: https://github.com/huggingface/safetensors#format
@@ -18,27 +18,27 @@ from paceline.errors import ModelError
 from paceline.models.places import GET_AGAIN
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-"""What transformers calls a model's only file, and the list of several."""
+"""File names of transformers: a model's only weight file, and the index of several."""
 LONGEST_HEADER = 100_000_000
-"""Bytes of a header, at most, as the format says."""
+"""Largest number of bytes of a header in the format."""
 PLAIN = frozenset(
     {"gemma", "gemma2", "gemma3_text", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
 )
-"""Kinds of models whose files call the weights as the modules are called, with an embedding of `vocab_size` times
-`hidden_size`. What others have in files, transformers may rename, merge or split."""
+"""Model types whose files name the weights as the modules, with an embedding of `vocab_size` times `hidden_size`. Other
+weights may be renamed, merged or split by transformers."""
 EMBEDDINGS = ("model.embed_tokens.weight", "embed_tokens.weight")
-"""The input embedding of those kinds: of a model with its head, or of one that was saved without."""
+"""Names of their input embedding, in a model saved with or without its head."""
 OF_EVERY_LAYER = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-"""Weights that every layer of those kinds has."""
+"""Weights that each of their layers has."""
 ALL_LINEAR = "all-linear"
-"""Every linear layer but the output embedding."""
+"""Target for every linear layer except the output embedding."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Header:
-    """What a file says of itself."""
+    """Header of a file."""
 
     shapes: Shapes
     nbytes: int
@@ -46,7 +46,7 @@ class Header:
 
 
 def read_header(file: Path, label: str) -> Header:
-    """Read the header of a file, which may be cut behind it; ModelError, naming the model `label`, if there is none."""
+    """Read the header of a file, which may be truncated after it; ModelError, naming the model `label`, if invalid."""
     try:
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
@@ -57,7 +57,9 @@ def read_header(file: Path, label: str) -> Header:
         shapes = {name: tuple(map(int, tensor["shape"])) for name, tensor in tensors.items()}
         places = sorted((int(tensor["data_offsets"][0]), int(tensor["data_offsets"][1])) for tensor in tensors.values())
         ends = [end for _, end in places]
-        if [start for start, _ in places] != [0, *ends[:-1]][: len(places)] or any(one > two for one, two in places):
+        if [start for start, _ in places] != [0, *ends[:-1]][: len(places)] or any(
+            start > end for start, end in places
+        ):
             raise ValueError("its tensors do not lie end to end")
         if any(size < 0 for shape in shapes.values() for size in shape):
             raise ValueError("a shape is negative")
@@ -86,9 +88,9 @@ def read_whole(file: Path, label: str) -> Shapes:
 
 
 def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, targets: Collection[str] = ()) -> None:
-    """Refuse what cannot be the model of a config.json, or has no such layers; what loading may accept, it is left to.
+    """Refuse files that cannot be the model of a config.json, or lack a target layer; loading decides in doubt.
 
-    `described` is its config.json, `label` how messages call it; `targets` are to get an adapter (`--lora-targets`).
+    `described` is the config.json, `label` the model in messages; `targets` are an adapter's (`--lora-targets`).
     ModelError: a file is missing or not whole, a weight is missing, the embedding has another shape, or there is no
     such layer.
     """
@@ -112,11 +114,11 @@ def check_weights(directory: Path, described: Mapping[str, Any], label: str, *, 
 
 
 def check_quantised(described: Mapping[str, Any], label: str, *, has_adapter: bool) -> None:
-    """Refuse quantised weights, but those that bitsandbytes has in 4 bits under an adapter that is trained (QLoRA).
+    """Refuse quantised weights, except 4 bits of bitsandbytes under a trained adapter (QLoRA).
 
-    Of the other formats most have no gradient here; 8 bits of bitsandbytes have one, but compute a token by what its
-    neighbours in the batch are (LLM.int8, arXiv:2208.07339), so that engine and trainer would differ. `described` is a
-    config.json, `label` how messages call the model. ModelError: as above, or bitsandbytes is not installed.
+    Most other formats have no gradient; 8 bits of bitsandbytes have one, but a token's result depends on its batch
+    (LLM.int8, arXiv:2208.07339), so that engine and trainer would differ. `described` is a config.json, `label` the
+    model in messages. ModelError: as above, or bitsandbytes is not installed.
     """
     settings = described.get("quantization_config")
     if not settings:
@@ -134,7 +136,7 @@ def check_quantised(described: Mapping[str, Any], label: str, *, has_adapter: bo
 
 
 def _missing(described: Mapping[str, Any], shapes: Shapes) -> list[str]:
-    """List weights that a model of one of the plain kinds has and its files have not, named as its modules are.
+    """List weights of a model of a `PLAIN` type that its files lack, named as its modules.
 
     Every layer has what most layers have. A model that was saved without its head lacks the prefix `model.`.
     """
@@ -185,7 +187,7 @@ def shard_names(index: Path) -> list[str]:
 
 
 def _files(directory: Path, label: str) -> list[Path]:
-    """Those that transformers reads; none where there are others, which it may know."""
+    """List the weight files that transformers reads; none if only files of other names exist."""
     if (directory / WHOLE).is_file():
         return [directory / WHOLE]
     if not (directory / INDEX).is_file():

@@ -4,13 +4,12 @@ N completion tokens of a micro-batch are laid end to end, without padding. Log-p
 per token; the weights that average tokens are computed for the whole step in `micro_batches`. A loss is therefore
 always `(weights * token_losses).sum()`, and its gradient does not depend on how a step is cut.
 
-advantages.py          rewards of a group to advantages
-micro_batches.py       rows of completions packed into a micro-batch, with the weight of every token
-cutting.py             a step's rows to micro-batches under a budget, and to ranks
-policy_loss.py         ratio, clip, dual clip, CISPO, the gate of SAPO; KL divergence from the reference policy
-entropy.py             tokens of high entropy, and the coefficient of a bonus that follows a target
-own_loss.py            a policy loss of one's own, and the check that a cut changes none of it
-rollout_correction.py  importance weights and masks for rollouts of another policy
-schedule.py            the learning rate of a step
-formula.py             the objective of a configuration as a formula
+advantages.py     rewards of a group to advantages
+streams.py        what trains a token
+micro_batches.py  rows of completions packed into a micro-batch, with the weight of every token
+cutting.py        a step's rows to micro-batches under a budget, and to ranks
+policy_loss.py    ratio and its bounds, KL penalty, importance weights for rollouts of another policy
+own_loss.py       a policy loss that a user defines, and the check that a cut does not change it
+schedule.py       the learning rate of a step, and an entropy coefficient that follows a target
+formula.py        the objective of a configuration as a formula
 """

@@ -7,19 +7,15 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
 
+from paceline.config.algorithms import ADVANTAGES, STD_EPS
 from paceline.errors import ConfigError, first_line
 from paceline.metrics.statistics import mean_and_std, mean_of
 
-AdvantageKind = Literal["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
 Rewards = Sequence[float | None]
 GroupAdvantage = Callable[[list[float | None]], Iterable[float]]
-"""An advantage of one's own: from the rewards of one group's completions, None where there is none, to one number each.
-What it gives to a completion without a reward counts as 0."""
-
-STD_EPS = 1e-4
-"""Added to a std before dividing, as TRL and ColossalChat do: near-constant rewards do not become +-2.6."""
+"""Advantage that a user defines: from the rewards of a group's completions, None where there is none, to a number each.
+The number of a completion without a reward counts as 0."""
 
 ROUNDING = 4 * sys.float_info.epsilon
 """Relative error of a sum by rounding. Weights, rewards, products and the sum itself are rounded by half an epsilon
@@ -29,8 +25,8 @@ MEAN_FLOOR = 1e-12
 """Share of the spread below which a mean is rounding of 0, and taken as 0."""
 
 
-def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[float]]:
-    """Return one advantage per completion, in the order given; 0.0 without a reward or anything to compare.
+def advantages(groups: Sequence[Rewards], *, kind: str) -> list[list[float]]:
+    """Return one advantage per completion, in order; 0.0 without a reward or anything to compare.
 
         group                  (r - group mean) / (group std + 1e-4)      GRPO, arXiv:2402.03300, section 4.1.2
         batch                  (r - batch mean) / (batch std + 1e-4)      REINFORCE++, arXiv:2501.03262
@@ -40,23 +36,22 @@ def advantages(groups: Sequence[Rewards], *, kind: AdvantageKind) -> list[list[f
         none                   r - group mean                                   Dr. GRPO, arXiv:2503.20783
 
     Standard deviations divide by n - 1, as in every widely used implementation; the papers leave it open. A group of
-    equal rewards has a standard deviation of exactly 0.0, whatever the rounding of its mean.
+    equal rewards has a standard deviation of exactly 0.0, whatever the rounding of its mean. `kind` is a name of
+    `config.algorithms.ADVANTAGES`.
 
     >>> advantages([[1.0, 0.0, 2.0]], kind="none")
     [[0.0, -1.0, 1.0]]
     """
-    if kind == "batch":
+    if ADVANTAGES[kind].baseline == "step":
         flat = [reward for rewards in groups for reward in rewards]
         whitened = iter(_scaled(flat, _std(flat)))
         return [[next(whitened) for _ in rewards] for rewards in groups]
-    if kind == "leave_one_out":
-        return [_leave_one_out(rewards) for rewards in groups]
     pairs = zip(groups, _scales(groups, kind), strict=True)
-    return [[0.0 if scale is None else value / scale for value in _scaled(rewards, None)] for rewards, scale in pairs]
+    return [[0.0 if scale is None else value / scale for value in _centred(rewards, kind)] for rewards, scale in pairs]
 
 
 def turn_advantages(
-    groups: Sequence[Sequence[Sequence[float]]], *, kind: AdvantageKind, discount: float
+    groups: Sequence[Sequence[Sequence[float]]], *, kind: str, discount: float
 ) -> list[list[tuple[float, ...]]]:
     """Return one advantage per turn of each episode from its turns' rewards; an empty one is without a reward.
 
@@ -64,44 +59,41 @@ def turn_advantages(
         G_k  sum over turns j >= k of discount^(j - k) * r_j: what the episode earned from turn k on
         R    sum of all its r_j
 
-    Who reached turn k was settled before it, so that mean is a baseline. Where nobody else did, the baseline is the
-    group's mean of R, less what the episode had earned before k. Means of `leave_one_out` are over the others. The
-    scale is that of `advantages` of this kind, one of `config.objective.CREDITED`, by R; a kind that scales gives 0.0
-    where all R are equal.
+    Whether an episode reaches turn k is decided before it, so that mean is a baseline. Where no other episode did, the
+    baseline is the group's mean of R, less what the episode had earned before k. Means of `leave_one_out` are over the
+    others. `kind` is one of `config.algorithms.CREDITED`; its scale is that of `advantages`, computed from R, and a
+    kind that scales gives 0.0 where all R are equal.
 
-    The other way to centre, each turn's reward by its own mean, would charge an episode for every turn that it chose to
-    take: the sum over j >= k has then as many means as it has turns.
+    Centring each turn's reward by that turn's mean instead would charge an episode for every turn that it chose to
+    take: the sum over j >= k would then have as many means as turns.
 
     >>> turn_advantages([[[0.0, 1.0], [0.0, 0.0], [0.5]]], kind="none", discount=1.0)
     [[(0.5, 0.5), (-0.5, -0.5), (0.0,)]]
     """
-    sizes = [[[abs(reward) for reward in one] for one in group] for group in groups]
+    sizes = [[[abs(reward) for reward in episode] for episode in group] for group in groups]
     totals = without_rounding(_totals(groups), _totals(sizes))
-    returns, bounds = ([_by_turn(group, discount) for group in of_all] for of_all in (groups, sizes))
+    returns, bounds = ([_returns(group, discount) for group in values] for values in (groups, sizes))
     settled = iter(without_rounding(list(itertools.chain(*returns)), list(itertools.chain(*bounds))))
-    found = list[list[tuple[float, ...]]]()
+    credits = list[list[tuple[float, ...]]]()
     for group, rewards, columns, scale in zip(groups, totals, returns, _scales(totals, kind), strict=True):
-        others = kind == "leave_one_out"
         by_turn = list[list[float]]()
         for turn in range(len(columns)):
-            reached = next(settled)
-            if len(_given(reached)) == 1:
-                centred = _alone(group, rewards, reached, turn, without_oneself=others)
-            else:
-                centred = _leave_one_out(reached) if others else _scaled(reached, None)
+            column = next(settled)
+            is_alone = len(_present(column)) == 1
+            centred = _alone(group, rewards, column, turn, kind) if is_alone else _centred(column, kind)
             by_turn.append([0.0 if scale is None else value / scale for value in centred])
-        found.append([tuple(column[at] for column in by_turn[: len(one)]) for at, one in enumerate(group)])
-    return found
+        credits.append([tuple(column[i] for column in by_turn[: len(episode)]) for i, episode in enumerate(group)])
+    return credits
 
 
 def own_advantages(rewards: Rewards, function: GroupAdvantage, name: str) -> list[float]:
-    """Return what a function of one's own makes of a group's rewards; 0.0 for a completion without one.
+    """Return the advantages of a group by a user's function; 0.0 for a completion without a reward.
 
     >>> own_advantages([1.0, None, 3.0], lambda rewards: [(reward or 0.0) - 2 for reward in rewards], "mine.py:f")
     [-1.0, 0.0, 1.0]
 
     Raises:
-        ConfigError: it raises, or what it returns is not one finite number per completion.
+        ConfigError: the function raises, or does not return one finite number per completion.
     """
     rule = "return one finite number for each completion of a group"
 
@@ -112,19 +104,19 @@ def own_advantages(rewards: Rewards, function: GroupAdvantage, name: str) -> lis
         )
 
     try:
-        found = list(function(list(rewards)))
+        values = list(function(list(rewards)))
     except Exception as error:
         raise refused(f"{type(error).__name__} ({first_line(error)})") from error
-    if len(found) != len(rewards):
-        raise refused(f"{len(found)} values")
-    for value in found:
+    if len(values) != len(rewards):
+        raise refused(f"{len(values)} values")
+    for value in values:
         try:
             is_number = math.isfinite(value)
         except TypeError:
             is_number = False
         if not is_number:
             raise refused(repr(value))
-    return [0.0 if reward is None else float(value) for reward, value in zip(rewards, found, strict=True)]
+    return [0.0 if reward is None else float(value) for reward, value in zip(rewards, values, strict=True)]
 
 
 TRIAL_GROUPS: Sequence[Rewards] = (
@@ -135,7 +127,7 @@ TRIAL_GROUPS: Sequence[Rewards] = (
 
 
 def check_advantage(function: GroupAdvantage, name: str) -> None:
-    """Call a function of one's own on a few made-up groups; raises as `own_advantages` does."""
+    """Call a user's function on a few made-up groups; raises as `own_advantages` does."""
     for rewards in TRIAL_GROUPS:
         own_advantages(rewards, function, name)
 
@@ -151,16 +143,16 @@ def without_rounding(sums: Sequence[Rewards], sizes: Sequence[Rewards]) -> list[
     """
     settled = [list(group) for group in sums]
     pairs = [
-        (value, size, at, place)
-        for at, (group, of_group) in enumerate(zip(sums, sizes, strict=True))
-        for place, (value, size) in enumerate(zip(group, of_group, strict=True))
+        (value, size, row, column)
+        for row, pair in enumerate(zip(sums, sizes, strict=True))
+        for column, (value, size) in enumerate(zip(*pair, strict=True))
         if value is not None and size is not None
     ]
     least, least_size = -math.inf, 0.0
-    for value, size, at, place in sorted(pairs):
+    for value, size, row, column in sorted(pairs):
         if value - least > ROUNDING * (size + least_size):
             least, least_size = value, size
-        settled[at][place] = least
+        settled[row][column] = least
     return settled
 
 
@@ -169,7 +161,7 @@ def normalized_sums(groups: Sequence[Mapping[str, Rewards]], weights: Mapping[st
 
         R = sum over rewards of weight * (r - group mean) / (group std + 1e-4)
 
-    `groups` has, for each group, the completions' rewards by name. A completion that no reward speaks of stays None;
+    `groups` has, for each group, the completions' rewards by name. A completion that no function graded stays None;
     sums that differ by rounding alone are one number (`without_rounding`).
     Source: GDPO, arXiv:2601.05242, which then normalises over the batch (`advantages(..., kind="batch")`).
 
@@ -223,69 +215,66 @@ def _normalized_sum(by_reward: Mapping[str, Rewards], weights: Mapping[str, floa
         std = _std(rewards)
         scaled[name] = _scaled(rewards, std)
         # a difference from the mean is as exact as its terms
-        largest[name] = 2 * max(map(abs, _given(rewards)), default=0.0) / (std + STD_EPS)
+        largest[name] = 2 * max(map(abs, _present(rewards)), default=0.0) / (std + STD_EPS)
     sums, sizes = list[float | None](), list[float | None]()
-    for at in range(max(map(len, by_reward.values()))):
-        names = [name for name, rewards in by_reward.items() if rewards[at] is not None]
-        sums.append(math.fsum(weights[name] * scaled[name][at] for name in names) if names else None)
+    for i in range(max(map(len, by_reward.values()))):
+        names = [name for name, rewards in by_reward.items() if rewards[i] is not None]
+        sums.append(math.fsum(weights[name] * scaled[name][i] for name in names) if names else None)
         sizes.append(math.fsum(abs(weights[name]) * largest[name] for name in names) if names else None)
     return sums, sizes
 
 
 def _totals(groups: Sequence[Sequence[Sequence[float]]]) -> list[list[float | None]]:
     """Return the sum of each episode's rewards."""
-    return [[math.fsum(one) if one else None for one in group] for group in groups]
+    return [[math.fsum(rewards) if rewards else None for rewards in group] for group in groups]
 
 
-def _by_turn(group: Sequence[Sequence[float]], discount: float) -> list[list[float | None]]:
+def _returns(group: Sequence[Sequence[float]], discount: float) -> list[list[float | None]]:
     """Return for each turn what each episode earned from it on; None for one that did not reach it."""
     columns: list[list[float | None]] = [[None] * len(group) for _ in range(max(map(len, group), default=0))]
-    for at, rewards in enumerate(group):
+    for i, rewards in enumerate(group):
         earned = 0.0
         for turn in reversed(range(len(rewards))):
             earned = rewards[turn] + discount * earned
-            columns[turn][at] = earned
+            columns[turn][i] = earned
     return columns
 
 
-def _alone(
-    group: Sequence[Sequence[float]], totals: Rewards, reached: Rewards, turn: int, *, without_oneself: bool
-) -> list[float]:
+def _alone(group: Sequence[Sequence[float]], totals: Rewards, column: Rewards, turn: int, kind: str) -> list[float]:
     """Centre the return of the only episode that reached a turn by the mean of R less what it had earned before."""
-    ((at, value),) = ((at, value) for at, value in enumerate(reached) if value is not None)
-    compared = _given([total for place, total in enumerate(totals) if place != at or not without_oneself])
+    ((index, value),) = ((i, value) for i, value in enumerate(column) if value is not None)
+    with_itself = ADVANTAGES[kind].baseline != "others"
+    compared = _present([total for i, total in enumerate(totals) if i != index or with_itself])
     if not compared:
-        return [0.0] * len(reached)
+        return [0.0] * len(column)
     mean = mean_of(compared)
-    difference = value - (mean - math.fsum(group[at][:turn]))
-    size = abs(mean) + math.fsum(map(abs, group[at]))
-    found = [0.0] * len(reached)
-    found[at] = 0.0 if abs(difference) <= ROUNDING * size else difference
-    return found
+    difference = value - (mean - math.fsum(group[index][:turn]))
+    size = abs(mean) + math.fsum(map(abs, group[index]))
+    centred = [0.0] * len(column)
+    centred[index] = 0.0 if abs(difference) <= ROUNDING * size else difference
+    return centred
 
 
-def _scales(groups: Sequence[Rewards], kind: AdvantageKind) -> list[float | None]:
+def _scales(groups: Sequence[Rewards], kind: str) -> list[float | None]:
     """Return what the centred rewards of each group are divided by; None: there is nothing to compare."""
-    if kind in ("leave_one_out", "none"):
-        scales: list[float | None] = [1.0] * len(groups)
-    elif kind == "group_mean_batch_std":
-        pairs = (zip(rewards, _scaled(rewards, None), strict=True) for rewards in groups)
-        scales = [_scale([value for of_group in pairs for reward, value in of_group if reward is not None])] * len(
-            groups
-        )
-    elif kind == "group_mean_reward_std":
-        scales = [_scale([reward for rewards in groups for reward in rewards])] * len(groups)
-    else:
+    scale = ADVANTAGES[kind].scale
+    if scale == "group":
         scales = [_scale(rewards) for rewards in groups]
-    return [None if len(_given(rewards)) < 2 else scale for rewards, scale in zip(groups, scales, strict=True)]
+    elif scale == "none":
+        scales = [1.0] * len(groups)
+    else:
+        centred = groups if scale == "step" else [_scaled(rewards, None) for rewards in groups]
+        pairs = [pair for rows in zip(groups, centred, strict=True) for pair in zip(*rows, strict=True)]
+        scales = [_scale([value for reward, value in pairs if reward is not None])] * len(groups)
+    return [None if len(_present(rewards)) < 2 else scale for rewards, scale in zip(groups, scales, strict=True)]
 
 
 def _scale(rewards: Rewards) -> float | None:
-    given = _given(rewards)
-    return None if not given or max(given) == min(given) else _std(given) + STD_EPS
+    values = _present(rewards)
+    return None if not values or max(values) == min(values) else _std(values) + STD_EPS
 
 
-def _given(rewards: Rewards) -> list[float]:
+def _present(rewards: Rewards) -> list[float]:
     return [reward for reward in rewards if reward is not None]
 
 
@@ -295,8 +284,8 @@ def _std(rewards: Rewards) -> float:
 
 
 def _scaled(rewards: Rewards, std: float | None) -> list[float]:
-    """Subtract the mean from rewards and divide by the standard deviation, if given."""
-    values = _given(rewards)
+    """Subtract the mean from rewards and divide by the standard deviation, unless that is None."""
+    values = _present(rewards)
     if not values or max(values) == min(values):
         return [0.0] * len(rewards)
     mean = mean_of(values)
@@ -306,8 +295,11 @@ def _scaled(rewards: Rewards, std: float | None) -> list[float]:
     return [0.0 if reward is None else (reward - mean) / scale for reward in rewards]
 
 
-def _leave_one_out(rewards: Rewards) -> list[float]:
-    values = _given(rewards)
+def _centred(rewards: Rewards, kind: str) -> list[float]:
+    """Subtract from each reward the mean of the group, or of the group's other rewards."""
+    if ADVANTAGES[kind].baseline != "others":
+        return _scaled(rewards, None)
+    values = _present(rewards)
     if len(values) < 2 or max(values) == min(values):
         return [0.0] * len(rewards)
     total, others = math.fsum(values), len(values) - 1

@@ -18,16 +18,15 @@ def cut(
     layout: Layout = "packed",
     whole: bool = False,
 ) -> list[list[int]]:
-    """Cut the samples at positions `trained` into micro-batches whose passes forward at most `micro_batch_tokens`.
+    """Cut the samples at positions `trained` into micro-batches that forward at most `micro_batch_tokens` each.
 
-    Packed, rows of a prompt stay together, so that it is computed once, unless they are above the budget alone. Long
-    ones stay with long ones, so that attention sees little padding. There are as few micro-batches as that allows,
-    filled evenly: a full one and a small rest would need the memory of the full one. What cannot be cut and is above
-    the budget is a micro-batch of its own. Attention's own cost is left out: 4 % of a forward pass of 0.5 billion
-    parameters at 900 tokens.
+    In the packed layout the rows of a prompt stay together, so that the prompt is computed once, unless they alone
+    exceed the budget. Rows of similar length share a micro-batch, so that attention sees little padding. There are as
+    few micro-batches as that allows, filled evenly: a full one and a small rest would need the memory of the full one.
+    A row above the budget is a micro-batch of its own. The cost of attention itself is left out: 4 % of a forward pass
+    of 0.5 billion parameters at 900 tokens.
 
-    Padded rows share no prompt, so that a prompt's are nothing to keep together: they stand by length, the longest
-    first.
+    In the padded layout rows share no prompt and are sorted by length, the longest first.
 
     `whole`: all rows of an episode stay in one micro-batch, for a loss that reads a completion's other tokens.
     """
@@ -42,9 +41,9 @@ def cut(
         return [[row for _, unit in costs[run.start : run.stop] for row in unit] for run in alike]
 
     def longest(members: Sequence[int]) -> int:
-        return max(len(samples[index].prompt_ids) + len(samples[index].completion_ids) for index in members)
+        return max(len(samples[index].prompt_ids) + samples[index].length for index in members)
 
-    groups = _together(samples, trained, whole=whole)
+    groups = _by_prompt(samples, trained, whole=whole)
     in_order = sorted(groups, key=lambda members: (longest(members), samples[members[0]].group))
     pieces = [piece for members in in_order for piece in _pieces(samples, members, micro_batch_tokens, whole=whole)]
     runs = even_runs([_tokens(samples, piece) for piece in pieces], limit=micro_batch_tokens)
@@ -61,14 +60,14 @@ def share_out(
 ) -> list[list[int]]:
     """Divide the samples at positions `trained` into one share per rank, of similar numbers of input tokens.
 
-    Packed, rows of a prompt stay together unless they alone are more than an even share; with `whole`, rows of an
-    episode always. The costliest piece goes first, each to the rank with least so far; a rank gets nothing if there are
-    fewer pieces than ranks.
+    In the packed layout rows of a prompt stay together unless they alone are more than an even share; with `whole`,
+    rows of an episode always do. The costliest piece goes first, each to the rank with least so far; a rank gets
+    nothing if there are fewer pieces than ranks.
     """
     if ranks == 1:
         return [list(trained)]
     if layout == "packed":
-        groups = _together(samples, trained, whole=whole)
+        groups = _by_prompt(samples, trained, whole=whole)
         even = math.ceil(sum(_tokens(samples, members) for members in groups) / ranks)
         pieces = [piece for members in groups for piece in _pieces(samples, members, even, whole=whole)]
     else:
@@ -83,7 +82,7 @@ def share_out(
 
 def shortest(samples: Sequence[Sample]) -> int:
     """Return the position of the sample with the fewest input tokens, among those that have a target."""
-    with_targets = (index for index, sample in enumerate(samples) if sample.completion_ids)
+    with_targets = (index for index, sample in enumerate(samples) if sample.length)
     return min(with_targets, key=lambda index: _tokens(samples, [index]))
 
 
@@ -95,30 +94,30 @@ def input_tokens(samples: Sequence[Sample], members: Sequence[int], layout: Layo
 
 
 def units(samples: Sequence[Sample], positions: Sequence[int], *, whole: bool) -> list[list[int]]:
-    """Return what a cut may part: each row alone; `whole`: the rows of an episode together."""
+    """Return the smallest pieces of a cut: each row alone; `whole`: the rows of an episode together."""
     if not whole:
         return [[index] for index in positions]
-    found: dict[int, list[int]] = {}
+    by_completion: dict[int, list[int]] = {}
     for index in positions:
         completion = samples[index].completion
-        found.setdefault(-1 - index if completion is None else completion, []).append(index)
-    return list(found.values())
+        by_completion.setdefault(-1 - index if completion is None else completion, []).append(index)
+    return list(by_completion.values())
 
 
-def _together(samples: Sequence[Sample], positions: Iterable[int], *, whole: bool) -> list[list[int]]:
-    """Return the positions of rows that share a prompt, by their first; `whole`: of all rows of a group."""
-    found: dict[tuple[int, int], list[int]] = {}
+def _by_prompt(samples: Sequence[Sample], positions: Iterable[int], *, whole: bool) -> list[list[int]]:
+    """Group the positions of rows that share a prompt, ordered by their first; `whole`: all rows of a group."""
+    by_prompt: dict[tuple[int, int], list[int]] = {}
     for index in sorted(positions):
         sample = samples[index]
-        found.setdefault((sample.group, 0 if whole else sample.prompt), []).append(index)
-    return list(found.values())
+        by_prompt.setdefault((sample.group, 0 if whole else sample.prompt), []).append(index)
+    return list(by_prompt.values())
 
 
 def _tokens(samples: Sequence[Sample], members: Sequence[int]) -> int:
     """Count the input tokens of rows: each prompt once, and all but the last token of each completion."""
     chosen = [samples[index] for index in members]
     prompts = {(sample.group, sample.prompt): len(sample.prompt_ids) for sample in chosen}
-    return sum(prompts.values()) + sum(len(sample.completion_ids) - 1 for sample in chosen)
+    return sum(prompts.values()) + sum(sample.length - 1 for sample in chosen)
 
 
 def _pieces(samples: Sequence[Sample], members: list[int], limit: int, *, whole: bool) -> list[list[int]]:
@@ -136,8 +135,8 @@ def _pieces(samples: Sequence[Sample], members: list[int], limit: int, *, whole:
 def even_runs(costs: Sequence[int], *, limit: int, fixed: int = 0, rows: Sequence[int] | None = None) -> list[range]:
     """Split neighbours into the fewest runs within `limit`, with the costliest run as cheap as possible.
 
-    A cost above the limit is a run of its own. `rows`: padded rows of each, which all cost as much as the run's
-    costliest.
+    A cost above the limit is a run of its own. `rows`: number of padded rows of each cost; every row of a run costs as
+    much as the run's costliest.
 
     >>> even_runs([3, 3, 3, 1, 1, 1], limit=10)
     [range(0, 2), range(2, 6)]
@@ -157,11 +156,11 @@ def _filled(costs: Sequence[int], *, limit: int, fixed: int, rows: Sequence[int]
     """Fill runs of neighbours up to `limit`, never leaving one empty: no fewer runs are possible."""
     ends, start = [], 0
     total = most = count = 0
-    for place, cost in enumerate(costs):
-        own = 1 if rows is None else rows[place]
-        total, most, count = total + cost, max(most, cost), count + own
-        if place > start and fixed + (total if rows is None else count * most) > limit:
-            ends.append(place)
-            start, total, most, count = place, cost, cost, own
+    for index, cost in enumerate(costs):
+        size = 1 if rows is None else rows[index]
+        total, most, count = total + cost, max(most, cost), count + size
+        if index > start and fixed + (total if rows is None else count * most) > limit:
+            ends.append(index)
+            start, total, most, count = index, cost, cost, size
     bounds = [0, *ends, len(costs)]
     return [range(start, end) for start, end in itertools.pairwise(bounds) if end > start]

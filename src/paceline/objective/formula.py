@@ -7,10 +7,12 @@ token of a completion. The code is `training/learner/objective.py` and `micro_ba
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from paceline.config.algorithms import ADVANTAGES, BOUNDS, STD_EPS
 from paceline.config.objective import AdvantageConfig, LossConfig, OptimConfig
 from paceline.config.reading import is_code
-from paceline.config.sections import Config, SamplingConfig
-from paceline.objective.advantages import STD_EPS, overlong_buffer
+from paceline.config.sampling import SamplingConfig
+from paceline.config.sections import Config
+from paceline.objective.advantages import overlong_buffer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +31,8 @@ def objective(config: Config) -> tuple[Line, ...]:
         *_kl(config.loss),
         *_corrections(config.loss),
         *_average(config.loss, config.sampling),
-        *_worth(config),
-        *_part(config.advantage, config.sampling),
+        *_advantage(config),
+        *_selection(config.advantage, config.sampling),
     )
 
 
@@ -60,20 +62,9 @@ def _policy(loss: LossConfig) -> str:
     r = _r(loss)
     if is_code(loss.bound):
         return f"own: {loss.bound}, of {r}, log p_t, log old_t, log rollout_t, A and H_t"
-    if loss.bound == "clip":
-        bounds = f"1 - {loss.clip_eps_low:.12g}, 1 + {loss.clip_eps_high:.12g}"
-        dual = f", and at most -{loss.shape[0]:.12g} A where A < 0" if loss.shape else ""
-        return f"-min({r} A, clip({r}, {bounds}) A){dual}"
-    if loss.bound == "cispo":
-        return f"-stop_gradient(min({r}, {1 + loss.clip_eps_high:.12g})) A log p_t"
-    if loss.bound == "sapo":
-        positive, negative = loss.shape
-        return f"-(4 / tau) sigmoid(tau ({r} - 1)) A, tau = {positive:.12g} where A > 0, else {negative:.12g}"
-    if loss.bound == "vespo":
-        k, scale, k_bad, scale_bad = loss.shape
-        how = f"k = {k:.12g}, l = {scale:.12g} where A >= 0, else {k_bad:.12g}, {scale_bad:.12g}"
-        return f"-stop_gradient(w^k exp(l (1 - w))) A log p_t, {how}"
-    return f"-{r} A"
+    bound, low, high = BOUNDS[loss.bound], loss.clip_eps_low, loss.clip_eps_high
+    text = bound.formula + (bound.shape_formula if loss.shape else "")
+    return text.format(r=r, low=low, high=high, most=1 + high, shape=loss.shape)
 
 
 def _r(loss: LossConfig) -> str:
@@ -158,13 +149,14 @@ def _average(loss: LossConfig, sampling: SamplingConfig) -> Iterator[Line]:
         yield Line(symbol="update", text="with masked completions, of no tokens, and ungraded ones, of advantage 0")
 
 
-def _worth(config: Config) -> Iterator[Line]:
+def _advantage(config: Config) -> Iterator[Line]:
     advantage, sampling, discount = config.advantage, config.sampling, config.environment.turn_credit
-    own = f"own: {advantage.advantage}, of the rewards R of a group"
-    if discount is None:
-        yield Line(symbol="A", text=_ADVANTAGES.get(advantage.advantage, own))
+    row = ADVANTAGES.get(advantage.advantage)
+    if row is None:
+        yield Line(symbol="A", text=f"own: {advantage.advantage}, of the rewards R of a group")
     else:
-        yield Line(symbol="A", text=_TURN_ADVANTAGES[advantage.advantage])
+        yield Line(symbol="A", text=row.formula if discount is None else row.turn_formula or "")
+    if discount is not None:
         earned = f"sum over turns j from the token's turn k on of {discount:.12g}^(j - k) * r_j"
         yield Line(symbol="G_k", text=f"{earned}; alone in turn k, against the mean of R less what was earned before")
         yield Line(symbol="r_j", text="the environment's reward of turn j; at the last turn also what is left of R")
@@ -185,28 +177,8 @@ def _worth(config: Config) -> Iterator[Line]:
         yield Line(symbol="overlong", text=f"0 up to {start} tokens, then a line down to -1 at {longest}")
 
 
-_ADVANTAGES = {
-    "group": f"(R - mean over group) / (std over group + {STD_EPS:g})",
-    "batch": f"(R - mean over step) / (std over step + {STD_EPS:g})",
-    "group_mean_batch_std": f"(R - mean over group) / (std of those differences over step + {STD_EPS:g})",
-    "group_mean_reward_std": f"(R - mean over group) / (std of R over step + {STD_EPS:g})",
-    "leave_one_out": "R - mean over the others of the group",
-    "none": "R - mean over group",
-}
-
-
-_REACHED = "the group's episodes that reached turn k"
-_TURN_ADVANTAGES = {
-    "group": f"(G_k - mean over {_REACHED}) / (std of R over group + {STD_EPS:g})",
-    "group_mean_batch_std": f"(G_k - mean over {_REACHED}) / (std of R - mean over group over step + {STD_EPS:g})",
-    "group_mean_reward_std": f"(G_k - mean over {_REACHED}) / (std of R over step + {STD_EPS:g})",
-    "leave_one_out": f"G_k - mean over the others of {_REACHED}",
-    "none": f"G_k - mean over {_REACHED}",
-}
-
-
-def _part(advantage: AdvantageConfig, sampling: SamplingConfig) -> Iterator[Line]:
-    """Describe who takes part: groups by their mean, completions by their finish reason."""
+def _selection(advantage: AdvantageConfig, sampling: SamplingConfig) -> Iterator[Line]:
+    """Describe which groups and completions are trained on: groups by their mean, completions by finish reason."""
     if advantage.filter_range is not None:
         low, high = advantage.filter_range
         more = f"; {advantage.oversampling:.12g} prompts sampled for each" if advantage.oversampling > 1 else ""

@@ -25,6 +25,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from paceline.objective.streams import LossStream, stream_of
+from paceline.types import Span
+
 Average = Literal["token", "sequence", "constant", "prompt", "sequence_sum"]
 Layout = Literal["packed", "padded"]
 """Form of a micro-batch: `packed` lays tokens end to end, each prompt once; `padded` has a row per sample."""
@@ -39,47 +42,55 @@ class Sample:
     prompt: int = 0
     """Number of the prompt within the group: rows of one number have the same one, which is computed once for them."""
     prompt_ids: tuple[int, ...]
-    completion_ids: tuple[int, ...]
-    """Tokens behind the prompt, sampled and observed, up to the last sampled one."""
-    rollout_logprobs: tuple[float, ...]
-    """Logprobs of the sampled tokens."""
-    advantage: float
+    spans: tuple[Span, ...]
+    """Spans behind the prompt, up to the last one that is trained on."""
+    advantages: tuple[float, ...]
+    """Advantage of each span that is trained on."""
     masked: bool = False
     """True for a completion that counts in averages as one without tokens and is never computed."""
     completion: int | None = None
     """Number of the episode that the row is a part of; None: the row is a whole completion. Rows of one number stand
     together, and are one completion to averages."""
-    spans: tuple[tuple[int, int], ...] | None = None
-    """Start and end in `completion_ids` of each run of sampled tokens; None: all are sampled."""
-    span_advantages: tuple[float, ...] | None = None
-    """Advantage of each of the `spans`, in the place of `advantage`; None: they have the same."""
     turns: tuple[int, ...] | None = None
-    """Number of the turn, from 0, of each run of sampled tokens; None: the first turn alone."""
+    """Number of the turn, from 0, of each span that is trained on; None: the first turn alone."""
+
+    @property
+    def length(self) -> int:
+        """Number of tokens behind the prompt."""
+        return sum(len(span.tokens) for span in self.spans)
+
+    @property
+    def completion_ids(self) -> tuple[int, ...]:
+        """Tokens behind the prompt."""
+        return tuple(token for span in self.spans for token in span.tokens)
+
+    @property
+    def trained(self) -> tuple[Span, ...]:
+        """Spans that are trained on."""
+        return tuple(span for span in self.spans if stream_of(span) is not None)
 
     @property
     def num_targets(self) -> int:
-        """Number of sampled tokens."""
-        return sum(end - start for start, end in self.runs)
+        """Number of tokens that are trained on."""
+        return sum(len(span.tokens) for span in self.spans if stream_of(span) is not None)
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
-        """Start and end of each run of sampled tokens."""
-        return ((0, len(self.completion_ids)),) if self.spans is None else self.spans
-
-    @property
-    def target_ids(self) -> tuple[int, ...]:
-        """The sampled tokens."""
-        return tuple(token for start, end in self.runs for token in self.completion_ids[start:end])
-
-    @property
-    def run_advantages(self) -> tuple[float, ...]:
-        """Advantage of each of the `runs`."""
-        return (self.advantage,) * len(self.runs) if self.span_advantages is None else self.span_advantages
+        """Start and end, behind the prompt, of each span that is trained on."""
+        ends = itertools.accumulate(len(span.tokens) for span in self.spans)
+        pairs = zip(self.spans, ends, strict=True)
+        return tuple((end - len(span.tokens), end) for span, end in pairs if stream_of(span) is not None)
 
     @property
     def has_signal(self) -> bool:
         """True if an advantage is not 0."""
-        return any(self.run_advantages)
+        return any(self.advantages)
+
+
+def one_turn(*, group: int, prompt_ids: tuple[int, ...], completion_ids: tuple[int, ...], advantage: float) -> Sample:
+    """Return the row of a completion whose tokens all count and had probability 1 when they were sampled."""
+    policy = Span(by="policy", tokens=completion_ids, logprobs=(0.0,) * len(completion_ids))
+    return Sample(group=group, prompt_ids=prompt_ids, spans=(policy,), advantages=(advantage,))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +120,15 @@ class MicroBatch:
     rollout_logprobs: Float[Tensor, " N"]
     turns: Int[Tensor, " N"] | None
     """Number of the turn of each target, from 0; None: the step has first turns alone."""
+    old_logprobs: Float[Tensor, " N"] | None = None
+    """Logprobs of the policy at the start of the step, by the trainer's own forward pass; None before its first pass,
+    and where another rank has the head. The engine's differ by rounding or more: they serve the mismatch metric,
+    `rollout_correction` and `off_policy_threshold`."""
+    ref_logprobs: Float[Tensor, " N"] | None = None
+    """Logprobs of the reference; None: there is none, or another rank has the head."""
+    is_idle: bool = False
+    """True for a batch that is computed for the other ranks' sake, who make one pass more than this one has samples
+    for; it adds nothing."""
 
     @property
     def num_targets(self) -> int:
@@ -128,11 +148,13 @@ class MicroBatch:
         return len(self.samples) * max(map(sum, zip(prompts, self.input_lengths, strict=True)))
 
 
-def token_weights(samples: Sequence[Sample], *, average: Average, max_completion_length: int) -> list[float]:
-    """Return one weight per sample for each of its tokens, so that the step's loss is a plain sum.
+def token_weights(
+    samples: Sequence[Sample], *, average: Average, max_completion_length: int, stream: LossStream = "policy"
+) -> list[float]:
+    """Return one weight per sample for each of its tokens in a stream, so that the stream's loss is a plain sum.
 
-    With T_i the sampled tokens of completion i, in all rows of an episode together, over all B completions of all ranks
-    and micro-batches of the optimiser step:
+    With T_i the tokens of the stream in completion i, in all rows of an episode together, over all B completions of all
+    ranks and micro-batches of the optimiser step that have any:
 
         token     1 / sum_i T_i                                 DAPO, arXiv:2503.14476, Eq. 8
         sequence  1 / (B * T_i)                                 GRPO, arXiv:2402.03300, Eq. 3
@@ -141,24 +163,35 @@ def token_weights(samples: Sequence[Sample], *, average: Average, max_completion
         sequence_sum  1 / B                                     LUSPO, arXiv:2602.05261
 
     `samples` must hold every sample that counts, also those whose advantage is zero. A masked one is among the B
-    completions and the P prompts with T_i = 0; its own weight is 0. Observed tokens count nowhere.
+    completions and the P prompts with T_i = 0; its own weight is 0. Tokens of no stream or another one count nowhere.
     """
-    owners = [-1 - at if one.completion is None else one.completion for at, one in enumerate(samples)]
+    owners = [-1 - row if sample.completion is None else sample.completion for row, sample in enumerate(samples)]
+    lengths = [
+        None
+        if not sample.masked and all(stream_of(span) != stream for span in sample.spans)
+        else sum(len(span.tokens) for span in sample.spans if stream_of(span) == stream and not sample.masked)
+        for sample in samples
+    ]
     tokens_of_completion, tokens_of_group = dict[int, int](), dict[int, int]()
-    for owner, sample in zip(owners, samples, strict=True):
-        length = 0 if sample.masked else sample.num_targets
-        tokens_of_completion[owner] = tokens_of_completion.get(owner, 0) + length
-        tokens_of_group[sample.group] = tokens_of_group.get(sample.group, 0) + length
-    count = len(tokens_of_completion)
-    denominators = {
-        "token": [sum(tokens_of_completion.values())] * len(samples),
-        "sequence": [count * tokens_of_completion[owner] for owner in owners],
-        "constant": [count * max_completion_length] * len(samples),
-        "sequence_sum": [count] * len(samples),
-        "prompt": [len(tokens_of_group) * tokens_of_group[sample.group] for sample in samples],
-    }
-    pairs = zip(samples, denominators[average], strict=True)
-    return [0.0 if sample.masked else 1 / denominator for sample, denominator in pairs]
+    for owner, sample, length in zip(owners, samples, lengths, strict=True):
+        if length is not None:
+            tokens_of_completion[owner] = tokens_of_completion.get(owner, 0) + length
+            tokens_of_group[sample.group] = tokens_of_group.get(sample.group, 0) + length
+    count, total = len(tokens_of_completion), sum(tokens_of_completion.values())
+
+    def denominator(owner: int, group: int) -> int:
+        if average == "token":
+            return total
+        if average == "sequence":
+            return count * tokens_of_completion[owner]
+        if average == "constant":
+            return count * max_completion_length
+        return count if average == "sequence_sum" else len(tokens_of_group) * tokens_of_group[group]
+
+    return [
+        1 / denominator(owner, sample.group) if length else 0.0
+        for owner, sample, length in zip(owners, samples, lengths, strict=True)
+    ]
 
 
 def pack(
@@ -175,24 +208,25 @@ def pack(
     inputs = [token for prompt in prompts for token in prompt]
     positions = [position for prompt in prompts for position in range(len(prompt))]
     lengths = list[int]()
-    for place, sample in enumerate(chosen):
+    for row, sample in enumerate(chosen):
         read, prompt_length = sample.completion_ids[:-1], len(sample.prompt_ids)
         inputs.extend(read)
         positions.extend(range(prompt_length, prompt_length + len(read)))
-        if sample.completion is not None and place and sample.completion == chosen[place - 1].completion:
+        if sample.completion is not None and row and sample.completion == chosen[row - 1].completion:
             lengths[-1] += sample.num_targets
         else:
             lengths.append(sample.num_targets)
-    of_run = torch.tensor([end - start for sample in chosen for start, end in sample.runs])
+    trained = [span for sample in chosen for span in sample.trained]
+    span_lengths = torch.tensor([len(span.tokens) for span in trained])
     turns = None
     if any(sample.turns is not None for sample in samples):
         numbered = [turn for sample in chosen for turn in sample.turns or (0,)]
-        turns = torch.tensor(numbered).repeat_interleave(of_run)
+        turns = torch.tensor(numbered).repeat_interleave(span_lengths)
     prompt_lengths = tuple(len(prompt) for prompt in prompts)
     prompt_of_sample = tuple(numbers[sample.group, sample.prompt] for sample in chosen)
-    input_lengths, runs = tuple(len(one.completion_ids) - 1 for one in chosen), tuple(one.runs for one in chosen)
+    input_lengths, runs = tuple(sample.length - 1 for sample in chosen), tuple(sample.runs for sample in chosen)
     counts = torch.tensor([sample.num_targets for sample in chosen])
-    advantages = torch.tensor([value for sample in chosen for value in sample.run_advantages], dtype=dtype)
+    advantages = torch.tensor([value for sample in chosen for value in sample.advantages], dtype=dtype)
     return MicroBatch(
         samples=tuple(indices),
         input_ids=torch.tensor(inputs),
@@ -203,10 +237,10 @@ def pack(
         runs=runs,
         sources=torch.tensor(sources_of(prompt_lengths, prompt_of_sample, input_lengths, runs)),
         lengths=torch.tensor(lengths),
-        targets=torch.tensor([token for sample in chosen for token in sample.target_ids]),
+        targets=torch.tensor([token for span in trained for token in span.tokens]),
         weights=torch.tensor([weights[index] for index in indices], dtype=dtype).repeat_interleave(counts),
-        advantages=advantages.repeat_interleave(of_run),
-        rollout_logprobs=torch.tensor([value for s in chosen for value in s.rollout_logprobs], dtype=dtype),
+        advantages=advantages.repeat_interleave(span_lengths),
+        rollout_logprobs=torch.tensor([value for span in trained for value in span.logprobs], dtype=dtype),
         turns=turns,
     )
 
@@ -221,11 +255,11 @@ def sources_of(
     ends = list(itertools.accumulate(prompt_lengths))
     starts = itertools.accumulate(input_lengths, initial=ends[-1])
     sources = list[int]()
-    for prompt, own, of_sample in zip(prompt_of_sample, starts, runs, strict=False):  # behind the last one none starts
+    for prompt, first, of_sample in zip(prompt_of_sample, starts, runs, strict=False):  # behind the last none starts
         for start, end in of_sample:
             if start == 0:
                 sources.append(ends[prompt] - 1)
-            sources.extend(range(own + max(start - 1, 0), own + end - 1))
+            sources.extend(range(first + max(start - 1, 0), first + end - 1))
     return sources
 
 
@@ -289,12 +323,12 @@ def padded_rows(batch: MicroBatch) -> PaddedRows:
     prompt_lengths, input_lengths = torch.tensor(batch.prompt_lengths), torch.tensor(batch.input_lengths)
     prompt_of_sample = torch.tensor(batch.prompt_of_sample)
     prompt_starts = (prompt_lengths.cumsum(0) - prompt_lengths)[prompt_of_sample, None]
-    own_starts = (int(prompt_lengths.sum()) + input_lengths.cumsum(0) - input_lengths)[:, None]
+    input_starts = (int(prompt_lengths.sum()) + input_lengths.cumsum(0) - input_lengths)[:, None]
     prompt_length = prompt_lengths[prompt_of_sample, None]
     row_length = prompt_length + input_lengths[:, None]
     columns = torch.arange(int(row_length.max()))
     real = columns < row_length
-    index = torch.where(columns < prompt_length, prompt_starts + columns, own_starts + columns - prompt_length)
+    index = torch.where(columns < prompt_length, prompt_starts + columns, input_starts + columns - prompt_length)
     predicts = real & (columns >= prompt_length - 1)
     for row, (runs, length) in enumerate(zip(batch.runs, prompt_length[:, 0].tolist(), strict=True)):
         for (_, end), (start, _) in itertools.pairwise(((0, 0), *runs)):

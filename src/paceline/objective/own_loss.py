@@ -1,11 +1,11 @@
-"""A policy loss of one's own, and the check before training that it keeps law 1.
+"""A policy loss that a user defines, and the check before training that it keeps law 1.
 
 The function gets the tokens of a micro-batch and returns one loss for each. The step's token weights average them, so
 the gradient does not depend on how a step is cut. A function that averages itself, or reads tokens of other sequences,
 would break that: it is called on made-up sequences whole, cut and reordered, and refused if a token's loss changes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import torch
@@ -15,7 +15,7 @@ from paceline.errors import ConfigError, first_line
 from paceline.objective.policy_loss import PolicyTokens
 
 PolicyLoss = Callable[[PolicyTokens], Tensor]
-"""A policy loss of one's own: one loss for each of the N tokens, smaller is better, without any average."""
+"""Policy loss that a user defines: one loss for each of the N tokens, smaller is better, without any average."""
 
 TRIAL_LENGTHS = (3, 1, 4, 2, 5, 3)
 TRIAL_CUTS = (
@@ -24,36 +24,38 @@ TRIAL_CUTS = (
     [[4, 0, 5, 1, 3, 2]],
     [[1]] + [[n] for n in (3, 0, 5, 2, 4)],
 )
-"""Sequences of each micro-batch, of all six in every cut, in other orders too."""
+"""Sequences of each micro-batch, by cut: every cut has all six, some in another order."""
 TOLERANCE = 1e-10
 """Largest relative difference, in float64."""
 
 
 def check_policy_loss(function: PolicyLoss, name: str) -> None:
-    """Hold a loss to law 1 on random float64 sequences.
+    """Check a loss against law 1 on random float64 sequences.
 
     Raises:
-        ConfigError: it raises, returns something else than one finite loss per token, has no gradient, or gives a token
+        ConfigError: the function raises, does not return one finite loss per token, has no gradient, or gives a token
             another loss or gradient where its sequence stands in another micro-batch.
     """
-    with torch.device("cpu"):  # wherever a program's own default is
+    with torch.device("cpu"):  # whatever the program's default is
         tokens = _random_tokens()
     whole, gradient = _losses(function, name, tokens)
     if not torch.equal(_losses(function, name, tokens)[0], whole):
         raise _refusal(name, "gives the same tokens two different losses", "leave out what is random or remembered")
-    starts = [sum(TRIAL_LENGTHS[:at]) for at in range(len(TRIAL_LENGTHS))]
+    starts = [sum(TRIAL_LENGTHS[:i]) for i in range(len(TRIAL_LENGTHS))]
     scale = 1 + float(whole.abs().max())
     for cut in TRIAL_CUTS:
         for members in cut:
-            places = torch.cat([torch.arange(starts[at], starts[at] + TRIAL_LENGTHS[at]) for at in members])
-            part, own = _losses(function, name, _chosen(tokens, places, members))
-            differences = (part - whole[places]).abs().max(), (own - gradient[:, places]).abs().max()
+            positions = torch.cat([torch.arange(starts[i], starts[i] + TRIAL_LENGTHS[i]) for i in members])
+            flat = {f.name: getattr(tokens, f.name)[positions] for f in fields(tokens) if f.name != "lengths"}
+            chosen = PolicyTokens(**flat, lengths=tokens.lengths[members])
+            part, part_gradient = _losses(function, name, chosen)
+            differences = (part - whole[positions]).abs().max(), (part_gradient - gradient[:, positions]).abs().max()
             if float(max(differences)) > TOLERANCE * scale:
-                raise _refusal(name, *_what_it_did(whole[places], part, len(members)))
+                raise _refusal(name, *_violation(whole[positions], part, len(members)))
 
 
 def _random_tokens() -> PolicyTokens:
-    """Make sequences whose ratios, advantages and entropies lie on both sides of what a loss may ask for."""
+    """Make sequences whose ratios, advantages and entropies lie on both sides of the bounds of usual losses."""
     generator, count = torch.Generator().manual_seed(0), sum(TRIAL_LENGTHS)
     lengths = torch.tensor(TRIAL_LENGTHS)
 
@@ -74,47 +76,42 @@ def _random_tokens() -> PolicyTokens:
     )
 
 
-def _chosen(tokens: PolicyTokens, places: Tensor, members: Sequence[int]) -> PolicyTokens:
-    flat = {one.name: getattr(tokens, one.name)[places] for one in fields(tokens) if one.name != "lengths"}
-    return PolicyTokens(**flat, lengths=tokens.lengths[list(members)])
-
-
 def _losses(function: PolicyLoss, name: str, tokens: PolicyTokens) -> tuple[Tensor, Tensor]:
     """Return the loss of each token, and the gradient of their weighted sum by logprobs and by entropy, [2, N]."""
     logprobs, entropy = tokens.logprobs.clone().requires_grad_(), tokens.entropy.clone().requires_grad_()
-    given = replace(tokens, logprobs=logprobs, entropy=entropy, ratio=torch.exp(logprobs - tokens.old_logprobs))
+    leaves = replace(tokens, logprobs=logprobs, entropy=entropy, ratio=torch.exp(logprobs - tokens.old_logprobs))
     try:
-        found = function(given)
+        losses = function(leaves)
     except Exception as error:
         raise _refusal(name, f"raises {type(error).__name__} ({first_line(error)})", "correct the function") from error
-    if not isinstance(found, Tensor) or found.shape != logprobs.shape:
-        shape = f"a tensor of shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        is_mean = isinstance(found, Tensor) and found.numel() == 1
+    if not isinstance(losses, Tensor) or losses.shape != logprobs.shape:
+        shape = f"a tensor of shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        is_mean = isinstance(losses, Tensor) and losses.numel() == 1
         what = f"returns {shape} for {len(logprobs)} tokens" + (", so it averages or sums itself" if is_mean else "")
         raise _refusal(name, what, RETURN_EACH)
-    if not bool(torch.isfinite(found).all()):
+    if not bool(torch.isfinite(losses).all()):
         raise _refusal(name, "returns a loss that is not finite", "clamp what it exponentiates or divides by")
-    if not found.requires_grad:
+    if not losses.requires_grad:
         raise _refusal(name, "has no gradient", "compute it from logprobs, ratio or entropy without detaching them all")
-    # a weight of its own for each token, a function of it alone
+    # each token has another weight, which depends on that token alone
     weights = 1 + tokens.rollout_logprobs.sin()
-    parts = torch.autograd.grad((weights * found).sum(), [logprobs, entropy], allow_unused=True)
+    parts = torch.autograd.grad((weights * losses).sum(), [logprobs, entropy], allow_unused=True)
     zero = torch.zeros_like(logprobs)
-    return found.detach(), torch.stack([zero if part is None else part for part in parts])
+    return losses.detach(), torch.stack([zero if part is None else part for part in parts])
 
 
 RETURN_EACH = "return one loss per token and average nothing: the step's token weights do that (--average)"
 
 
-def _what_it_did(whole: Tensor, part: Tensor, sequences: int) -> tuple[str, str]:
-    """Say why a part's losses are others than those of the whole batch, as far as they tell, and the remedy."""
-    told = whole.abs() > 1e-6
-    quotients = part[told] / whole[told]
+def _violation(whole: Tensor, part: Tensor, sequences: int) -> tuple[str, str]:
+    """Describe the likely reason why a part's losses differ from those of the whole batch, and the remedy."""
+    nonzero = whole.abs() > 1e-6
+    quotients = part[nonzero] / whole[nonzero]
     for count, total, what in (
         (len(part), sum(TRIAL_LENGTHS), "tokens"),
         (sequences, len(TRIAL_LENGTHS), "sequences"),
     ):
-        if told.any() and float((quotients - total / count).abs().max()) < 1e-6 and count != total:
+        if nonzero.any() and float((quotients - total / count).abs().max()) < 1e-6 and count != total:
             return f"divides by the number of {what} of a micro-batch", RETURN_EACH
     return (
         f"changes a token's loss by up to {float((part - whole).abs().max()):.2g} where its sequence stands in another "

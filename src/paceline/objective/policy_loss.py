@@ -1,9 +1,9 @@
-"""Policy loss per token: ratio to the old policy and its bounds; KL penalty; sums over sequences.
+"""Policy loss per token: ratio and its bounds, KL penalty, weights for rollouts of another policy, sums over sequences.
 
 N completion tokens of a micro-batch are laid end to end. A ratio belongs to a token or, equal for all its tokens, to a
 sequence (`policy_ratio`); the bounds below then apply to sequences. Nothing is averaged here: `token_weights` in
-`objective/micro_batches.py` gives each token its share of the step. The number of tokens is always said to torch: to
-add the S lengths up it would wait for the device.
+`objective/micro_batches.py` gives each token its share of the step. `output_size` is always passed to
+`repeat_interleave`, so that torch does not synchronise with the device to add up the S lengths.
 """
 
 import math
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 VESPO_LOG_RANGE = (math.log(1e-8), 20.0)
-"""Range of a completion's log weight in VESPO, and of each correction's part in it; a token's log ratio is held at 20
-either way."""
+"""Range of a completion's log weight in VESPO, and of each correction's part in it. A token's log ratio is clamped to
+[-20, 20]."""
 
 LOG_RATIO_LIMIT = 80.0
 """Largest log ratio in nats: e^80 is finite in float32, e^89 is not, and infinity times a mask's 0 is NaN."""
@@ -25,12 +25,12 @@ LOG_RATIO_LIMIT = 80.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyTokens:
-    """What a policy loss reads about the N sampled tokens of a micro-batch, of S completions laid end to end."""
+    """Inputs of a policy loss: the N sampled tokens of a micro-batch, of S completions laid end to end."""
 
     ratio: Float[Tensor, " N"]
-    """Policy's probability over the old policy's, of the token or of its sequence, with its gradient."""
+    """Probability under the policy over that under the old policy, of the token or of its sequence, with gradient."""
     logprobs: Float[Tensor, " N"]
-    """Policy's, in nats, with their gradient."""
+    """Logprobs of the policy, in nats, with their gradient."""
     old_logprobs: Float[Tensor, " N"]
     """Logprobs of the policy at the start of the step."""
     rollout_logprobs: Float[Tensor, " N"]
@@ -55,9 +55,9 @@ def policy_ratio(
         token     exp(logprobs - old_logprobs)
         sequence  exp(mean over the sequence of logprobs - old_logprobs), for each of its tokens
 
-    Beyond e^80 it is held there, without gradient, so that what bounds or drops a token can.
+    A ratio above e^80 is clamped to it, without gradient, so that no bound or mask multiplies infinity.
 
-    Source of the second: GSPO, arXiv:2507.18071, Eq. 7.
+    Source of `sequence`: GSPO, arXiv:2507.18071, Eq. 7.
     """
     log_ratio = logprobs - old_logprobs
     if level == "sequence":
@@ -161,9 +161,9 @@ def kl_penalty(
         reverse, KL(policy || reference):  ratio * delta^2 / 2
         forward, KL(reference || policy):  ratio * (exp(-delta) - 1 + delta)
 
-    The second is the estimator k3 (`kl_estimate`): unbiased as a value of the reverse KL, yet differentiated inside a
-    loss it gives the forward KL's gradient. The first, k2, gives the reverse KL's. The ratio is held at e^80, as that
-    of `policy_ratio`: the gradient of a token that is left out is 0 times it.
+    `forward` uses the estimator k3 (`kl_estimate`): unbiased as a value of the reverse KL, yet differentiated inside a
+    loss it gives the forward KL's gradient. `reverse` uses k2, which gives the reverse KL's. The ratio is clamped to
+    e^80, as in `policy_ratio`: the gradient of a token that is left out is 0 times it.
     """
     ratio = torch.exp((logprobs - old_logprobs).detach().clamp(max=LOG_RATIO_LIMIT))
     if kl == "reverse":
@@ -183,6 +183,82 @@ def kl_estimate(logprobs: Float[Tensor, " N"], ref_logprobs: Float[Tensor, " N"]
     delta = logprobs - ref_logprobs
     # held at e^80: 0, the ratio of a token that the policy gave up, times infinity would be NaN
     return torch.exp((-delta).clamp(max=LOG_RATIO_LIMIT)) - 1 + delta
+
+
+def rollout_weights(
+    old_logprobs: Float[Tensor, " N"],
+    rollout_logprobs: Float[Tensor, " N"],
+    lengths: Int[Tensor, " S"],
+    *,
+    mode: str,
+    bounds: Sequence[float],
+) -> Float[Tensor, " N"]:
+    """Return the importance weight of the trainer's distribution over the engine's, for each token.
+
+        weight = exp(old_logprobs - rollout_logprobs)
+        token_     of the token
+        sequence_  multiplied over its sequence
+        _truncate  weight held between the two `bounds`
+        _mask      weight where it lies between them, else 0
+
+    The product over a sequence is unbiased and leaves ever less of long sequences. Source: truncated importance
+    sampling, "Your efficient RL framework secretly brings you off-policy RL training" (Yao et al., 2025); masking,
+    "When speed kills stability" (Liu et al., 2025).
+    """
+    level, kind = mode.split("_")
+    log_weight = (old_logprobs - rollout_logprobs).detach()
+    if level == "sequence":
+        log_weight = each_token(sequence_sums(log_weight, lengths), lengths, num_tokens=len(log_weight))
+    weight = torch.exp(log_weight)
+    least, most = bounds
+    if kind == "truncate":
+        return weight.clamp(least, most)
+    return torch.where((weight >= least) & (weight <= most), weight, 0.0)
+
+
+def off_policy_sequences(
+    logprobs: Float[Tensor, " N"],
+    rollout_logprobs: Float[Tensor, " N"],
+    advantages: Float[Tensor, " N"],
+    lengths: Int[Tensor, " S"],
+    *,
+    threshold: float,
+) -> Bool[Tensor, " N"]:
+    """Mark tokens of sequences with negative advantage that the policy would hardly sample any more.
+
+    A < 0 and mean over the sequence of (rollout_logprobs - logprobs) > threshold.
+    Source: DeepSeek-V3.2, arXiv:2512.02556, section 3.1.
+    """
+    drift = (rollout_logprobs - logprobs).detach()
+    drift = each_token(sequence_means(drift, lengths), lengths, num_tokens=len(drift))
+    return (advantages < 0) & (drift > threshold)
+
+
+def runaway_sequences(
+    logprobs: Float[Tensor, " N"], old_logprobs: Float[Tensor, " N"], lengths: Int[Tensor, " S"], *, threshold: float
+) -> Bool[Tensor, " N"]:
+    """Mark tokens of sequences whose mean ratio to the old policy is above `threshold`."""
+    ratio = torch.exp((logprobs - old_logprobs).detach())
+    return each_token(sequence_means(ratio, lengths), lengths, num_tokens=len(ratio)) > threshold
+
+
+def top_entropy_threshold(entropies: Float[Tensor, " N"], *, share: float) -> float:
+    """Return the entropy that the top `share` of an update's tokens have at least: their quantile 1 - share.
+
+    Interpolates between two tokens, as `torch.quantile` does, and subtracts a rounding error, so that tokens of equal
+    entropy are all chosen or none, however a step is cut.
+
+    >>> round(top_entropy_threshold(torch.tensor([0.1, 0.4, 0.2, 0.3, 0.5]), share=0.5), 3)
+    0.3
+
+    Source: Beyond the 80/20 rule, arXiv:2506.01939, whose share is 0.2.
+    """
+    ordered = entropies.double().sort().values
+    position = (len(ordered) - 1) * (1 - share)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    threshold = float(ordered[low] + (position - low) * (ordered[high] - ordered[low]))
+    return threshold - float(torch.finfo(entropies.dtype).eps ** 0.5) * abs(threshold)
 
 
 def sequence_sums(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> Float[Tensor, " S"]:
@@ -205,7 +281,7 @@ def sequence_means(values: Float[Tensor, " N"], lengths: Int[Tensor, " S"]) -> F
 
 
 def each_token(values: Float[Tensor, " S"], lengths: Int[Tensor, " S"], *, num_tokens: int) -> Float[Tensor, " N"]:
-    """Repeat a number per sequence for each of its tokens; `num_tokens` is N.
+    """Repeat the value of each sequence for each of its tokens; `num_tokens` is N.
 
     >>> each_token(torch.tensor([5.0, 7.0]), torch.tensor([2, 1]), num_tokens=3)
     tensor([5., 5., 7.])

@@ -1,12 +1,11 @@
-"""What people see of a run, on the terminal, on pages and in trackers. Nothing here computes what is trained.
+"""Presents a run on the terminal, on pages and in trackers. Nothing here changes what is trained.
 
-console/     the screen of a running run
-page/        report.html
-viewer/      completions in the browser
-model_card/  README.md of a trained model
-trackers/    TensorBoard, Weights & Biases, Trackio, MLflow
-notebook.py  a run as the output of a notebook's cell
-summary.py   what came of a run, in one record
+console/        the screen of a running run
+page/           report.html
+viewer/         completions in the browser
+trackers/       TensorBoard, Weights & Biases, Trackio, MLflow
+model_card.py   README.md of a trained model
+summary.py      results of a run, in one record
 trained_run.py  a run on disk for a program or a notebook
-format.py    numbers as people read them
+format.py       numbers as people read them
 """

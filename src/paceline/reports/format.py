@@ -1,4 +1,4 @@
-"""Numbers as people read them: three figures, thousands apart, units said."""
+"""Numbers as people read them: three figures, thousands separators, units."""
 
 from paceline.metrics.intervals import Interval
 
@@ -86,7 +86,7 @@ def count(number: float, singular: str, plural: str | None = None) -> str:
 
 
 def sample_size(graded: int, tasks: int) -> str:
-    """Say of how many tasks a number is: those that were graded, and how many of them all could not be.
+    """Format the number of graded tasks, and of those that could not be graded.
 
     >>> sample_size(8, 8), sample_size(5, 8)
     ('n = 8', 'n = 5 of 8, 3 failed')

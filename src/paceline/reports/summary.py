@@ -1,4 +1,4 @@
-"""What a finished run achieved and what it cost, computed from its files alone, so that a resumed run says the same."""
+"""What a finished run achieved and what it cost, from its files alone, so that a resumed run says the same."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,13 +42,13 @@ def summarise(
     for record in evals:
         if "accuracy" in record:
             by_set.setdefault(record["set"], []).append(record)
-    found = {name: _outcome(run_dir, records) for name, records in by_set.items() if len(records) > 1}
-    for name, outcome in found.items():
+    outcomes = {name: _outcome(run_dir, records) for name, records in by_set.items() if len(records) > 1}
+    for name, outcome in outcomes.items():
         _print_outcome(console, name, outcome, last_step=by_set[name][-1]["step"])
-    if found:
-        summary |= next(iter(found.values()))  # of the first set, which the headline is about
-    if len(found) > 1:
-        summary["sets"] = found
+    if outcomes:
+        summary |= next(iter(outcomes.values()))  # of the first set, which the headline is about
+    if len(outcomes) > 1:
+        summary["sets"] = outcomes
     if paces is not None:
         summary["step_seconds"] = paces
         predicted, measured = paces["predicted"], paces["measured"]
@@ -75,14 +75,14 @@ def summarise(
 def _outcome(run_dir: RunDir, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """One set before and after, and the difference, paired by task."""
     first, last = records[0], records[-1]
-    found = gain(*(run_dir.eval_completions(one["set"], one["step"]) for one in (first, last)))
+    comparison = gain(*(run_dir.eval_completions(record["set"], record["step"]) for record in (first, last)))
     # of equals the last: there is nothing to choose then
     best = max(reversed(records[1:]), key=lambda record: record["accuracy"])
     return {
         "before": _as_record(_accuracy(first)) | {"n": first["n"], "tasks": first["tasks"]},
         "after": _as_record(_accuracy(last)) | {"n": last["n"], "tasks": last["tasks"]},
-        "difference": _as_record(found.difference, "value"),
-        "test": as_record(found),
+        "difference": _as_record(comparison.difference, "value"),
+        "test": as_record(comparison),
         "looks": {"evaluations": len(records) - 1, "best_step": best["step"], "best_accuracy": best["accuracy"]},
     }
 
@@ -109,13 +109,13 @@ def _print_outcome(console: Console, name: str, outcome: Mapping[str, Any], *, l
         )
 
 
-def as_record(found: Comparison) -> dict[str, Any]:
-    """The test of a difference, as `summary.json` has it."""
+def as_record(comparison: Comparison) -> dict[str, Any]:
+    """The test of a difference as a record of `summary.json`."""
     return {
-        "gained": found.gained,
-        "lost": found.lost,
-        "mcnemar_p": found.p_value,
-        "bootstrap": _as_record(found.bootstrap, "value"),
+        "gained": comparison.gained,
+        "lost": comparison.lost,
+        "mcnemar_p": comparison.p_value,
+        "bootstrap": _as_record(comparison.bootstrap, "value"),
     }
 
 
@@ -129,33 +129,33 @@ def verdict(test: Mapping[str, Any]) -> str:
 
 
 def unbroken_steps(run_dir: RunDir, *, save_steps: int) -> list[dict[str, Any]]:
-    """The records of steps that came right after another.
+    """Return the records of steps that came right after another step.
 
     What is sampled for a step while held-out tasks are measured, or a checkpoint is written, is in no step's clock.
     """
     broken = {record["step"] for record in run_dir.evals()}
-    found = run_dir.metrics()
+    steps = run_dir.metrics()
     if save_steps:
-        broken |= {record["step"] for record in found if record["step"] % save_steps == 0}
-    return [record for record in found if record["step"] - 1 not in broken]
+        broken |= {record["step"] for record in steps if record["step"] % save_steps == 0}
+    return [record for record in steps if record["step"] - 1 not in broken]
 
 
-def step_paces(steps: Sequence[Mapping[str, Any]], *, foreseen_seconds: float) -> dict[str, float]:
+def step_paces(steps: Sequence[Mapping[str, Any]], *, predicted_seconds: float) -> dict[str, float]:
     """Seconds per step, predicted by the steps' phases and the order of the work, and measured."""
     totals = [record["clock"]["total"] for record in steps]
-    return {"predicted": foreseen_seconds / len(totals), "measured": sum(totals) / len(totals)}
+    return {"predicted": predicted_seconds / len(totals), "measured": sum(totals) / len(totals)}
 
 
 def gain(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> Comparison:
-    """What changed between two measurements of one set, from their completion records, paired by task.
+    """Compare two measurements of one set by their completion records, paired by task.
 
     Raises:
         DataError: no task was graded both times.
     """
-    found = compare_records(before, after)
-    if found is None:
+    comparison = compare_records(before, after)
+    if comparison is None:
         raise DataError("no held-out task was graded before and after; look at `note` in the files of evals/")
-    return found
+    return comparison
 
 
 def _accuracy(record: Mapping[str, Any], value: str = "accuracy") -> Interval:

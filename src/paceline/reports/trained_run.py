@@ -1,6 +1,8 @@
-"""A run on disk for a program or a notebook: its records as attributes."""
+"""A run on disk for a program or a notebook: its records as attributes, and a few lines of HTML for a cell's output."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,9 @@ from paceline.base_directory import named_path, working_directory
 from paceline.checkpoints.run_directory import RunDir
 from paceline.errors import CheckpointError
 from paceline.models.places import FINAL
+
+WIDTH, HEIGHT = 360, 80
+"""Size of the reward's curve in a notebook, in pixels."""
 
 
 class RunLine(dict[str, Any]):
@@ -24,7 +29,7 @@ class TrainedRun:
     """A run on disk, read anew at each access: `paceline.TrainedRun("runs/sums").evals`."""
 
     path: Path
-    """The run directory, by its whole path."""
+    """Absolute path of the run directory."""
 
     def __init__(self, path: str | Path) -> None:
         """Open the run in a directory; a relative name stands in the working directory."""
@@ -39,16 +44,16 @@ class TrainedRun:
     @property
     def metrics(self) -> list[RunLine]:
         """One record per step; docs/runs.md explains the names."""
-        return [RunLine(one) for one in self._files.metrics()]
+        return [RunLine(record) for record in self._files.metrics()]
 
     @property
     def evals(self) -> list[RunLine]:
         """One record per evaluation of a held-out set, in order: `set`, `step`, `n`, `accuracy`, `ci_low`, ..."""
-        return [RunLine(one) for one in self._files.evals()]
+        return [RunLine(record) for record in self._files.evals()]
 
     @property
     def summary(self) -> RunLine:
-        """What the run achieved: before, after, the paired difference, seconds per phase; empty until its end."""
+        """Results of the run: before, after, the paired difference, seconds per phase; empty until its end."""
         return RunLine(self._files.summary())
 
     @property
@@ -58,12 +63,10 @@ class TrainedRun:
 
     def rollouts(self, step: int) -> list[RunLine]:
         """Return the completions of a step as they were sampled: prompt, rewards and advantage."""
-        return [RunLine(one) for one in self._files.rollouts(step)]
+        return [RunLine(record) for record in self._files.rollouts(step)]
 
     def _repr_html_(self) -> str:
         """Show the reward's curve and the held-out accuracies in a notebook."""
-        from paceline.reports.notebook import run_html
-
         return run_html(self.path)
 
     def report(self) -> Path:
@@ -71,3 +74,31 @@ class TrainedRun:
         from paceline.reports.page.html import write_report
 
         return write_report(self.path)
+
+
+def run_html(path: Path) -> str:
+    """Return the directory, a curve of the reward, and the first and last accuracy of every held-out set."""
+    run = RunDir(path)
+    rewards = [float(record["reward_mean"]) for record in run.metrics() if record["reward_mean"] is not None]
+    lines = [f"<b>{escape(str(path))}</b>"]
+    if len(rewards) > 1:
+        lines.append(f"reward, {rewards[0]:.3g} to {rewards[-1]:.3g} in {len(rewards)} steps<br>{_curve(rewards)}")
+    sets: dict[str, list[float]] = {}
+    for record in run.evals():
+        if "accuracy" in record:
+            sets.setdefault(str(record["set"]), []).append(float(record["accuracy"]))
+    lines += [
+        f"{escape(name)}: {100 * seen[0]:.1f} % before, {100 * seen[-1]:.1f} % now" for name, seen in sets.items()
+    ]
+    return "<div>" + "<br>".join(lines) + "</div>"
+
+
+def _curve(values: Sequence[float]) -> str:
+    """Return values over their positions as a line of SVG, from the lowest to the highest."""
+    low, span = min(values), (max(values) - min(values)) or 1.0
+    step = WIDTH / (len(values) - 1)
+    points = " ".join(f"{at * step:.1f},{HEIGHT * (1 - (value - low) / span):.1f}" for at, value in enumerate(values))
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" viewBox="0 -2 {WIDTH} {HEIGHT + 4}" role="img" aria-label="reward">'
+        f'<polyline points="{points}" fill="none" stroke="#4051b5" stroke-width="1.5"/></svg>'
+    )

@@ -1,18 +1,25 @@
-"""What a reward function is, and what a built-in one is beyond that."""
+"""Interface of reward functions, the record of a built-in one, and the parameters in its name."""
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
+from paceline.config.reading import base_name, parameter_texts, suggest
+from paceline.errors import RewardError
 from paceline.sandbox.programs import Sandbox
 from paceline.types import RowCheck, Task
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-RIGHT = 0.5  # Where nothing else is known of a function, a score of at least this says that a completion is right
+RIGHT = 0.5  # Score from which a completion counts as right, for functions that define no other threshold
 
 
 class RewardFunction(Protocol):
@@ -20,20 +27,21 @@ class RewardFunction(Protocol):
 
     Called as `f(prompts=..., completions=..., completion_ids=..., answer=..., prompt_messages=..., **columns)`: lists
     with one entry per completion, every column of the dataset among them. `prompts` are texts with the chat template
-    applied, `prompt_messages` the messages that went into it (None for a prompt of plain text), `finish_reasons` are
-    `length` where the completion was cut, else `stop`. A function without `**columns` gets only the arguments that its
-    signature names.
+    applied, `prompt_messages` the messages before it was applied (None for a prompt of plain text), `finish_reasons`
+    are `length` where the completion was cut, else `stop`. A function without `**columns` gets only the arguments that
+    its signature names.
 
-    Of a conversation `completions` and `completion_ids` are what the model wrote, turn after turn, and nothing that an
-    environment said; `completion_messages` are all messages behind the prompt, `episode_ids` the tokens of both.
-    `environments` are the environments themselves, ended but alive, for a function to look into (the user's own object
-    where there is one); None of a completion without one, and where environments have processes of their own.
+    In a conversation `completions` and `completion_ids` hold what the model wrote, turn after turn, without the
+    observations of an environment; `completion_messages` are all messages after the prompt, `episode_ids` the tokens of
+    both. `environments` are the environment objects, ended but not destroyed, for a function to inspect (the user's own
+    object where there is one). An entry is None for a completion without an environment, and where environments run in
+    other processes.
 
-    It returns a list (or tuple, array or tensor) with one number per completion, None for a completion that is not
-    its task, or a `Grade` where there is something to say beside the number. An `async def` function may be given too:
-    those of a run share one event loop and wait at the same time. What it is given is its own to change.
+    It returns a list (or tuple, array or tensor) with one number per completion, None for a completion that it does
+    not grade, or a `Grade` where there is a note beside the number. An `async def` function works too: those of a run
+    share one event loop and wait at the same time. A function may change its arguments.
 
-    A call that raises is made again, and then row by row, but for a function that compares completions
+    A call that raises is made again, and then row by row, except for a function that compares completions
     (`needs_group`).
 
         def shorter(completion_ids, **columns):
@@ -47,7 +55,7 @@ class RewardFunction(Protocol):
 def needs_group(function: Function) -> Function:
     """Mark a reward function that compares the completions of a prompt: it is called on whole groups only.
 
-    The attribute `needs_group = True` on a function, or on an object that is called, says the same.
+    The attribute `needs_group = True` on a function or callable object has the same effect.
 
         @needs_group
         def longest(prompts, completions, **columns):
@@ -61,17 +69,17 @@ def needs_group(function: Function) -> Function:
 
 
 def right_of(function: RewardFunction) -> float:
-    """The least score of a function that evaluation counts as right."""
+    """Return the least score of a function that evaluation counts as right."""
     return function.right if isinstance(function, BuiltIn) else RIGHT
 
 
 def compares_group(function: RewardFunction) -> bool:
-    """Return whether a function says that it needs whole groups."""
+    """Return whether a function is marked with `needs_group`."""
     return is_marked(function, "needs_group")
 
 
 def is_marked(function: object, mark: str) -> bool:
-    """Return whether a function has this attribute, or what a `functools.partial` calls has it."""
+    """Return whether a function, or the function inside a `functools.partial`, has this attribute."""
     if getattr(function, mark, False) is True:
         return True
     return isinstance(function, functools.partial) and is_marked(function.func, mark)
@@ -79,24 +87,24 @@ def is_marked(function: object, mark: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grade:
-    """A reward with what there is to say of it."""
+    """A reward with a note."""
 
     value: float | None
-    """None: not this function's task."""
+    """None: the function does not grade this completion."""
     note: str
-    """For a person, written down beside the rollout: `passed 3 of 5 tests, then timeout`."""
+    """Text for a person, recorded beside the rollout: `passed 3 of 5 tests, then timeout`."""
     cut_short: bool = False
-    """The batch had used up its time before all was known: `value` counts what was not looked at as failed."""
+    """True if the batch had used up its time: `value` then counts everything that was not examined as failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardContext:
-    """What a run tells its built-in reward functions."""
+    """Settings of a run that built-in reward functions need."""
 
     max_completion_length: int | None = None
-    """Tokens of a completion, at most; the default of functions that penalise length."""
+    """Most tokens of a completion; the default of functions that penalise length."""
     open_sandbox: Callable[[], Sandbox] | None = None
-    """Where programs run; called when the first one has to. The same sandbox each time."""
+    """Opens the sandbox for programs; called when the first program has to run. Returns the same sandbox each time."""
     seed: int = 0
     """Seed of the run, from which judges draw the order of what they compare."""
     call_seconds: float = 600.0
@@ -104,44 +112,128 @@ class RewardContext:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Need:
+    """A kind of content that a function needs in the rows."""
+
+    does: str
+    """Predicate of a sentence about the function: `compares with gold answers`."""
+    remedies: tuple[str, ...]
+    """Advice where no row has such content."""
+    repairs: tuple[str, ...]
+    """Advice for rows whose content cannot be graded."""
+    is_met: Callable[[Task], bool]
+    doubtful: Callable[[Sequence[Task]], list[int]] = lambda tasks: []
+    """Positions of tasks whose content has a form that cannot be recognised in a completion."""
+
+
+CHOOSE = "choose another reward function"
+
+FORM_ALONE = (
+    "rewards the form, whatever the answer in it is; give it a small weight beside a function that judges the answer"
+)
+"""Exception of a function that rewards a format: attacks without content count against it all the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BuiltIn(RewardFunction):
-    """A built-in reward function, made for a run. It is called as any other, but changes nothing of what it is given:
-    rows reach it uncopied."""
+    """A built-in reward function, made for a run, with all that help, self-test, audit and documentation say of it.
+
+    It is called like any other function, but must not change its arguments: it gets the rows themselves, not copies.
+    """
 
     name: str
-    """As the registry has it, without parameters."""
+    """Name in the registry, without parameters."""
     call: RewardFunction
     gold: Callable[[Task], str | None] | None
-    """A completion of a task that must score `maximum`, None where the row does not tell; None: there is no such
-    thing, as for functions of length."""
+    """Returns a completion of a task that must score `maximum`, None where the row does not determine one; None: there
+    is no such completion, as for functions of length."""
     junk: Callable[[Task], tuple[str, ...]] = lambda task: ()
-    """Completions of a task that must score below `maximum`."""
+    """Returns completions of a task that must score below `maximum`."""
     maximum: float = 1.0
     right: float = RIGHT
-    """Evaluation counts a completion that scores at least this as right."""
+    """Score from which evaluation counts a completion as right."""
     find: Callable[[str, str], str | None] | None = None
-    """From prompt and completion to the answer that it reads there, if it states one; None: it reads none."""
+    """Returns the answer that the function reads in a completion after a prompt, if it states one; None: it reads
+    none."""
     find_in_cut: Callable[[str, str], str | None] | None = None
-    """The same for a completion that was cut at its limit; None: as `find`."""
+    """The same for a completion that was cut at its limit; None: same as `find`."""
     mark: str = ""
     """How an answer must be marked to be read, in words for the user; empty: no mark is asked for."""
     is_formed: Callable[[str, str], bool] | None = None
-    """True if a completion has, after its prompt, the format that the function asks for; None: it asks for none."""
+    """Returns True if a completion has, after its prompt, the format that the function asks for; None: no format."""
+    system_prompt: str | None = None
+    """Default system message of a run, which tells the model the format that the function reads."""
+    need: Need | None = None
+    """Content of rows without which a completion gets no number; None: any row can be graded."""
+    honest_forms: tuple[str, ...] = ()
+    """Forms of an answer, by their names in `audit.subjects.WRAPPINGS`, in which the function promises to find it."""
+    audit_exception: str = ""
+    """Reason why attacks may score full, such as `FORM_ALONE`; empty: none may."""
     check_row: RowCheck | None = None
     """Called when the data is read."""
     begin: Callable[..., None] | None = None
     """Called with the same arguments for some completions while others are still sampled: starts work whose result
     `call` will need. It returns at once and raises nothing."""
     describe: Callable[[], str] | None = None
-    """A sentence on what is in force, for the start of a run: how programs are isolated, what a judge may spend.
-    Raises SandboxError where programs cannot be isolated, RewardError where a judge does not answer."""
+    """Returns a sentence for the start of a run: how programs are isolated, what a judge may spend. Raises SandboxError
+    where programs cannot be isolated, RewardError where a judge does not respond."""
     needs_group: bool = False
     """True if it compares the completions of a prompt: it is called on whole groups only."""
     calls: Callable[[int], int] | None = None
-    """From the completions of a group to the calls of a service that their grades take, retries aside."""
+    """Maps the size of a group to the number of calls of a service, without retries."""
     counts: Callable[[], Mapping[str, float]] | None = None
-    """What was spent since it was last asked, for the metrics: numbers that add up over calls."""
+    """Returns the spending since the last call of it, for the metrics: numbers that add up over calls."""
 
     @override
     def __call__(self, **arguments: Any) -> Any:
         return self.call(**arguments)
+
+
+def parameters_of(name: str, maker: Callable[..., object]) -> dict[str, object]:
+    """Return the parameters in a name, as values of the types that `maker` annotates them with.
+
+    Values are numbers, true or false, words, or text without commas. They are never read as code.
+
+    Raises:
+        RewardError: the sentence names the parameter, the value, and the choices.
+    """
+    texts = parameter_texts(name, label=f"--reward-funcs {name}", error=RewardError)
+    known = annotations(maker) if texts else {}
+    for parameter in texts:
+        if parameter not in known:
+            base, near = base_name(name), suggest(parameter, known, otherwise="")
+            what = f"has no parameter {parameter!r}; {near + ' ' if near else ''}it takes {', '.join(known)}"
+            if not known:
+                what = f"takes no parameters, got {parameter!r}; write {base}"
+            raise RewardError(f"--reward-funcs {name}: {base!r} {what}")
+    return {parameter: _parsed(name, parameter, known[parameter], value) for parameter, value in texts.items()}
+
+
+def annotations(maker: Callable[..., object]) -> dict[str, object]:
+    """Return the keyword parameters of a maker with their types."""
+    hints = typing.get_type_hints(maker)
+    parameters = inspect.signature(maker).parameters.items()
+    return {name: hints[name] for name, parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+
+
+def _parsed(name: str, parameter: str, annotation: object, text: str) -> object:
+    kind = annotation
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        kind = next(arm for arm in typing.get_args(annotation) if arm is not type(None))
+    value: object = None
+    if typing.get_origin(kind) is typing.Literal:
+        choices = typing.get_args(kind)
+        rule, value = f"one of {', '.join(choices)}", text if text in choices else None
+    elif kind is str:
+        return text
+    elif kind is bool:
+        rule, value = "true or false", {"true": True, "false": False}.get(text.lower())
+    else:
+        assert kind in (int, float), f"{parameter}: a maker's parameters are numbers, booleans, text or literals"
+        rule = "a whole number" if kind is int else "a number"
+        with suppress(ValueError):
+            number = int(text) if kind is int else float(text)
+            value = number if math.isfinite(number) else None
+    if value is None:
+        raise RewardError(f"--reward-funcs {name}: {parameter} must be {rule}, got {text!r}; correct the value")
+    return value

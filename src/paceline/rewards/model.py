@@ -24,15 +24,15 @@ Messages = Sequence[Mapping[str, object]]
 class RewardModel:
     """Scores each completion with the first logit of a sequence-classification model.
 
-    The model reads the messages of the prompt and the completion as the assistant's answer, in the chat template of
-    its own tokenizer; where either is missing, the text of the prompt and the completion after it. A row above the
-    model's positions is a failure of that row: nothing is cut.
+    The model reads the messages of the prompt, with the completion as the assistant's message, in the chat template of
+    its tokenizer; without messages or template, the text of the prompt and the completion after it. A row longer than
+    the model's positions is a failure of that row: nothing is cut.
     """
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, padded_tokens: int = PADDED_TOKENS
     ) -> None:
-        """`padded_tokens` bounds a forward pass, but for a row that alone is longer.
+        """`padded_tokens` bounds a forward pass, unless a single row is longer.
 
         Raises:
             RewardError: the model has more than one label, or there is no token to pad with.
@@ -50,7 +50,9 @@ class RewardModel:
         self._max_length: int | None = getattr(text_config, "max_position_embeddings", None)
         # The model's own padding token, else the tokenizer's, else the end token.
         candidates = (text_config.pad_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id)
-        pad_ids = [int(one) for one in candidates if one is not None and 0 <= one < self._num_embeddings]
+        pad_ids = [
+            int(token_id) for token_id in candidates if token_id is not None and 0 <= token_id < self._num_embeddings
+        ]
         if not pad_ids:
             raise RewardError(
                 f"reward model {_name(model)} has no token to pad with: neither a padding nor an end token; "
@@ -62,14 +64,14 @@ class RewardModel:
     def __call__(
         self, *, prompts: list[str], completions: list[str], prompt_messages: list[Messages | None]
     ) -> list[float | RewardError]:
-        """One score per completion, or the reason why its text cannot be scored."""
+        """Return one score per completion, or the reason why its text cannot be scored."""
         rows = [self._token_ids(*row) for row in zip(prompts, completions, prompt_messages, strict=True)]
-        refused = {place: why for place, ids in enumerate(rows) if (why := self._refusal(ids)) is not None}
+        refused = {index: why for index, ids in enumerate(rows) if (why := self._refusal(ids)) is not None}
         scores: dict[int, float | RewardError] = {**refused}
-        lengths = {place: len(ids) for place, ids in enumerate(rows) if place not in refused}
-        for places in batches(lengths, limit=self._padded_tokens):
-            scores.update(zip(places, self._scores([rows[place] for place in places]), strict=True))
-        return [scores[place] for place in range(len(rows))]
+        lengths = {index: len(ids) for index, ids in enumerate(rows) if index not in refused}
+        for indices in batches(lengths, limit=self._padded_tokens):
+            scores.update(zip(indices, self._scores([rows[index] for index in indices]), strict=True))
+        return [scores[index] for index in range(len(rows))]
 
     def _token_ids(self, prompt: str, completion: str, messages: Messages | None) -> list[int]:
         opened = prefill(prompt)
@@ -109,17 +111,17 @@ class RewardModel:
 
 
 def batches(lengths: Mapping[int, int], *, limit: int) -> Iterator[list[int]]:
-    """Places of rows, longest first, cut so that rows times longest row of each batch is at most `limit`.
+    """Yield batches of row indices, longest rows first, with rows times longest row at most `limit`.
 
     >>> list(batches({0: 2, 1: 5, 2: 4, 3: 9}, limit=10))
     [[3], [1, 2], [0]]
     """
     batch: list[int] = []
-    for place in sorted(lengths, key=lambda place: (-lengths[place], place)):
+    for index in sorted(lengths, key=lambda index: (-lengths[index], index)):
         if batch and (len(batch) + 1) * lengths[batch[0]] > limit:
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(index)
     if batch:
         yield batch
 
@@ -127,21 +129,21 @@ def batches(lengths: Mapping[int, int], *, limit: int) -> Iterator[list[int]]:
 def load_reward_model(
     name: str, *, device: torch.device, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> RewardModel:
-    """The reward model in a directory or on the Hub: float32 on a CPU, bfloat16 on CUDA, its gradients off.
+    """Load a reward model from a directory or the Hub: float32 on a CPU, bfloat16 on CUDA, without gradients.
 
-    `tokenizer` None: the one that lies with it.
+    `tokenizer` None: the tokenizer in the model's directory.
 
     Raises:
         RewardError: no such model, unreadable weights, more than one label, or no trained score head.
     """
     check_reward_model(name)
-    place = str(path) if (path := local_path(name)).is_dir() else name
+    source = str(path) if (path := local_path(name)).is_dir() else name
     dtype = torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
     try:
-        tokenizer = AutoTokenizer.from_pretrained(place) if tokenizer is None else tokenizer
+        tokenizer = AutoTokenizer.from_pretrained(source) if tokenizer is None else tokenizer
         # A head of another size is reported, not raised, so that it is refused by our sentence.
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            place,
+            source,
             num_labels=1,
             dtype=dtype,
             use_safetensors=True,

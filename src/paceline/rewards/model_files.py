@@ -1,4 +1,4 @@
-"""What can be said of a reward model or a judge's model by its files, before torch is imported."""
+"""Checks and digests of the files of a reward model or a judge's model, without torch."""
 
 import hashlib
 import json
@@ -15,18 +15,18 @@ SAMPLES, SAMPLE_BYTES = 64, 65536
 
 
 def check_reward_model(name: str) -> None:
-    """Refuse a reward model that cannot be one; of a Hub name only its form is looked at.
+    """Refuse a directory that holds no reward model; of a Hub name only the form is checked.
 
     Raises:
         RewardError: no such directory, no config.json or *.safetensors in it, or a model that gives no single score.
     """
     path = local_path(name)
-    # On the Hub is what is no path here, nor can only be one: `data/model` beside a directory `data` is a slip.
+    # a name is of the Hub unless it must be a path: `data/model` beside a directory `data` is a mistyped path
     is_path = not name.strip() or path.exists() or name.startswith((".", "/", "~")) or name.count("/") > 1
     if not is_path and not ("/" in name and local_path(name.partition("/")[0]).is_dir()):
         return
     if not name.strip() or not path.is_dir():
-        others = [one.name for one in path.parent.iterdir() if one.is_dir()] if path.parent.is_dir() else []
+        others = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
         close = get_close_matches(path.name, others, n=1)
         nearest = f"did you mean {str(Path(name).parent / close[0])!r}? Else " if close else ""
         raise RewardError(
@@ -45,14 +45,17 @@ def check_reward_model(name: str) -> None:
 
 
 def reward_model_files(name: str) -> list[Path]:
-    """Weights, configuration and tokenizer of a reward model in a directory; none of one on the Hub."""
+    """List weights, configuration and tokenizer of a reward model in a directory; none for one on the Hub."""
     patterns = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
     return sorted(file for pattern in patterns for file in local_path(name).glob(pattern))
 
 
 def language_model_files(name: str) -> list[Path]:
-    """Weights, configuration and tokenizer of a judge's model, those of an adapter's base too, as `--model` finds it: a
-    directory, a run's directory, a GGUF file, or a Hub name whose files are in its cache. None of any other."""
+    """List weights, configuration and tokenizer of a judge's model, and of an adapter's base.
+
+    The model is named as for `--model`: a directory, a run's directory, a GGUF file, or a Hub name whose files are in
+    the cache. Empty for any other name.
+    """
     path = local_path(name)
     if path.is_file():
         return [path]
@@ -65,11 +68,11 @@ def language_model_files(name: str) -> list[Path]:
             cached = try_to_load_from_cache(name, "config.json")
             return reward_model_files(str(Path(cached).parent)) if isinstance(cached, str) else []
         return []
-    found = reward_model_files(str(path))
+    files = reward_model_files(str(path))
     with suppress(OSError, ValueError, KeyError, TypeError):  # no adapter, or one that is refused when it is loaded
         base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
-        found += language_model_files(str(base))
-    return found
+        files += language_model_files(str(base))
+    return files
 
 
 def sampled_digest(file: Path) -> str:
@@ -96,8 +99,8 @@ def _check_config(name: str, path: Path) -> None:
         ) from error
     if not isinstance(config, dict):
         raise RewardError(f"--reward-funcs model:{name}: its config.json is not a JSON object; copy the model again")
-    architectures = [str(one) for one in config.get("architectures") or ()]
-    if any(one.endswith("ForCausalLM") for one in architectures):
+    architectures = list(map(str, config.get("architectures") or ()))
+    if any(architecture.endswith("ForCausalLM") for architecture in architectures):
         raise RewardError(
             f"--reward-funcs model:{name} is a language model ({architectures[0]}) without a trained score head; "
             "name a sequence-classification model that was trained to give rewards"

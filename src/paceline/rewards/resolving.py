@@ -1,4 +1,4 @@
-"""From the name of a function to the function: a built-in reward, `module:function`, `file.py:function`, or a judge."""
+"""Resolves names to functions: built-in rewards, `module:function`, `file.py:function`, judges."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import cast
 
 from paceline.config.reading import base_name, is_code, served_model
-from paceline.config.sections import JUDGE, RewardConfig, SamplingConfig
+from paceline.config.sampling import SamplingConfig
+from paceline.config.sections import JUDGE, RewardConfig
 from paceline.errors import RewardError
 from paceline.rewards.builtin.answers import accuracy, boxed, gsm8k, think_answer_format, think_answer_tags
 from paceline.rewards.builtin.code import code
 from paceline.rewards.builtin.length import cosine, repetition, soft_overlong
 from paceline.rewards.builtin.tools import react_format, tool_call
-from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, right_of
+from paceline.rewards.function import RIGHT, BuiltIn, RewardContext, RewardFunction, parameters_of, right_of
 from paceline.rewards.judges.judge import judge, rubric_file
 from paceline.rewards.model_files import language_model_files
-from paceline.rewards.parameters import parameters_of
 from paceline.runtime.own_code import file_of_code, nearest, own_function
 from paceline.sandbox.levels import Level, open_sandbox
 from paceline.sandbox.programs import Sandbox
@@ -37,7 +37,8 @@ def random_score(context: RewardContext) -> BuiltIn:
             scores.append((int.from_bytes(blake2b(row, digest_size=8).digest(), "big") >> 11) / 2**53)
         return scores
 
-    return BuiltIn(name="random", call=call, gold=None)
+    exception = "is the control that has nothing to do with quality"
+    return BuiltIn(name="random", call=call, gold=None, audit_exception=exception)
 
 
 Maker = Callable[..., BuiltIn]  # Called with a `RewardContext`, and the parameters of the name as keywords
@@ -56,12 +57,12 @@ BUILT_IN: Mapping[str, Maker] = {
     "code": code,
     "random": random_score,
 }
-"""Makers of reward functions by the name that `--reward-funcs` takes; those that ask for a format also need an entry
-in `_SYSTEM_PROMPTS`."""
+"""Makers of the built-in reward functions, by the name that `--reward-funcs` takes. The maker's docstring, signature
+and `BuiltIn` record have everything that help, self-test, audit and documentation say of the function."""
 
 
 def reward_context(rewards: RewardConfig, sampling: SamplingConfig, *, seed: int) -> RewardContext:
-    """The context of every reward function of a run; the sandbox opens when the first program has to run."""
+    """Return the context of a run's reward functions; the sandbox opens when the first program has to run."""
     return RewardContext(
         max_completion_length=sampling.max_completion_length,
         open_sandbox=partial(_shared_sandbox, rewards.sandbox),
@@ -71,40 +72,27 @@ def reward_context(rewards: RewardConfig, sampling: SamplingConfig, *, seed: int
 
 
 @lru_cache(maxsize=4)
-def _shared_sandbox(given: str) -> Sandbox:
-    """One for training and evaluation; it closes when the process ends."""
-    return open_sandbox(url=given) if "://" in given else open_sandbox(cast(Level, given))
-
-
-_THINK_ANSWER = (
-    "Reason about the problem first, between <think> and </think>. Then give the final answer alone, between <answer> "
-    "and </answer>, and stop. Use each tag exactly once: <think> your reasoning </think> <answer> your answer </answer>"
-)
-# System messages that tell a model which format its reward function reads.
-_SYSTEM_PROMPTS = {
-    "format": _THINK_ANSWER,
-    "think_answer_tags": _THINK_ANSWER,
-    "boxed": r"Reason step by step. End with the final answer, and nothing but the answer, inside \boxed{}.",
-    "gsm8k": "Write your reasoning between <reasoning> and </reasoning>, then the final answer alone between <answer> "
-    "and </answer>, each tag on a line of its own and used once:\n"
-    "<reasoning>\nyour reasoning\n</reasoning>\n<answer>\nyour answer\n</answer>",
-}
+def _shared_sandbox(level: str) -> Sandbox:
+    """Open the sandbox that training and evaluation share; it closes when the process ends."""
+    return open_sandbox(url=level) if "://" in level else open_sandbox(cast(Level, level))
 
 
 def default_system_prompt(names: Sequence[str]) -> str | None:
-    """The default system message for these reward functions: that of the first one that has one.
+    """Return the default system message for these reward functions: that of the first function that has one.
 
-    None where no function asks for a format: `accuracy` accepts several, a function of your own says nothing of its,
-    and how tools are called is up to the chat template.
+    None where no function asks for a format: `accuracy` accepts several, a user's function has no such message, and the
+    chat template says how tools are called.
     """
-    return next((_SYSTEM_PROMPTS[base] for base in map(base_name, names) if base in _SYSTEM_PROMPTS), None)
+    context = RewardContext(max_completion_length=1)  # no message depends on a length
+    functions = (BUILT_IN[base](context) for base in map(base_name, names) if base in BUILT_IN)
+    return next((function.system_prompt for function in functions if function.system_prompt is not None), None)
 
 
 NO_CONTEXT = RewardContext()  # Context of a function that is resolved outside a run
 
 
 def resolve(name: str, context: RewardContext = NO_CONTEXT, *, flag: str = "--reward-funcs") -> RewardFunction:
-    """The reward function that an option, `flag`, calls `name`, made for a run.
+    """Return the reward function that the option `flag` calls `name`, made for a run.
 
     A built-in name may carry parameters: `cosine(max_length=512)`. `judge:` and an address, or a model that the run
     serves itself, is a language model that grades. Another name with a colon is code of the user's own:
@@ -130,13 +118,13 @@ def resolve(name: str, context: RewardContext = NO_CONTEXT, *, flag: str = "--re
 
 
 def has_home(name: str) -> bool:
-    """Return True if a process can find the function by its name alone: it is built in, or code with a place."""
+    """Return True if a process can find the function by its name alone: it is built in, or code in a file or module."""
     return base_name(name) in BUILT_IN or ":" in name
 
 
 def source_files(name: str) -> list[Path]:
-    """The file that the function `name` was loaded from; of a judge its rubric's, and those of a model that the run
-    serves itself. None of one that is built in, or whose module has no file."""
+    """List the file of the function `name`, or the rubric of a judge and the files of a model that the run serves
+    itself. Empty for a built-in function, and for a module without a file."""
     if name.startswith(JUDGE):
         model, file = served_model(name), rubric_file(name)
         files = [] if model is None else language_model_files(model)
@@ -146,7 +134,7 @@ def source_files(name: str) -> list[Path]:
 
 
 def right_from(name: str) -> float:
-    """The least score that evaluation counts as right under the function of this name; no code of a user's is run.
+    """Return the least score that evaluation counts as right for the function of this name, without running user code.
 
     Raises:
         RewardError: a built-in function does not take the parameters in its name.

@@ -2,8 +2,8 @@
 
     {"question": "...", "answer": "42", "reward_funcs": ["accuracy", "format"]}
 
-A row without the column, or with null in it, is for all functions of the run. A function that a row is not for is not
-called on it, and gives None there. Names are those of `--reward-funcs`, with or without their parameters.
+A row without the column, or with null in it, is graded by all functions of the run. A function that a row does not name
+is not called on it, and its value is None there. Names are those of `--reward-funcs`, with or without parameters.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +39,7 @@ def check_selections(names: Iterable[str], tasks: Sequence[Task]) -> None:
 
 
 def _chosen(task: Task) -> tuple[str, ...] | None:
-    """The names that the row gives; text is split at commas and spaces."""
+    """Return the names in the row; text is split at commas and spaces."""
     value = task.columns.get(COLUMN)
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
@@ -49,22 +49,22 @@ def _chosen(task: Task) -> tuple[str, ...] | None:
 
 
 def row_check(functions: Mapping[str, RewardFunction]) -> RowCheck | None:
-    """What each of these functions has to say against a row, together; None where none looks at rows."""
-    checks = [one.check_row for one in functions.values() if isinstance(one, BuiltIn) and one.check_row is not None]
+    """Combine the row checks of these functions; None where no function has one."""
+    checks = [f.check_row for f in functions.values() if isinstance(f, BuiltIn) and f.check_row is not None]
     if not checks:
         return None
 
-    def check(columns: Mapping[str, object], row_id: str) -> None:
-        for one in checks:
-            one(columns, row_id)
+    def check_all(columns: Mapping[str, object], row_id: str) -> None:
+        for check in checks:
+            check(columns, row_id)
 
-    return check
+    return check_all
 
 
 def stated_answer(
     functions: Mapping[str, RewardFunction], task: Task, text: str, finish_reason: FinishReason
 ) -> str | None:
-    """The answer of a completion as the first function that reads one reads it, else as `accuracy` would; or None."""
+    """Return the answer of a completion as the first function that reads one does, else as `accuracy` does; or None."""
     for function in functions.values():
         if isinstance(function, BuiltIn) and function.find is not None:
             find = function.find_in_cut if function.find_in_cut and finish_reason == "length" else function.find
@@ -73,7 +73,7 @@ def stated_answer(
 
 
 def has_format(functions: Mapping[str, RewardFunction], task: Task, text: str) -> bool | None:
-    """Return whether a completion has every format that functions ask for; None if none asks for one."""
+    """Return whether a completion has every format that functions ask for; None if no function asks for one."""
     verdicts = [
         function.is_formed(task.prompt, text)
         for name, function in functions.items()

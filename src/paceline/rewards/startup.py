@@ -1,92 +1,37 @@
-"""Before the first step: do the built-in reward functions recognise what the dataset's own rows call right?"""
+"""Self-test before the first step: do built-in reward functions give full marks to the dataset's gold answers?"""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from paceline.data.rows import spread
 from paceline.errors import RewardError
-from paceline.rewards.builtin.answers import is_blank
-from paceline.rewards.builtin.tools import has_calls, unreadable_calls
-from paceline.rewards.function import BuiltIn, RewardFunction, compares_group, is_marked
-from paceline.rewards.maths.verdicts import unverifiable
-from paceline.rewards.programs.cases import has_cases
+from paceline.rewards.function import BuiltIn, Need, RewardFunction, compares_group, is_marked
 from paceline.rewards.scoring.calling import accepted, arguments_of, made_up
 from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import is_for
 from paceline.types import Task
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Need:
-    """One kind of thing that rows give."""
-
-    does: str
-    """What a function does with it, after its name: `compares with gold answers`."""
-    remedies: tuple[str, ...]
-    """What to do where no row has it."""
-    repairs: tuple[str, ...]
-    """What to do with rows that have it and cannot be graded by it."""
-    is_met: Callable[[Task], bool]
-    doubtful: Callable[[Sequence[Task]], list[int]] = lambda tasks: []
-    """Positions of tasks that have it in a form that cannot be recognised in a completion."""
-
-
-CHOOSE = "choose another reward function"
-
-ANSWERS = Need(
-    does="compares with gold answers",
-    remedies=("name their column with --answer-column", CHOOSE),
-    repairs=("correct these answers", "name the right column with --answer-column", CHOOSE),
-    is_met=lambda task: not is_blank(task.answer),
-    doubtful=lambda tasks: unverifiable([task.answer or "" for task in tasks]),
-)
-CALLS = Need(
-    does="compares with tool calls",
-    remedies=(
-        "give them in the column tool_calls",
-        "name their column with --answer-column",
-        "choose another function",
-    ),
-    repairs=("correct these calls", CHOOSE),
-    is_met=has_calls,
-    doubtful=unreadable_calls,
-)
-CASES = Need(
-    does="runs test cases",
-    remedies=("give them in one of the columns that docs/rewards.md names", CHOOSE),
-    repairs=("correct the tests or the solutions of these rows", CHOOSE),
-    is_met=lambda task: has_cases(task.columns),
-)
-
-# By the name of the function; one that is not here can grade any row.
-NEEDS: Mapping[str, Need] = {
-    **dict.fromkeys(("accuracy", "think_answer_tags", "boxed", "gsm8k", "cosine"), ANSWERS),
-    "tool_call": CALLS,
-    "code": CASES,
-}
-
 TRIAL_SIZE = 8
-"""Tasks, spread evenly over the dataset, each with one completion: enough to tell a list from anything else."""
+"""Tasks of a trial, spread evenly over the dataset, each with one completion: enough to check the type of a result."""
 TRIAL_SECONDS = 120.0
-"""A judge behind a network may need them; a function that never returns is found before the weights are read."""
+"""Timeout of a trial: enough for a judge behind a network, and a function that never returns ends early."""
 SAMPLE_SIZE = 100  # Tasks that are graded, spread evenly over those that a function can grade
 LOOKED_AT = 1000
-"""Tasks, spread evenly over the dataset, among which these are looked for: to state what is right may take time."""
+"""Tasks, spread evenly over the dataset, from which the graded ones are taken: to make gold completions takes time."""
 MAX_OFFENDERS = 0.01  # Share of the tasks that may fail a test
 SELF_TEST_SECONDS = 600.0
-"""Programs of the dataset's own run in the test: as long as one call of a reward function may take in a run."""
+"""Timeout of the test, in which programs of the dataset run: that of one call of a reward function in a run."""
 
 
 def unmet_needs(functions: Mapping[str, RewardFunction], tasks: Sequence[Task]) -> tuple[str, ...]:
-    """A sentence for each built-in function that gives some of the tasks no number, as they lack what it needs."""
+    """Return a sentence for each built-in function that cannot grade some of the tasks, as they lack what it needs."""
     sentences = []
     for name, function in functions.items():
-        if isinstance(function, BuiltIn) and function.name in NEEDS:
-            own = [task for task in tasks if is_for(task, name)]
-            lacking = [task.task_id for task in own if not NEEDS[function.name].is_met(task)]
+        if isinstance(function, BuiltIn) and (need := function.need) is not None:
+            graded = [task for task in tasks if is_for(task, name)]
+            lacking = [task.task_id for task in graded if not need.is_met(task)]
             if lacking:
                 sentences.append(
-                    f"reward function {name!r} {NEEDS[function.name].does} and {len(lacking)} of {len(own)} tasks have "
+                    f"reward function {name!r} {need.does} and {len(lacking)} of {len(graded)} tasks have "
                     f"none ({', '.join(lacking[:3])}{', ...' if len(lacking) > 3 else ''}): it gives them no number"
                 )
     return tuple(sentences)
@@ -100,17 +45,16 @@ def self_test(
     timeout: float = TRIAL_SECONDS,
     num_generations: int = 1,
 ) -> tuple[str, ...]:
-    """Ids of the tasks whose gold answer cannot be recognised, does not score full, or where junk does.
+    """Return the ids of tasks whose gold answer cannot be recognised, does not score full, or where junk does.
 
     A gold answer that cannot be verified against itself can never be learned. Only built-in functions are tested so:
-    what a gold completion of another one looks like is not known, only what it may return. What rows give is checked
-    on all of them, what it scores on a sample. `are_all`: no reward model gives rewards beside these functions.
-    `timeout`: seconds that a function of the user's own may take. `num_generations`: completions of a whole group.
+    for a user's function only the type of its result can be checked. The content of rows is checked on all of them, the
+    scores on a sample. `are_all`: no reward model gives rewards beside these functions. `timeout`: seconds that a
+    user's function may take. `num_generations`: completions of a whole group.
 
     Raises:
-        RewardError: more than 1 % of the tasks are such, a function that needs gold answers, tool calls or test cases
-            finds none at all, one asks for an argument that there is not, or one returns what is no list of numbers;
-            it names function and tasks.
+        RewardError: more than 1 % of the tasks fail, a function that needs gold answers, tool calls or test cases finds
+            none at all, asks for an unknown argument, or returns no list of numbers; it names function and tasks.
     """
     for name, function in functions.items():
         accepted(name, function, arguments_of(tasks[:1], ()))
@@ -119,16 +63,16 @@ def self_test(
     trial(
         others,
         tasks,
-        may_be_silent=not are_all or bool(built_in) or any(is_marked(one, "may_be_silent") for one in others.values()),
+        may_be_silent=not are_all or bool(built_in) or any(is_marked(f, "may_be_silent") for f in others.values()),
         timeout=min(timeout, TRIAL_SECONDS),
         num_generations=num_generations,
     )
     offenders = list[str]()
     for name, function in built_in.items():
         able = [task for task in tasks if is_for(task, name)]
-        need = NEEDS.get(function.name)
+        need = function.need
         if need is not None:
-            # Without what it needs a function gives None for every completion, and there is nothing to learn.
+            # without what it needs a function returns None for every completion, and there is nothing to learn
             total, able = len(able), [task for task in able if need.is_met(task)]
             if total and not able:
                 raise RewardError(
@@ -138,7 +82,7 @@ def self_test(
         offenders += _misgraded(name, function, able, need)
         if need is not None:
             # Tasks whose gold answer no completion could state so that it is recognised.
-            failing = [able[place].task_id for place in need.doubtful(able)]
+            failing = [able[index].task_id for index in need.doubtful(able)]
             if len(failing) > MAX_OFFENDERS * len(able):
                 raise RewardError(
                     f"reward function {name!r} cannot recognise the gold answer of {len(failing)} of {len(able)} tasks "
@@ -150,8 +94,8 @@ def self_test(
 
 
 def _misgraded(name: str, function: BuiltIn, tasks: Sequence[Task], need: Need | None) -> list[str]:
-    """Ids of the sampled tasks whose gold completion does not score full, or where junk does."""
-    # Tasks with a completion of each that must score full; None where nothing says what that would be.
+    """Return the ids of sampled tasks whose gold completion does not score full, or where junk does."""
+    # tasks, each with a completion that must score full; None where no such completion is known
     if function.gold is None:
         sample: list[tuple[Task, str | None]] = [(task, None) for task in spread(tasks, SAMPLE_SIZE)]
     else:
@@ -163,8 +107,8 @@ def _misgraded(name: str, function: BuiltIn, tasks: Sequence[Task], need: Need |
     scores = score({name: function}, [task for task, _, _ in rows], completions, timeout=SELF_TEST_SECONDS)
     wrong = {
         task.task_id
-        for place, ((task, _, is_gold), value) in enumerate(zip(rows, scores.values[name], strict=True))
-        if place in scores.failed[name] or (value is not None and (value >= function.maximum) != is_gold)
+        for index, ((task, _, is_gold), value) in enumerate(zip(rows, scores.values[name], strict=True))
+        if index in scores.failed[name] or (value is not None and (value >= function.maximum) != is_gold)
     }
     failing = [task.task_id for task, _ in sample if task.task_id in wrong]
     if len(failing) > MAX_OFFENDERS * len(sample):
@@ -191,10 +135,10 @@ def trial(
     timeout: float,
     num_generations: int,
 ) -> None:
-    """Grade each of a few tasks' own gold answer; where there is none, a text that says nothing.
+    """Grade the gold answers of a few tasks; for a task without one, a text without an answer.
 
-    Each of them stands there once, or `num_generations` times where a function needs whole groups. What a function
-    raises here is no reason to stop: it may need a completion of another kind.
+    Each is graded once, or `num_generations` times where a function needs whole groups. An exception of a function is
+    no reason to stop: it may need a completion of another kind.
 
     Raises:
         RewardError: a result is not one number or None per completion, a function takes longer than `timeout`

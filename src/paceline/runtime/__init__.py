@@ -5,9 +5,7 @@ interrupts.py         interrupts a thread: by one that watches it, and by signal
 event_loop.py         the event loop of the user's own async code
 watchdog.py           ends a process that has shown no sign of life for too long, with the stack of every thread
 background_writes.py  writes files in a thread while the run continues
-streams.py            text for output streams that cannot encode all characters
-terminal.py           text for a terminal, which nothing in it steers
-connections.py        connections of an HTTP server: how many, for how long, and requests read in one way
+terminal.py           text for a terminal, which nothing in it steers, and for streams that cannot encode all of it
 own_code.py           code of the user's own by its name, from a module or a file
 secrets.py            hides secrets in what others wrote
 devices.py            devices, data types, thread counts; memory that is free, used, still held or has run out

@@ -1,4 +1,4 @@
-"""What this process does, told once and read by three: the watchdog, the display and the trace.
+"""What this process does, reported once and read by the watchdog, the display and the trace.
 
 There is one `ACTIVITY` per process. Work only writes to it, so no result can depend on it. A global spares every
 constructor an argument. Other processes send their count and latest event with their signs of life.
@@ -22,7 +22,7 @@ MICROSECONDS = 1e6
 
 
 class Progress(Protocol):
-    """Display of the progress, told from any thread. A call must cost next to nothing: engines report each position."""
+    """Display of the progress, called from any thread. Calls must be cheap: engines report each position."""
 
     def begin(self, what: str) -> None:
         """Begin another part of the run, such as `step 12`, which ends the phases before it."""
@@ -32,7 +32,7 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class TimeSpan:
     """An interval in which one thing was done."""
 
     row: str
@@ -44,21 +44,21 @@ class Span:
 
 
 class Activity:
-    """The latest event of each actor, the displays to tell, and the spans where a trace is wanted; thread-safe."""
+    """Latest event of each actor, displays to inform, and spans where a trace is wanted; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self.count = 0
         """Number of events so far; the process stands still while it does not change."""
         self.doing = "start"
-        """The part of the run that was begun last."""
+        """Latest part of the run."""
         self.queues = dict[str, Callable[[], int]]()
         """Lengths of queues by name."""
         self.stack_dumps = dict[str, Callable[[Path], None]]()
         """Functions by name that make other processes write their stacks into a folder."""
         self.displays = list[Progress]()
-        self.spans: list[Span] | None = None
-        """Spans so far; None: nobody wants a trace."""
+        self.spans: list[TimeSpan] | None = None
+        """Spans so far; None: no trace is wanted."""
         self._events = dict[str, tuple[float, str | tuple[int, int, int]]]()
         self._newest = ""
 
@@ -99,10 +99,10 @@ class Activity:
         self.phases(who, started, [(what, self.beat(who, f"{what} ended") - started)])
 
     def phases(self, who: str, start: float, phases: Iterable[tuple[str, float]]) -> None:
-        """Keep phases known by their seconds alone for the trace, laid end to end from `start`."""
+        """Add phases, of which only the durations are known, to the trace, end to end from `start`."""
         for name, seconds in phases:
             if self.spans is not None:
-                self.spans.append(Span(row=who, name=name, start=start, seconds=seconds))
+                self.spans.append(TimeSpan(row=who, name=name, start=start, seconds=seconds))
             start += seconds
 
     @property
@@ -114,8 +114,8 @@ class Activity:
     def events(self) -> list[str]:
         """Describe the latest event of each actor, newest first."""
         now = self.clock()
-        last = sorted(self._events.copy().items(), key=lambda one: -one[1][0])
-        return [f"{_event(who, what)}, {now - at:.1f} s ago" for who, (at, what) in last]
+        last = sorted(((at, who, what) for who, (at, what) in self._events.copy().items()), key=lambda event: -event[0])
+        return [f"{_event(who, what)}, {now - at:.1f} s ago" for at, who, what in last]
 
     def waiting(self) -> list[str]:
         """Describe the length of each queue."""
@@ -132,10 +132,10 @@ def _event(who: str, what: str | tuple[int, int, int]) -> str:
     return f"{who}: {done} of {of}, {tokens} tokens" if tokens else f"{who}: {done} of {of}"
 
 
-def trace(spans: Sequence[Span]) -> dict[str, Any]:
+def trace(spans: Sequence[TimeSpan]) -> dict[str, Any]:
     """Return the JSON object of a trace; rows are in the order of their first span.
 
-    >>> [event["ts"] for event in trace([Span(row="a", name="b", start=5.0, seconds=0.5)])["traceEvents"][-1:]]
+    >>> [event["ts"] for event in trace([TimeSpan(row="a", name="b", start=5.0, seconds=0.5)])["traceEvents"][-1:]]
     [0.0]
     """
     ordered = sorted(spans, key=lambda span: span.start)

@@ -1,4 +1,4 @@
-"""Write in a thread while the run continues; the end is awaited and an error is never lost."""
+"""Writes in a thread while the run continues; its end is awaited, and its errors are raised."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class BackgroundWrite(Generic[T]):
-    """A write in a thread of its own, and its result."""
+    """A write in a thread, and its result."""
 
     def __init__(self, write: Callable[[], T], *, name: str) -> None:
         """Begin the write; `name` is what error messages call it."""

@@ -23,7 +23,7 @@ BFLOAT16_PARAMETERS = 10_000_000
 150,000 in no less."""
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 """Control group of the container, as seen from inside it."""
-_SAID_ON_A_CPU = ("can't allocate memory", "not enough memory")
+_CPU_PHRASES = ("can't allocate memory", "not enough memory")
 """Phrases of torch's CPU allocators, whose errors have no type of their own."""
 
 
@@ -141,4 +141,4 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in _SAID_ON_A_CPU)
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _CPU_PHRASES)

@@ -1,10 +1,10 @@
-"""The one event loop of this process for the user's own async code: reward functions, tools and environments.
+"""The event loop of this process for the user's own async code: reward functions, tools and environments.
 
 A client that keeps connections open (httpx, aiohttp, AsyncOpenAI) belongs to the loop of its first request, whoever
-makes that. So the loop is never closed, and background tasks go on between two calls.
+makes that. So the loop is never closed, and background tasks continue between two calls.
 
-Code that blocks it holds up all others. Whoever is late frees it; a new one takes its place only where what blocks it
-does not let go: a thread cannot be ended, and what waits in C for good keeps it.
+Code that blocks the loop holds up all other tasks. A caller whose deadline has passed interrupts that code. If it does
+not react, as in a C call that never returns, the loop is given up and a new one is made: a thread cannot be killed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from typing import Any, TypeVar, final
 from paceline.runtime.interrupts import Interrupt
 
 ANSWER_SECONDS = 1.0
-"""Seconds in which the loop answers, and again after an interrupt; else something blocks it."""
+"""Timeout for the loop to react, before and after an interrupt; else it counts as blocked."""
 AGAIN_SECONDS = 1.0  # From one cancellation of a task to the next, as long as it continues
 PAUSE_SECONDS = 1.0  # An interrupt reaches a thread other than the main one between two waits of this length
 
@@ -37,7 +37,7 @@ class OwnLoop:
 
     def __init__(self) -> None:
         self.is_lost = False
-        """True once it is blocked for good: nothing begins on it any more."""
+        """True once it is blocked for good: no task begins on it any more."""
         self._loop = asyncio.new_event_loop()
         self._interrupt: Interrupt | None = None
         self._blocker: str | None = None
@@ -48,7 +48,7 @@ class OwnLoop:
     def begin(self, awaitable: Awaitable[T], name: str) -> Future[T]:
         """Await in a task of this name on the loop.
 
-        Who cancels the future cancels the task until it ends, and frees the loop where something blocks it.
+        Cancelling the future cancels the task until it ends, and interrupts code that blocks the loop.
         """
         done = Future[T]()
 
@@ -75,7 +75,7 @@ class OwnLoop:
         return done
 
     def free(self) -> Future[str | None]:
-        """Begin to interrupt what blocks the loop, if something does, in a thread: within twice `ANSWER_SECONDS`.
+        """Begin to interrupt code that blocks the loop, in a thread; takes at most twice `ANSWER_SECONDS`.
 
         Returns:
             The name of the task that blocks it, the same for all who ask meanwhile; None: it answered.
@@ -87,7 +87,7 @@ class OwnLoop:
             return self._freed
 
     def settle(self) -> None:
-        """Wait until it is known whether the loop is lost, if somebody is freeing it."""
+        """Wait for the end of a `free` that is under way."""
         wait([self._freed])
 
     def _free(self, freed: Future[str | None]) -> None:
@@ -117,7 +117,7 @@ class OwnLoop:
 
 
 def _tell(done: Future[T], task: asyncio.Task[T]) -> None:
-    """Settle a future with what came of a task, unless it was cancelled."""
+    """Copy the result of a task to a future, unless that was cancelled."""
     if task.cancelled():
         done.cancel()
     elif done.set_running_or_notify_cancel():
@@ -128,7 +128,7 @@ def _tell(done: Future[T], task: asyncio.Task[T]) -> None:
 
 
 def wait_here(future: Future[Any], seconds: float = math.inf) -> bool:
-    """Wait in this thread for what was begun on the loop, for so long at most; returns whether it is done."""
+    """Wait in this thread for a future of the loop, at most `seconds`; return True if it is done."""
     until = time.monotonic() + seconds
     while not future.done() and (left := until - time.monotonic()) > 0:
         wait([future], min(PAUSE_SECONDS, left))
@@ -140,7 +140,7 @@ _loop_lock = threading.Lock()
 
 
 def own_loop() -> OwnLoop:
-    """Return the loop of this process: made when it is first needed, and anew where the last one is lost."""
+    """Return the loop of this process, made at its first use, and again once the former one is lost."""
     global _loop
     with _loop_lock:
         if _loop is not None:

@@ -117,8 +117,8 @@ class Interrupt:
 
 
 def _raise_wanted(number: int, frame: FrameType | None) -> None:
-    for one in reversed(_open_in_main_thread.copy()):
-        one.raise_here(one._wanted)
+    for interrupt in reversed(_open_in_main_thread.copy()):
+        interrupt.raise_here(interrupt._wanted)
 
 
 def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
@@ -197,7 +197,7 @@ class StopRequest:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
         if self._tell is not None:
-            threading.Thread(target=self._tell, args=(self.received,), name="told of stop", daemon=True).start()
+            threading.Thread(target=self._tell, args=(self.received,), name="stop notice", daemon=True).start()
         if self._grace:
             threading.Thread(target=self._wait, name="grace", daemon=True).start()
 

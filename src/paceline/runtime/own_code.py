@@ -1,4 +1,4 @@
-"""Code of the user's own by its name: `module:function` is imported, `file.py:function` is run once per content."""
+"""Loads the user's own code by its name: `module:function` is imported, `file.py:function` runs once per content."""
 
 import copy
 import difflib
@@ -20,13 +20,13 @@ from paceline.errors import PacelineError, RewardError
 from paceline.runtime.secrets import hidden
 
 _LOADING_ERRORS = (Exception, SystemExit)
-"""What code of the user's own may raise while it is loaded: anything, libraries have errors of their own."""
+"""Errors that the user's code may raise while it is loaded."""
 
 
 def copied(value: Any) -> Any:
-    """Copy an object of the user's own to the bottom; one of which there is no second one is given as it is.
+    """Return a deep copy of an object of the user's; an object that cannot be copied is returned itself.
 
-    A lock, a queue, a client and a tensor of a graph each have errors of their own for that, as any class may.
+    Locks, queues, clients and tensors of a graph raise different errors, as any class may.
     """
     try:
         return copy.deepcopy(value)
@@ -43,7 +43,7 @@ def own_function(name: str, *, flag: str, error: type[PacelineError] = RewardErr
     where, _, attribute = name.rpartition(":")
     module = own_module(where, label=f"{flag} {name}", error=error)
     if not hasattr(module, attribute):
-        functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+        functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise error(
             f"{flag} {name}: there is no {attribute!r} in it{nearest(attribute, functions)}; "
             f"it defines {', '.join(functions) or 'no function'}"
@@ -103,7 +103,7 @@ def recorded_names(functions: Sequence[Any], words: Collection[str]) -> list[str
     for function in functions:
         name = recorded_name(function, words)
         numbered = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
-        named[next(one for one in numbered if one not in named)] = function
+        named[next(unused for unused in numbered if unused not in named)] = function
     return [*named]
 
 
@@ -125,7 +125,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _load_file(label: str, path: Path, error: type[PacelineError]) -> ModuleType:
-    """The file as a module; its name holds a hash of path and content, so two files never meet in one module."""
+    """Load the file as a module whose name has a hash of path and content, so that two files never share a module."""
     try:
         content = path.read_bytes()
     except OSError as cause:

@@ -1,4 +1,4 @@
-"""Secrets in text that others wrote: hidden wherever it is recorded or printed."""
+"""Hides secrets in text that is recorded or printed."""
 
 import os
 import re
@@ -7,7 +7,7 @@ LEAST_LENGTH = 8
 """Characters of the shortest value that counts as a secret: a shorter one, such as `false`, is part of other words."""
 _NAMED = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?<=://)(?:[^\s'\"<>]|['\"<>](?=\w))+")
-"""What follows a scheme, up to a blank or a closing quote: a password may have any sign in it, also `/` and `@`."""
+"""Rest of an address after its scheme, up to a space or a closing quote; a password may contain `/` and `@`."""
 _NAME = (
     r"(?:authorization|api[-_]?key|cookie|(?:access|auth|id|private|refresh|security|session)[-_]token"
     r"|x-(?:[a-z]{1,20}-){0,3}(?:key|secret|token))"
@@ -32,12 +32,12 @@ def hidden(text: str) -> str:
     """
     for name, value in _values():
         text = text.replace(value, f"({name})")
-    text = _QUOTED.sub(lambda found: f"{found[1] or f'{found[3]} '}(hidden)", _ADDRESS.sub(_place, text))
+    text = _QUOTED.sub(lambda match: f"{match[1] or f'{match[3]} '}(hidden)", _ADDRESS.sub(_host_and_path, text))
     return _SCHEME.sub(r"\1 (hidden)", _ASSIGNED.sub(r"\1(hidden)", _HEADER.sub(r"\1(hidden)", text)))
 
 
-def _place(address: re.Match[str]) -> str:
-    """Return the host and the path of what follows a scheme, as far as they can be told from what may be secret."""
+def _host_and_path(address: re.Match[str]) -> str:
+    """Return host and path of an address, as far as they can be told from what may be secret."""
     text = address[0].rstrip(".,;:")
     user, at, rest = text.rpartition("@")
     if "?" in user or "#" in user:  # of a query or a password: where the host begins, nobody can say
@@ -52,11 +52,11 @@ def _values() -> list[tuple[str, str]]:
 
     Each line of a value counts, as of a private key, for what is printed may be cut into lines.
     """
-    found = {
+    by_value = {
         line.strip(): name
         for name, value in os.environ.items()
         if _NAMED.search(name)
         for line in value.splitlines()
         if len(line.strip()) >= LEAST_LENGTH
     }
-    return [(found[value], value) for value in sorted(found, key=len, reverse=True)]
+    return [(by_value[value], value) for value in sorted(by_value, key=len, reverse=True)]

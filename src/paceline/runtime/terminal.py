@@ -1,35 +1,65 @@
-"""Text for a terminal: whatever models, data, files and servers say, it moves no cursor and hides no word."""
+"""Text for a terminal and other output streams.
+
+Control characters in text of models, data, files and servers are escaped, so that it moves no cursor and hides no word;
+characters that a stream's encoding lacks, such as ASCII's and Latin-1's, are replaced.
+"""
 
 import re
 import sys
-from typing import Any
-
-from paceline.runtime.streams import encodable
+from typing import Any, TextIO
 
 STEERING = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)"
 )
-"""Controls of a terminal but tabs and ends of lines, marks that turn the direction of reading, halves of characters."""
+"""Control characters except tabs and line ends, marks of text direction, lone surrogates."""
+SIMILAR = str.maketrans(
+    dict(zip("▏▎▍▌▋▊▉█▁▂▃▄▅▆▇━╸─·", "....####_.-=+*@=---", strict=True))
+    | {"…": "...", "±": "+-", "→": "->", "\N{MULTIPLICATION SIGN}": "x", "≤": "<=", "≥": ">=", "\N{EN DASH}": "-"}
+)
+"""ASCII for characters of bars, curves and formulas."""
 
 
 def visible(text: str) -> str:
-    r"""Write characters that would steer a terminal as escapes, those that JSON may hold in JSON's own form.
+    r"""Escape control characters, those that JSON may hold in JSON's form.
 
     >>> visible("a\x1b[31mb\tc\r\n")
     'a\\x1b[31mb\tc\r\n'
     """
-    return STEERING.sub(lambda found: f"\\x{ord(found[0]):02x}" if found[0] < " " else f"\\u{ord(found[0]):04x}", text)
+    return STEERING.sub(lambda char: f"\\x{ord(char[0]):02x}" if char[0] < " " else f"\\u{ord(char[0]):04x}", text)
+
+
+def encodable(text: str, stream: TextIO) -> str:
+    """The text with a similar character, or `?`, for each that the stream's encoding lacks.
+
+    >>> import io
+    >>> encodable("0.5 → ü ▁█", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+    '0.5 -> ü _#'
+    """
+    if not getattr(stream, "encoding", None):  # a stream in memory
+        return text
+    if _is_encodable(text, stream):
+        return text
+    parts = (part if _is_encodable(part, stream) else part.translate(SIMILAR) for part in text)
+    return "".join(part if _is_encodable(part, stream) else "?" for part in parts)
+
+
+def _is_encodable(text: str, stream: TextIO) -> bool:
+    try:
+        text.encode(stream.encoding, stream.errors or "strict")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class OwnOutput:
-    """Standard output or error, whichever it is at the time, for text in which only this program steers."""
+    """The present standard output or error, for text whose control characters are this program's own."""
 
     def __init__(self, name: str) -> None:
         """`name`: `stdout` or `stderr`."""
         self._name = name
 
     def write(self, text: str) -> int:
-        """Write as it is, past a stream that makes text visible."""
+        """Write unescaped, past a stream that escapes control characters."""
         stream = self._stream
         written: int = getattr(stream, "write_own", stream.write)(encodable(text, stream))
         return written

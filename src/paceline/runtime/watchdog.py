@@ -43,7 +43,7 @@ class Watchdog:
         grace: float = GRACE_SECONDS,
         force: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`folder`: place of the report. `force`: ends the process; None: prints the reason and exits."""
+        """`folder`: directory of the report. `force`: ends the process; None: prints the reason and exits."""
         self._folder, self._limit, self._activity, self._grace = folder, limit, activity, grace
         self._force = force or end_process
         self._interrupt = Interrupt()
@@ -91,7 +91,7 @@ class Watchdog:
 
 
 def write_report(folder: Path, activity: Activity, *, limit: float) -> Path:
-    """Write what this process knows of a standstill, and the stacks of others that answer; return the file."""
+    """Write the report of a standstill, with the stacks of other processes that respond; return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     report = folder / "report.txt"
     lines = [f"no sign of progress for {limit:g} s", "", "last event of each actor:", *activity.events()]

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.errors import SandboxError
-from paceline.sandbox.inside.channel import ASLEEP, BrokenChannelError, receive_message, send_message
+from paceline.processes.channel import BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.interpreter import HEADER
-from paceline.sandbox.inside.serving import ANSWERED, CLOCK, CLOSED, TIMEOUT
+from paceline.sandbox.inside.serving import ANSWERED, ASLEEP, CLOCK, CLOSED, TIMEOUT
 from paceline.sandbox.kept_memory import resident_bytes
 from paceline.sandbox.local import ATTEMPTS, GRACE_SECONDS, START_SECONDS, LocalSandbox, Zygote, ZygoteError
 from paceline.sandbox.outcomes import TOO_MANY_FILES, signal_name
@@ -37,7 +37,7 @@ class LocalInterpreter:
         shown_bytes: int,
         waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        """`seed` is that of the module `random`; of a longer output the first and last half of `shown_bytes` are kept.
+        """`seed` is for the module `random`. A longer output is cut to its first and last half of `shown_bytes`.
 
         `limits.seconds` holds for each piece of code, the other limits for the interpreter. `waiting` is entered while
         a piece of code waits for a slot.
@@ -53,7 +53,7 @@ class LocalInterpreter:
         self._bare_bytes = 0
         """Memory of the interpreter before its first code."""
         self._file_bytes = 0
-        """Its files that lie in memory, after the latest code."""
+        """Bytes of its files in memory, after the latest code."""
 
     def run(self, source: str) -> CodeResult:
         """Run one piece of code to its end; wait for a free slot, and release it while the code sleeps.
@@ -64,17 +64,17 @@ class LocalInterpreter:
         data = source.encode("utf-8", "surrogatepass")
         if len(data) > SOURCE_BYTES:
             raise ValueError(f"code of at most {SOURCE_BYTES} bytes can be run, got {len(data)}")
-        with self._sandbox.slot(waiting=self._waiting) as go_to_bed:
+        with self._sandbox.slot(waiting=self._waiting) as release_early:
             zygote, code = self._started()
             is_whole = False
             try:
-                result, goes_on = self._ask(zygote, code, data, go_to_bed)
+                result, goes_on = self._ask(zygote, code, data, release_early)
                 if goes_on and (reason := self._refusal(zygote)) is not None:
-                    _is_ended(zygote)
+                    _end_interpreter(zygote)
                     result, goes_on = CodeResult(output="", ended=reason, seconds=result.seconds), False
                 is_whole = True
             except (ZygoteError, BrokenChannelError, OSError) as error:
-                raise SandboxError(f"the sandbox failed while it ran code: {error or 'no answer in time'}") from error
+                raise SandboxError(f"the sandbox failed while it ran code: {error or 'no response in time'}") from error
             finally:
                 self._end_run(is_whole=is_whole, goes_on=is_whole and goes_on)
             return result
@@ -85,11 +85,11 @@ class LocalInterpreter:
             self._is_closed = True
             zygote, is_running = self._zygote, self._is_running
         if zygote is not None and is_running:
-            zygote.interrupt()  # whoever runs it gives it back
+            zygote.interrupt()  # the thread in `run` gives it back
         elif zygote is not None:
             is_whole = False
             with contextlib.suppress(BrokenChannelError, OSError):
-                is_whole = _is_ended(zygote)
+                is_whole = _end_interpreter(zygote)
             self._release(is_whole=is_whole)
 
     def _started(self) -> tuple[Zygote, socket.socket]:
@@ -126,7 +126,7 @@ class LocalInterpreter:
                 self._bare_bytes = resident_bytes(zygote.pid)
                 return zygote, code
             except (BrokenChannelError, OSError) as error:
-                failures.append(str(error) or "no answer in time")
+                failures.append(str(error) or "no response in time")
                 self._sandbox.give_back(zygote, is_whole=False)
         raise self._sandbox.failure("the start of an interpreter", failures)
 
@@ -140,36 +140,36 @@ class LocalInterpreter:
         send_message(zygote.channel, allowed)
         with contextlib.suppress(BrokenPipeError):  # it has ended in the meantime, and the zygote will say how
             code.sendall(len(data).to_bytes(8, "big") + data)
-        answer = b""
+        response = b""
         is_asleep = False
         listened = [zygote.channel, code]
-        while not self._is_complete(answer):
+        while not self._is_complete(response):
             ready, _, _ = select.select(listened, [], [], busy_seconds + GRACE_SECONDS)
             if zygote.channel in ready:
-                told = receive_message(zygote.channel)
-                if told != ASLEEP:
-                    return self._ended(told, is_asleep=is_asleep), False
+                message = receive_message(zygote.channel)
+                if message != ASLEEP:
+                    return self._ended(message, is_asleep=is_asleep), False
                 is_asleep = True
                 on_sleep()
             elif code in ready:
                 part = code.recv(self._most_bytes)
-                answer += part
+                response += part
                 if not part:  # the code has closed it; the zygote will say how that ends
                     listened = [zygote.channel]
             else:
-                raise ZygoteError("no answer in time")
+                raise ZygoteError("no response in time")
         send_message(zygote.channel, {ANSWERED: True})
-        told = receive_message(zygote.channel)
-        if told == ASLEEP:
-            told = receive_message(zygote.channel)
-        if told.get("how") != ANSWERED:  # its end crossed with its answer
-            return self._ended(told, is_asleep=True), False
-        seconds, self._file_bytes = float(told["seconds"]), int(told["files"])
-        length, failed = HEADER.unpack(answer[: HEADER.size])
-        if length + HEADER.size != len(answer) or failed > 1:
-            _is_ended(zygote)
+        message = receive_message(zygote.channel)
+        if message == ASLEEP:
+            message = receive_message(zygote.channel)
+        if message.get("how") != ANSWERED:  # it ended while its response was on the way
+            return self._ended(message, is_asleep=True), False
+        seconds, self._file_bytes = float(message["seconds"]), int(message["files"])
+        length, failed = HEADER.unpack(response[: HEADER.size])
+        if length + HEADER.size != len(response) or failed > 1:
+            _end_interpreter(zygote)
             return CodeResult(output="", ended="ended: the code wrote into its descriptor 3", seconds=seconds), False
-        output = answer[HEADER.size :].decode("utf-8", "replace")
+        output = response[HEADER.size :].decode("utf-8", "replace")
         return CodeResult(output=output, failed=bool(failed), seconds=seconds), True
 
     def _refusal(self, zygote: Zygote) -> str | None:
@@ -177,15 +177,15 @@ class LocalInterpreter:
         held = resident_bytes(zygote.pid) - self._bare_bytes + self._file_bytes
         return self._sandbox.keep(zygote, max(0, held))
 
-    def _is_complete(self, answer: bytes) -> bool:
+    def _is_complete(self, response: bytes) -> bool:
         """Return True if no more is to come, or more than there can be."""
-        if len(answer) < HEADER.size:
+        if len(response) < HEADER.size:
             return False
-        length: int = HEADER.unpack(answer[: HEADER.size])[0]
-        return length > self._most_bytes or len(answer) - HEADER.size >= length
+        length: int = HEADER.unpack(response[: HEADER.size])[0]
+        return length > self._most_bytes or len(response) - HEADER.size >= length
 
-    def _ended(self, told: dict[str, Any], *, is_asleep: bool) -> CodeResult:
-        how, code, limits = told.get("how"), told.get("code"), self._limits
+    def _ended(self, message: dict[str, Any], *, is_asleep: bool) -> CodeResult:
+        how, code, limits = message.get("how"), message.get("code"), self._limits
         ends = {
             TIMEOUT: f"stopped after {limits.seconds:g} s of processor time",
             CLOCK: f"stopped after {limits.wall_seconds:g} s, asleep"
@@ -197,8 +197,8 @@ class LocalInterpreter:
             "files": f"stopped for {TOO_MANY_FILES}",
         }
         if how not in ends:
-            raise BrokenChannelError(str(told.get("failed", "an answer that is none")))
-        return CodeResult(output="", ended=ends[how], seconds=float(told["seconds"]))
+            raise BrokenChannelError(str(message.get("failed", "a malformed reply")))
+        return CodeResult(output="", ended=ends[how], seconds=float(message["seconds"]))
 
     def _end_run(self, *, is_whole: bool, goes_on: bool) -> None:
         """Leave the zygote for the next code, or give it back; one that was closed meanwhile has been interrupted."""
@@ -227,16 +227,16 @@ def _begin(zygote: Zygote, limits: Limits, content: dict[str, Any]) -> socket.so
             send_message(zygote.channel, {**asdict(limits), "seconds": WHOLE_LIFE, "interpreter": True})
             socket.send_fds(zygote.channel, [b"."], [theirs.fileno()])
             send_message(zygote.channel, content)
-            answer = receive_message(zygote.channel)
-        if "started" not in answer:
-            raise BrokenChannelError(str(answer.get("failed", "an answer that is none")))
+            reply = receive_message(zygote.channel)
+        if "started" not in reply:
+            raise BrokenChannelError(str(reply.get("failed", "a malformed reply")))
     except (BrokenChannelError, OSError):
         ours.close()
         raise
     return ours
 
 
-def _is_ended(zygote: Zygote) -> bool:
+def _end_interpreter(zygote: Zygote) -> bool:
     """End the interpreter of a zygote between two pieces of code; returns True if the zygote is whole afterwards."""
     send_message(zygote.channel, {CLOSED: True})
     return receive_message(zygote.channel).get("how") == CLOSED

@@ -8,7 +8,7 @@ from pathlib import Path
 KEPT_MB = 128
 """MiB that one interpreter may keep between two pieces of code: variables, and files that lie in memory."""
 SHARE = 4
-"""All interpreters of a process together may keep the machine's memory divided by this."""
+"""Divisor of the machine's memory: all interpreters of a process together may keep 1 / `SHARE` of it."""
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -25,24 +25,24 @@ def shared_mb() -> int:
 def resident_bytes(pid: int) -> int:
     """Return the bytes in memory of a process and all that descend from it; 0 where the kernel does not tell."""
     total = 0
-    for one in _descendants(pid):
+    for process in _descendants(pid):
         with contextlib.suppress(OSError):  # it has ended
-            total += PAGE * int(Path(f"/proc/{one}/statm").read_text().split()[1])
+            total += PAGE * int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return total
 
 
 def _descendants(pid: int) -> Iterator[int]:
     waiting = [pid]
     while waiting:
-        one = waiting.pop()
-        yield one
+        process = waiting.pop()
+        yield process
         with contextlib.suppress(OSError):
-            for children in Path(f"/proc/{one}/task").glob("*/children"):
+            for children in Path(f"/proc/{process}/task").glob("*/children"):
                 waiting += map(int, children.read_text().split())
 
 
 def refusal(kept: int, *, by_all: int, share_mb: int) -> str | None:
-    """Return why an interpreter must not keep so many bytes, where all together would keep `by_all`; None: it may.
+    """Return the reason why an interpreter must not keep so many bytes, with `by_all` of all together; None: it may.
 
     >>> refusal(200 << 20, by_all=200 << 20, share_mb=4096)
     'its variables and files take more than 128 MiB'

@@ -195,10 +195,10 @@ def _opened(level: str, slots: int) -> tuple[LocalSandbox | None, str]:
         return None, "local sandboxes need Linux"
     sandbox = LocalSandbox(level, slots)
     try:
-        found = breaches(sandbox, isolating=level in ISOLATING)
+        reasons = breaches(sandbox, isolating=level in ISOLATING)
     except (SandboxError, OSError) as error:
-        found = [str(error)]
-    if not found:
+        reasons = [str(error)]
+    if not reasons:
         return sandbox, ""
     sandbox.close()
-    return None, ", ".join(found).removeprefix(f"level {level} is not available: ")
+    return None, ", ".join(reasons).removeprefix(f"level {level} is not available: ")

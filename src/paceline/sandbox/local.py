@@ -16,14 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import SandboxError
-from paceline.sandbox.inside.channel import (
-    ASLEEP,
-    STDERR_BYTES,
-    BrokenChannelError,
-    receive_bytes,
-    receive_message,
-    send_message,
-)
+from paceline.processes.channel import BrokenChannelError, receive_bytes, receive_message, send_message
+from paceline.sandbox.inside.serving import ASLEEP, STDERR_BYTES
 from paceline.sandbox.kept_memory import refusal, shared_mb
 from paceline.sandbox.outcomes import Reply, execution_of
 from paceline.sandbox.programs import Execution, Job
@@ -32,7 +26,7 @@ INSIDE = Path(__file__).parent / "inside"
 ENVIRONMENT = {"PYTHONHASHSEED": "0", "TZ": "UTC"}
 """Environment in which a program that prints a set prints it in the same order each time."""
 OPTIONS = ("-P", "-s", "-S", "-B", "-X", "utf8")
-"""Options that isolate as -I does, except for the environment, which is ours."""
+"""Options that isolate as -I does, except that the environment is `ENVIRONMENT`."""
 START_SECONDS = 60.0
 GRACE_SECONDS = 30.0  # Seconds beyond a job's own limits after which a zygote counts as stuck
 END_SECONDS = 30.0
@@ -62,7 +56,7 @@ class Zygote:
         command = [interpreter(), *OPTIONS, str(INSIDE)]
         try:
             self.channel, theirs = socket.socketpair()
-            """For what is neither a job nor its reply too."""
+            """Socket for jobs and replies, and for the messages of interpreters."""
         except OSError as error:
             raise ZygoteError(f"no channel to it can be made: {error}") from error
         try:
@@ -82,22 +76,22 @@ class Zygote:
         self.channel.settimeout(START_SECONDS)
         try:
             send_message(self.channel, {"level": level, "parent": os.getpid(), "directory": tempfile.gettempdir()})
-            answer = receive_message(self.channel)
+            reply = receive_message(self.channel)
         except (BrokenChannelError, OSError) as error:
             self.interrupt()
             written = b"" if self._process.stderr is None else self._process.stderr.read()
-            said = written.decode(errors="replace").strip()[-500:]
+            text = written.decode(errors="replace").strip()[-500:]
             self.end()
-            raise ZygoteError(f"it ended at its start: {said or error}") from error
-        if not isinstance(answer.get("ready"), str):
+            raise ZygoteError(f"it ended at its start: {text or error}") from error
+        if not isinstance(reply.get("ready"), str):
             self.end()
-            raise LevelUnavailableError(str(answer.get("failed")))
-        self.description = str(answer["ready"])
-        """The confinement in force, in the zygote's words."""
+            raise LevelUnavailableError(str(reply.get("failed")))
+        self.description = str(reply["ready"])
+        """Confinement in force, as the zygote reports it."""
 
     @property
     def pid(self) -> int:
-        """Number of the started process; it ends with all that it started."""
+        """Number of the started process, which ends together with all that it started."""
         return int(self._process.pid)
 
     def run(self, job: Job, on_sleep: Callable[[], None]) -> Reply:
@@ -115,26 +109,26 @@ class Zygote:
                 send_message(self.channel, content)
             return self._reply(job.limits.output_bytes, on_sleep)
         except (BrokenChannelError, OSError) as error:
-            raise ZygoteError(str(error) or "no answer in time") from error
+            raise ZygoteError(str(error) or "no response in time") from error
 
     def _reply(self, output_bytes: int, on_sleep: Callable[[], None]) -> Reply:
-        answer = receive_message(self.channel)
-        if answer == ASLEEP:
+        reply = receive_message(self.channel)
+        if reply == ASLEEP:
             on_sleep()
-            answer = receive_message(self.channel)
-        if "failed" in answer:
-            raise BrokenChannelError(str(answer["failed"]))
+            reply = receive_message(self.channel)
+        if "failed" in reply:
+            raise BrokenChannelError(str(reply["failed"]))
         bounds = {"stdout": output_bytes, "stderr": STDERR_BYTES, "report": output_bytes + 1}
-        known = answer.get("how") in ENDS and isinstance(answer.get("exceeded"), bool)
-        lengths = ((answer.get(name), bound) for name, bound in bounds.items())
+        known = reply.get("how") in ENDS and isinstance(reply.get("exceeded"), bool)
+        lengths = ((reply.get(name), bound) for name, bound in bounds.items())
         is_bounded = all(isinstance(length, int) and 0 <= length <= bound for length, bound in lengths)
-        seconds = answer.get("seconds")
+        seconds = reply.get("seconds")
         has_time = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
-        if not (known and is_bounded and isinstance(answer.get("code"), int) and has_time):
-            raise BrokenChannelError("an answer that is none")
-        parts = {name: receive_bytes(self.channel, answer[name]) for name in bounds}
-        how, code, exceeded = answer["how"], answer["code"], answer["exceeded"]
-        return Reply(how=how, code=code, seconds=float(answer["seconds"]), exceeded=exceeded, **parts)
+        if not (known and is_bounded and isinstance(reply.get("code"), int) and has_time):
+            raise BrokenChannelError("a malformed reply")
+        parts = {name: receive_bytes(self.channel, reply[name]) for name in bounds}
+        how, code, exceeded = reply["how"], reply["code"], reply["exceeded"]
+        return Reply(how=how, code=code, seconds=float(reply["seconds"]), exceeded=exceeded, **parts)
 
     def interrupt(self) -> None:
         """End the process and all that it started; a caller waiting in `run` gets an error. Thread-safe."""
@@ -161,7 +155,7 @@ class Zygote:
 
 
 def interpreter() -> str:
-    """Return the base interpreter of a virtual environment: programs do not get the environment's packages."""
+    """Return the base interpreter of a virtual environment, so that programs do not see the environment's packages."""
     return str(getattr(sys, "_base_executable", None) or sys.executable)
 
 
@@ -193,7 +187,7 @@ class LocalSandbox:
         """Bytes that interpreters keep while they wait for code."""
         self._share_mb = shared_mb()
         self._free = threading.Semaphore(self.slots)
-        self._beds = threading.Semaphore(SLEEPERS)
+        self._sleeping = threading.Semaphore(SLEEPERS)
         self._lock = threading.Lock()
 
     @property
@@ -216,10 +210,10 @@ class LocalSandbox:
             if not isinstance(arguments, list):
                 raise SandboxError(f"Job.arguments must be a JSON array, got {job.arguments[:50]!r}")
         failures = []
-        with self.slot(on_sleep) as go_to_bed:
+        with self.slot(on_sleep) as release_early:
             for _ in range(ATTEMPTS):
                 try:
-                    return self._attempt(job, go_to_bed)
+                    return self._attempt(job, release_early)
                 except ZygoteError as error:
                     failures.append(str(error))
         raise self.failure("one program", failures)
@@ -246,26 +240,26 @@ class LocalSandbox:
         on_sleep: Callable[[], None] = lambda: None,
         waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> Iterator[Callable[[], None]]:
-        """Wait for a free slot, within `waiting`, and hold it; call what is yielded to release it early, for a program
+        """Wait for a free slot, within `waiting`, and hold it; yields a function that releases it early, for a program
         that sleeps."""
-        place = free = self._free
-        beds = self._beds
-        if not place.acquire(blocking=False):
-            with waiting():  # in pieces: a thread whose caller waits no more can be interrupted between them alone
-                while not place.acquire(timeout=AWAKE_SECONDS):
+        held = free = self._free
+        sleeping = self._sleeping
+        if not held.acquire(blocking=False):
+            with waiting():  # in short waits: a thread can only be interrupted between them
+                while not held.acquire(timeout=AWAKE_SECONDS):
                     pass
 
-        def go_to_bed() -> None:
-            nonlocal place
-            if place is free and beds.acquire(blocking=False):
-                place = beds
+        def release_early() -> None:
+            nonlocal held
+            if held is free and sleeping.acquire(blocking=False):
+                held = sleeping
                 free.release()
                 on_sleep()
 
         try:
-            yield go_to_bed
+            yield release_early
         finally:
-            place.release()
+            held.release()
 
     def take(self, *, for_interpreter: bool = False) -> Zygote:
         """Take an idle zygote or start one; give it back.
@@ -300,9 +294,9 @@ class LocalSandbox:
         return zygote
 
     def keep(self, zygote: Zygote, nbytes: int) -> str | None:
-        """Note what an interpreter keeps until its next code; returns why it must not, None where it may."""
+        """Record what an interpreter keeps until its next code, in bytes; returns the reason if it must not keep it."""
         with self._lock:
-            others = sum(kept for one, kept in self._kept.items() if one is not zygote)
+            others = sum(kept for other, kept in self._kept.items() if other is not zygote)
             reason = refusal(nbytes, by_all=others + nbytes, share_mb=self._share_mb)
             if reason is None:
                 self._kept[zygote] = nbytes

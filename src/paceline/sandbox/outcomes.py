@@ -1,4 +1,4 @@
-"""What a zygote's reply says of the program."""
+"""Outcome of a job by the zygote's reply."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ from paceline.sandbox.programs import Execution, ExecutionStatus, Job
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """End of a program in the zygote's words, within bounds."""
+    """End of a program as the zygote reports it, with output within bounds."""
 
     how: str
     code: int
@@ -28,16 +28,16 @@ REPORTED: dict[bytes, ExecutionStatus] = {NO_SYNTAX: "syntax_error", NO_MEMORY: 
 
 def execution_of(job: Job, reply: Reply) -> Execution:
     """Convert a reply to its job's outcome. Whatever the program claims, it can only get one of its own outcomes."""
-    status, said = _status(job, reply)
+    status, reason = _status(job, reply)
     output = ""
     if job.function is None or status in ("finished", "output_limit"):
         output = (reply.stdout if job.function is None else reply.report[1:]).decode(errors="replace")
-    error = "\n".join(part for part in (reply.stderr.decode(errors="replace").rstrip(), said) if part)
+    error = "\n".join(part for part in (reply.stderr.decode(errors="replace").rstrip(), reason) if part)
     return Execution(status=status, output=output, error=error, seconds=reply.seconds)
 
 
 def _status(job: Job, reply: Reply) -> tuple[ExecutionStatus, str]:
-    """Return the status, and a sentence if standard error does not give the reason."""
+    """Return the status, and a sentence where standard error does not have the reason."""
     limits = job.limits
     if reply.how == "files":
         return "output_limit", TOO_MANY_FILES

@@ -64,11 +64,12 @@ class CodeResult:
     """Outcome of one piece of code in an interpreter."""
 
     output: str
-    """What it wrote, the value of a last expression and the traceback of an exception included; empty if it ended."""
+    """Text that the code wrote, with the value of a last expression and the traceback of an exception; empty if the
+    interpreter ended."""
     failed: bool = False
     """True if an exception or a status other than 0 ended the code."""
     ended: str | None = None
-    """Why the interpreter has ended, and its variables are lost: `stopped after 5 s of processor time`; None: it goes
+    """Reason why the interpreter ended and lost its variables: `stopped after 5 s of processor time`; None: it goes
     on."""
     seconds: float
     """Seconds of processor time used."""

@@ -13,29 +13,22 @@ nothing of the program. The request is retried; then it is a SandboxError.
 """
 
 import base64
-import contextlib
-import ipaddress
 import json
 import secrets
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from http.client import HTTPException, HTTPResponse
-from typing import Any, NoReturn, cast
-from urllib.error import HTTPError
+from typing import NoReturn, cast
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
-from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
 
 from paceline.errors import SandboxError
+from paceline.http.client import HttpCallError, HttpClient
 from paceline.sandbox.inside.program import GIVEN
 from paceline.sandbox.programs import Execution, ExecutionStatus, Job
 
 PATH = "/run_code"
 INTERPRETER_MB = 64  # MiB of Python itself: the service limits a whole process, a job only what the program adds
 QUEUE_SECONDS = 600.0  # Seconds that a job waits for one of the slots
-PASSING_STATUSES = (408, 425, 429)  # Statuses besides 5xx that may succeed later: the request was right
-CHUNK = 1 << 16
 SHOWN = 200  # Characters of the service's own message that ours quotes
 STATUSES = ("finished", "runtime_error", "syntax_error", "no_function")
 
@@ -115,9 +108,9 @@ class RemoteSandbox:
         self._url, self._address, self._headers = _parts(url)
         self.description = f"judge service {self._address}"
         self._timeout, self._retries, self._pause = timeout, retries, pause
-        self._places = threading.BoundedSemaphore(slots)
+        self._slots = threading.BoundedSemaphore(slots)
         self._closed = threading.Event()
-        self._opener = opener(self._url)
+        self._http = HttpClient(self._url)
 
     def check(self) -> None:
         """Run one small program on the service; raises SandboxError if it cannot be reached, or answers otherwise."""
@@ -130,14 +123,14 @@ class RemoteSandbox:
         stdin, mark = job.stdin, None
         if job.function is not None:
             mark = secrets.token_hex(16)
-            given = {
+            call = {
                 "source": job.source.removeprefix("\ufeff"),
                 "function": job.function,
                 "arguments": json.loads(job.arguments),
                 "mark": mark,
                 "names": GIVEN,
             }
-            stdin = json.dumps(given) + "\n"
+            stdin = json.dumps(call) + "\n"
         request = {
             "code": job.source if mark is None else CALLER,
             "language": "python",
@@ -167,35 +160,29 @@ class RemoteSandbox:
     def _run(self, body: bytes, job: Job) -> Execution:
         if self._closed.is_set():
             raise _PassingError("closed")
-        if not self._places.acquire(timeout=QUEUE_SECONDS):
+        if not self._slots.acquire(timeout=QUEUE_SECONDS):
             self._give_up(f"none of {self.slots} slots came free in {QUEUE_SECONDS:.0f} seconds")
         try:
             # Both outputs, in JSON's longest spelling of a byte, and the rest.
             largest = 2 * 6 * job.limits.output_bytes + (1 << 20)
-            answer = self._post(body, seconds=job.limits.wall_seconds + self._timeout, limit=largest)
-        finally:
-            self._places.release()
-        return _execution(answer, job)
-
-    def _post(self, body: bytes, *, seconds: float, limit: int) -> bytes:
-        """Post a request and return the answer. Each read waits for at most `seconds`, and none begins after that."""
-        until = time.monotonic() + seconds
-        request = Request(self._url, data=body, headers=self._headers, method="POST")
-        try:
-            with self._opener.open(request, timeout=seconds) as response:
-                answer = read_body(response, until=until, limit=limit)
-                if answer is None:
-                    self._give_up(f"an answer of more than {limit} bytes, which no program's output can need")
-                return answer
-        except HTTPError as error:
-            with error:
-                if error.code >= 500 or error.code in PASSING_STATUSES:
-                    raise _PassingError(f"status {error.code}") from error
-                self._give_up(f"status {error.code} for {PATH}")
-        except TimeoutError as error:
-            raise _PassingError(f"no answer within {seconds:.3g} seconds") from error
-        except (OSError, HTTPException) as error:
+            reply = self._http.call(
+                self._url,
+                data=body,
+                headers=self._headers,
+                seconds=job.limits.wall_seconds + self._timeout,
+                limit=largest,
+            )
+        except HttpCallError as error:
             raise _PassingError(_short(str(error))) from error
+        finally:
+            self._slots.release()
+        if reply.may_pass:
+            raise _PassingError(f"status {reply.status}")
+        if not reply.is_success:
+            self._give_up(f"status {reply.status} for {PATH}")
+        if reply.body is None:
+            self._give_up(f"an answer of more than {largest} bytes, which no program's output can need")
+        return _execution(reply.body, job)
 
     def _give_up(self, why: str) -> NoReturn:
         raise SandboxError(
@@ -206,13 +193,6 @@ class RemoteSandbox:
 
 class _PassingError(Exception):
     """Failure of an attempt that may succeed later."""
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    """Handler that refuses redirects: a POST would arrive as a GET without the program, perhaps on another host."""
-
-    def redirect_request(self, *arguments: Any) -> None:
-        return None
 
 
 def _parts(url: str) -> tuple[str, str, dict[str, str]]:
@@ -233,34 +213,6 @@ def _parts(url: str) -> tuple[str, str, dict[str, str]]:
         login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
     return urlunsplit((parts.scheme, host, path, parts.query, "")), shown, headers
-
-
-def read_body(response: HTTPResponse, *, until: float, limit: int) -> bytes | None:
-    """Read an answer piece by piece; None: it has more than `limit` bytes.
-
-    Raises:
-        TimeoutError: it was not whole at `until`, on the monotonic clock.
-    """
-    body = bytearray()
-    while chunk := response.read1(CHUNK):
-        body += chunk
-        if len(body) > limit:
-            return None
-        if time.monotonic() > until:
-            raise TimeoutError
-    return bytes(body)
-
-
-def opener(url: str) -> OpenerDirector:
-    """Return an opener that skips the environment's proxies for this machine, which they cannot reach.
-
-    It follows no redirect: a POST would arrive as a GET, perhaps on another host.
-    """
-    host = urlsplit(url).hostname or ""
-    is_here = host == "localhost" or host.endswith(".localhost")
-    with contextlib.suppress(ValueError):  # a name
-        is_here = ipaddress.ip_address(host).is_loopback
-    return build_opener(*([ProxyHandler({})] if is_here else []), _NoRedirects())
 
 
 def _execution(answer: bytes, job: Job) -> Execution:

@@ -1,10 +1,10 @@
 """A model for whoever asks: `paceline serve` by OpenAI's interface, `paceline chat` in the terminal.
 
 loading.py        from options to a model with its engine
-prompts.py        from a request to the tokens of its prompt
-generations.py    requests under way: they share the engine's batch, and hear of each token
-answering.py      from a request to tokens, and from tokens to pieces of text and a turn
+model.py          from a request to the tokens of its prompt, and to the engine
+generations.py    requests under way: they share the engine's batch, and get each token
+choices.py        from tokens to pieces of text and a turn
 server.py         the HTTP server: routes, numbers, an orderly end
 
-What a request may hold and what an answer looks like is that of an episode's endpoint, in `environments/endpoint`.
+What a request may hold and what a response looks like is in `openai_api`, for an episode's endpoint too.
 """

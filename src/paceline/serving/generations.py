@@ -1,7 +1,7 @@
-"""Requests under way for one engine: they wait in the order of arrival, share its batch, and hear of each token.
+"""Requests under way for one engine: they wait in the order of arrival, share its batch, and get each token.
 
-Handing on what the engine samples has a thread of its own: one for all requests, as waking a thread for each token of
-each takes more than a small model does. Neither it nor the engine waits for a client.
+One thread sends what the engine samples to all requests: waking a thread for each token of each request takes more
+than a small model does. Neither it nor the engine waits for a client.
 """
 
 import math
@@ -15,11 +15,11 @@ from http import HTTPStatus
 from typing_extensions import override
 
 from paceline.engines import Request, RequestStream, Sampled, Sampling, TrainedEngine
-from paceline.environments.endpoint.requests import Refusal
 from paceline.errors import DataError, EngineError, PacelineError, first_line
+from paceline.openai_api.requests import Refusal
 
 MOST_WAITING = 1024
-"""Requests that wait for a place in the batch, at most."""
+"""Requests that wait for room in the batch, at most."""
 MOST_FAILURES = 3
 """Faults of the engine in a row, without a token in between, after which it is not begun anew."""
 FAILED = Refusal(
@@ -34,7 +34,7 @@ FAULTY = Refusal("the answer could not be written; see the server's terminal", s
 
 
 class Generation:
-    """One request under way: the engine's thread tells it tokens, another one hands them on."""
+    """One request under way: the engine's thread adds tokens, another thread sends them on."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Generation:
         sampling: Sampling,
         *,
         at_once: bool,
-        hear: Callable[[Sequence[Sampled] | Refusal], None],
+        on_sampled: Callable[[Sequence[Sampled] | Refusal], None],
     ) -> None:
-        """`hear` is told what is sampled, or why there will be no more, in the thread that hands on.
+        """`on_sampled` gets what is sampled, or why there will be no more, in the thread that sends.
 
-        `at_once`: it hears of each token; else only once all completions have ended.
+        `at_once`: it is called for each token; else only once all completions have ended.
         """
         self.request, self.sampling = request, sampling
         self.is_given_up = False
         """True if nobody wants any more of it."""
-        self._at_once, self._hear = at_once, hear
-        self._untold = deque[Sampled]()
+        self._at_once, self._on_sampled = at_once, on_sampled
+        self._unsent = deque[Sampled]()
         self._refusal: Refusal | None = None
         self._sampled, self._unwanted = set(range(len(request.keys))), set[int]()
         """Completions that the engine samples, and those that are wanted no more."""
@@ -63,73 +63,73 @@ class Generation:
         return not self._sampled
 
     @property
-    def has_news(self) -> bool:
-        """True if there is something to hand on by now."""
+    def is_to_be_sent(self) -> bool:
+        """True if there is something to send by now."""
         return self._at_once or self.is_over
 
-    def tell(self, one: Sampled) -> bool:
-        """Note what was sampled; returns True for a completion that is to end at once. Called by the engine."""
-        if not all(map(math.isfinite, one.logprobs)):
+    def add(self, sampled: Sampled) -> bool:
+        """Note what the engine sampled; returns True for a completion that is to end at once."""
+        if not all(map(math.isfinite, sampled.logprobs)):
             self.fail(NOT_FINITE)
-        is_unwanted = self.is_given_up or one.sample in self._unwanted
-        if is_unwanted or one.finish_reason is not None:
-            self._sampled.discard(one.sample)
+        is_unwanted = self.is_given_up or sampled.sample in self._unwanted
+        if is_unwanted or sampled.finish_reason is not None:
+            self._sampled.discard(sampled.sample)
         if self._refusal is None:
-            self._untold.append(one)
+            self._unsent.append(sampled)
         return is_unwanted
 
-    def hand_on(self) -> None:
-        """Let what is new be heard: all that came since the last time, in one."""
-        news = list[Sampled]()
-        while self._untold:
-            news.append(self._untold.popleft())
+    def send(self) -> None:
+        """Deliver the tokens sampled since the last call."""
+        sampled = list[Sampled]()
+        while self._unsent:
+            sampled.append(self._unsent.popleft())
         try:
-            if news:
-                self._hear(news)
+            if sampled:
+                self._on_sampled(sampled)
             if self._refusal is not None:
-                self._hear(self._refusal)
-        except Exception as error:  # noqa: BLE001 - a fault in the writing of one answer may not end those of others
+                self._on_sampled(self._refusal)
+        except Exception as error:  # noqa: BLE001 - a fault in the writing of one response may not end those of others
             traceback.print_exception(error)
             self.give_up()
-            self._hear(FAULTY)
+            self._on_sampled(FAULTY)
 
     def fail(self, refusal: Refusal) -> None:
-        """Let this be heard next; the engine ends what it samples."""
+        """Cancel all completions, and deliver this next."""
         self._refusal = refusal
         self.give_up()
 
     def end(self, sample: int) -> None:
-        """Want no more of one completion."""
+        """Cancel one completion."""
         self._unwanted.add(sample)
 
     def give_up(self) -> None:
-        """Want no more of any."""
+        """Cancel all completions."""
         self.is_given_up = True
 
 
 class Generations(RequestStream):
-    """The stream of an engine: it is given as many completions as it computes at once, others wait their turn."""
+    """Requests of an engine: it gets as many completions as it computes at once, and others wait their turn."""
 
     def __init__(self, capacity: int) -> None:
         """`capacity`: completions that the engine computes at once."""
         self.tokens_read = self.tokens_sampled = 0
         """Tokens of prompts that the engine was given, and tokens that it has sampled."""
         self.failure: PacelineError | None = None
-        """What the engine failed with."""
+        """Error that ended the engine; None: there is none."""
         self.ended = threading.Event()
         """Set once the engine samples no more."""
         self._capacity, self._rows, self._count = capacity, 0, 0
         self._waiting, self._running = deque[Generation](), dict[int, Generation]()
-        """Requests that the engine was not given yet, and the others by its own number."""
+        """Requests that the engine has not taken yet, and those that it samples by its number of them."""
         self._arrived = threading.Condition()
-        self._news = queue.SimpleQueue[Sequence[Generation] | None]()
-        """Requests with something to hand on, after each step; None: the end."""
+        self._to_send = queue.SimpleQueue[Sequence[Generation] | None]()
+        """Requests with something to send, after each step; None: the end."""
         self._last: Refusal | None = None
-        """What further requests are refused with; None: they are taken."""
+        """Refusal of further requests; None: they are taken."""
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait for a place in the batch."""
+        """Number of requests that wait for room in the batch."""
         return len(self._waiting)
 
     @property
@@ -139,8 +139,8 @@ class Generations(RequestStream):
 
     def run(self, engine: TrainedEngine, *, length: int) -> None:
         """Let the engine sample until `close`, or until it fails."""
-        handing_on = threading.Thread(target=self._hand_on, name="answers", daemon=True)
-        handing_on.start()
+        sender = threading.Thread(target=self._send, name="responses", daemon=True)
+        sender.start()
         try:
             self._stream(engine, length)
         except PacelineError as error:
@@ -148,14 +148,14 @@ class Generations(RequestStream):
         finally:
             failed = HTTPStatus.INTERNAL_SERVER_ERROR
             self.break_off(self._last or Refusal("the engine has failed; see the server's terminal", status=failed))
-            self._news.put(None)
+            self._to_send.put(None)
             try:
-                handing_on.join()
+                sender.join()
             finally:  # also at an interrupt
                 self.ended.set()
 
     def _stream(self, engine: TrainedEngine, length: int) -> None:
-        """Let the engine sample; a fault that it did not foresee ends the requests at hand, and it begins anew.
+        """Let the engine sample; an unexpected fault ends the requests at hand, and it begins anew.
 
         Raises:
             PacelineError: it cannot go on, or has failed several times without a token in between.
@@ -183,21 +183,21 @@ class Generations(RequestStream):
                 self._rows = self._count = 0
             for generation in broken:
                 generation.fail(FAILED)
-            self._news.put(broken)
+            self._to_send.put(broken)
 
-    def _hand_on(self) -> None:
-        while (told := self._news.get()) is not None:
-            for generation in told:
-                generation.hand_on()
+    def _send(self) -> None:
+        while (generations := self._to_send.get()) is not None:
+            for generation in generations:
+                generation.send()
 
     def add(self, generation: Generation) -> None:
-        """Let a request wait for its place; raises Refusal where none is taken any more."""
+        """Let a request wait for its turn; raises Refusal where none is taken any more."""
         with self._arrived:
             if self._last is not None:
                 raise self._last
             if len(self._waiting) >= MOST_WAITING:
-                said = f"{MOST_WAITING} requests wait already, which is the most; ask again later"
-                raise Refusal(said, code="too_many_requests", status=HTTPStatus.SERVICE_UNAVAILABLE)
+                problem = f"{MOST_WAITING} requests wait already, which is the most; ask again later"
+                raise Refusal(problem, code="too_many_requests", status=HTTPStatus.SERVICE_UNAVAILABLE)
             self._waiting.append(generation)
             self._arrived.notify()
 
@@ -215,7 +215,7 @@ class Generations(RequestStream):
             self._waiting.clear()
         for generation in broken:
             generation.fail(refusal)
-        self._news.put(broken)
+        self._to_send.put(broken)
         return len(broken)
 
     @override
@@ -240,18 +240,18 @@ class Generations(RequestStream):
 
     @override
     def tell(self, sampled: Sequence[Sampled]) -> Sequence[bool]:
-        unwanted, told = list[bool](), dict[int, Generation]()
-        for one in sampled:
-            generation = self._running[one.request]
-            self.tokens_sampled += len(one.token_ids)
-            unwanted.append(generation.tell(one))
-            if generation.has_news:
-                told[one.request] = generation
-            if unwanted[-1] or one.finish_reason is not None:
+        unwanted, to_send = list[bool](), dict[int, Generation]()
+        for tokens in sampled:
+            generation = self._running[tokens.request]
+            self.tokens_sampled += len(tokens.token_ids)
+            unwanted.append(generation.add(tokens))
+            if generation.is_to_be_sent:
+                to_send[tokens.request] = generation
+            if unwanted[-1] or tokens.finish_reason is not None:
                 with self._arrived:
                     self._rows -= 1
                     if generation.is_over:
-                        del self._running[one.request]
-        if told:
-            self._news.put([*told.values()])
+                        del self._running[tokens.request]
+        if to_send:
+            self._to_send.put([*to_send.values()])
         return unwanted

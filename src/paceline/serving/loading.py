@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from paceline.base_directory import hold_base
-from paceline.config.environments import EnvironmentConfig
 from paceline.config.reading import option_name
+from paceline.config.sampling import EnvironmentConfig
 from paceline.config.sections import Config
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ModelError
@@ -15,10 +15,10 @@ from paceline.training.setup.configuration import Configuration, given_options, 
 from paceline.training.setup.named_code import allow_named_code
 
 if TYPE_CHECKING:
-    from paceline.serving.answering import ServedModel
+    from paceline.serving.model import ServedModel
 
 LONGEST = 4096
-"""Tokens of a prompt and its answer, unless --max-prompt-length is given or the model reaches less far."""
+"""Tokens of a prompt and its completion, unless --max-prompt-length is given or the model reaches less far."""
 NO_ROWS: Mapping[str, object] = {"dataset": "arithmetic"}
 """A dataset for the configuration, which has one; no row is read."""
 
@@ -31,20 +31,20 @@ def read_options(flags: Mapping[str, object], *, file: str | None, runs: Collect
     Raises:
         ConfigError: as `read_configuration`; or code of a run directory is not to be run without a word.
     """
-    given = {option_name(name) for name in given_options(flags, file=file)}
-    asked = flags if "dataset" in given else {**NO_ROWS, **flags}
-    found = read_configuration(asked, file=file, for_training=False)
-    config = found.config
-    hold_base(found.base)
-    allow_named_code(config, found.ground, found.given, runs=runs)
+    named = {option_name(name) for name in given_options(flags, file=file)}
+    complete = flags if "dataset" in named else {**NO_ROWS, **flags}
+    configuration = read_configuration(complete, file=file, for_training=False)
+    config = configuration.config
+    hold_base(configuration.base)
+    allow_named_code(config, configuration.ground, configuration.given, runs=runs)
     if config.engine.engine == "vllm":
         check_vllm(None)
-    if "environment" not in given:
+    if "environment" not in named:
         config = replace(config, environment=EnvironmentConfig())
-    if "max_prompt_length" not in given:
+    if "max_prompt_length" not in named:
         longest = max(1, LONGEST - config.sampling.max_completion_length)
         config = replace(config, data=replace(config.data, max_prompt_length=longest))
-    return replace(found, config=config)
+    return replace(configuration, config=config)
 
 
 def load(
@@ -65,9 +65,8 @@ def load(
         from paceline.chat.turns import TurnTokens
         from paceline.models.loading import load_model
         from paceline.models.pretrained import end_token_ids, load_tokenizer
-        from paceline.serving.answering import ServedModel
         from paceline.serving.generations import Generations
-        from paceline.serving.prompts import PromptReader
+        from paceline.serving.model import PromptReader, ServedModel
         from paceline.training.assembly import longest_sequence, make_engine
         from paceline.training.records import engine_sentences, of_machine
         from paceline.training.setup.samplers import sampling_of

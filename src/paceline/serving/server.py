@@ -1,4 +1,4 @@
-"""The HTTP server of `paceline serve`: an endpoint that a model answers, numbers, a page, and an orderly end."""
+"""The HTTP server of `paceline serve`: an endpoint in front of a model, numbers, a page, and an orderly end."""
 
 import html
 import threading
@@ -9,7 +9,12 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 
-from paceline.environments.endpoint.answers import (
+from paceline.errors import ConfigError, PacelineError
+from paceline.http.events import EventStream, HttpRefusal
+from paceline.http.server import HttpResponse
+from paceline.openai_api.endpoint import Endpoint, Pending
+from paceline.openai_api.requests import ApiRequest, Refusal, read_request
+from paceline.openai_api.responses import (
     ChoiceEvents,
     ResponseEvents,
     body_of,
@@ -17,10 +22,8 @@ from paceline.environments.endpoint.answers import (
     models,
     stream_events,
 )
-from paceline.environments.endpoint.requests import ProgramRequest, Refusal, read_request
-from paceline.environments.endpoint.serving import Endpoint, LiveEvents, Pending
-from paceline.errors import ConfigError, PacelineError
-from paceline.serving.answering import CLIENT_GONE, AnswerPart, RunningAnswer, ServedModel
+from paceline.serving.choices import CLIENT_GONE, ResponsePart, RunningResponse
+from paceline.serving.model import ServedModel
 
 STOPPING = Refusal("the server is stopping; ask another one", code="stopping", status=HTTPStatus.SERVICE_UNAVAILABLE)
 BROKEN_OFF = Refusal(
@@ -29,7 +32,7 @@ BROKEN_OFF = Refusal(
     status=HTTPStatus.SERVICE_UNAVAILABLE,
 )
 LAST_SECONDS = 10.0
-"""Seconds after a broken off answer in which the engine ends its step, and clients read what there is."""
+"""Seconds after a response was broken off in which the engine ends its step, and clients read what there is."""
 OUTCOMES = ("done", "refused", "gone", "failed")
 HEADINGS = {
     "paceline_requests_total": ("counter", "Requests by outcome: answered, refused, left by the client, failed."),
@@ -73,7 +76,7 @@ class ModelServer:
         self.endpoint.key = self.endpoint.key if key is None else key
         self.endpoint.read = partial(read_request, is_served=True)
         self.endpoint.models = partial(models, model.name, self._created)
-        self.endpoint.on_refusal = self.refused
+        self.endpoint.when_refused = self.refused
         self.endpoint.pages = {"/": self._page, "/health": self._health, "/metrics": self._metrics}
         self._lock = threading.Lock()
         self._outcomes, self._seconds, self._pending = Counter[str](), defaultdict[str, float](float), set[Pending]()
@@ -81,7 +84,7 @@ class ModelServer:
 
     @property
     def failure(self) -> PacelineError | None:
-        """What the engine failed with."""
+        """Error that ended the engine; None: there is none."""
         return self.model.generations.failure
 
     def wait(self, seconds: float) -> bool:
@@ -107,23 +110,23 @@ class ModelServer:
         started, request = time.perf_counter(), pending.request
         self._in_flight(pending)
         if request.model not in ("policy", self.model.name):
-            said = f"there is no model {request.model!r:.100}; name {self.model.name!r}, or leave the name out"
-            raise Refusal(said, "model", code="model_not_found", status=HTTPStatus.NOT_FOUND)
+            problem = f"there is no model {request.model!r:.100}; name {self.model.name!r}, or leave the name out"
+            raise Refusal(problem, "model", code="model_not_found", status=HTTPStatus.NOT_FOUND)
         request = replace(request, model=self.model.name, created=int(time.time()))
         if request.stream:
-            events = LiveEvents()
-            streamed = StreamedAnswer(self, request, events, started)
-            events.on_lost = partial(streamed.lose, self.model.begin(request, streamed.take))
-            pending.answer(events)
+            events = EventStream()
+            streamed = StreamedResponse(self, request, events, started)
+            events.on_lost = partial(streamed.lose, self.model.begin(request, streamed.add))
+            pending.respond(events)
             return
         turns = self.model.begin(request).wait(pending.is_gone)
         self.done(started)
-        pending.answer(body_of(request, turns))
+        pending.respond(body_of(request, turns))
 
     def _in_flight(self, pending: Pending | None = None) -> set[Pending]:
-        """Return the requests whose answers are not written, with a new one."""
+        """Return the requests whose responses are not written, with a new one."""
         with self._lock:
-            self._pending = {one for one in self._pending if not one.is_written.is_set()}
+            self._pending = {earlier for earlier in self._pending if not earlier.is_written.is_set()}
             if pending is not None:
                 self._pending.add(pending)
             return set(self._pending)
@@ -135,7 +138,7 @@ class ModelServer:
         self.count("done")
         self.add_seconds("paceline_request_seconds", started)
 
-    def refused(self, refusal: Refusal) -> None:
+    def refused(self, refusal: HttpRefusal) -> None:
         """Count one that was not."""
         is_failure = refusal.status >= HTTPStatus.INTERNAL_SERVER_ERROR and refusal is not STOPPING
         self.count("gone" if refusal.status == CLIENT_GONE else "failed" if is_failure else "refused")
@@ -169,22 +172,22 @@ class ModelServer:
             },
         }
 
-    def _metrics(self) -> tuple[HTTPStatus, str, str]:
+    def _metrics(self) -> HttpResponse:
         lines, numbers = list[str](), self._numbers()
         for name, (kind, meaning) in HEADINGS.items():
             lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
             lines += [f"{key} {value}" for key, value in numbers.items() if key.startswith(name)]
-        return HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", "\n".join([*lines, ""])
+        content_type = "text/plain; version=0.0.4; charset=utf-8"
+        return HttpResponse(content_type=content_type, body="\n".join([*lines, ""]).encode())
 
-    def _health(self) -> tuple[HTTPStatus, str, str]:
-        kind = "text/plain; charset=utf-8"
+    def _health(self) -> HttpResponse:
         if self.model.generations.ended.is_set():
-            return HTTPStatus.SERVICE_UNAVAILABLE, kind, "the engine has ended\n"
+            return HttpResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"the engine has ended\n")
         if self.endpoint.ended is not None:
-            return HTTPStatus.SERVICE_UNAVAILABLE, kind, "stopping\n"
-        return HTTPStatus.OK, kind, "ok\n"
+            return HttpResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body=b"stopping\n")
+        return HttpResponse(body=b"ok\n")
 
-    def _page(self) -> tuple[HTTPStatus, str, str]:
+    def _page(self) -> HttpResponse:
         about = {
             "engine": f"{self.model.engine.path}: {self.model.engine.path_reason}",
             "tokens of a prompt and its answer, at most": f"{self.model.length:,}",
@@ -192,47 +195,47 @@ class ModelServer:
             **{name: f"{value:,.6g}" for name, value in self._numbers().items()},
         }
         rows = "".join(
-            f"<tr><td>{html.escape(name)}</td><td>{html.escape(said)}</td></tr>" for name, said in about.items()
+            f"<tr><td>{html.escape(name)}</td><td>{html.escape(text)}</td></tr>" for name, text in about.items()
         )
-        text = PAGE.format(name=html.escape(self.model.name), url=html.escape(self.endpoint.base_url), rows=rows)
-        return HTTPStatus.OK, "text/html; charset=utf-8", text
+        page = PAGE.format(name=html.escape(self.model.name), url=html.escape(self.endpoint.base_url), rows=rows)
+        return HttpResponse(content_type="text/html; charset=utf-8", body=page.encode())
 
 
-class StreamedAnswer:
-    """Writes an answer as the events of a stream while it is sampled, in the thread of all answers."""
+class StreamedResponse:
+    """Writes a response as the events of a stream while it is sampled, in the thread of all responses."""
 
-    def __init__(self, server: ModelServer, request: ProgramRequest, events: LiveEvents, started: float) -> None:
+    def __init__(self, server: ModelServer, request: ApiRequest, events: EventStream, started: float) -> None:
         self._server, self._request, self._events, self._started = server, request, events, started
         self._writer: ChoiceEvents | ResponseEvents | None = None
         """Writes the events; None: there was no token yet."""
         self._is_lost = False
 
-    def lose(self, answer: RunningAnswer) -> None:
+    def lose(self, response: RunningResponse) -> None:
         """Sample no more, as the client is gone."""
-        answer.generation.give_up()
-        if not answer.is_whole:
+        response.generation.give_up()
+        if not response.is_whole:
             self._is_lost = True
             self._server.count("gone")
 
-    def take(self, answer: RunningAnswer, told: Sequence[AnswerPart] | Refusal) -> None:
-        """Write what is new of the answer, all of it at once."""
+    def add(self, response: RunningResponse, parts: Sequence[ResponsePart] | Refusal) -> None:
+        """Write new parts of the response, all of them at once."""
         if self._is_lost:
             return
-        if isinstance(told, Refusal):
-            self._refuse(told)
+        if isinstance(parts, Refusal):
+            self._refuse(parts)
             return
         if self._writer is None:
-            self._writer = stream_events(self._request, answer.number, is_told=True)
+            self._writer = stream_events(self._request, response.number, is_streamed=True)
             self._server.add_seconds("paceline_first_token_seconds", self._started)
-        written = [event for index, one in told for event in self._writer.of(index, one)]
-        if answer.is_whole:
-            written += self._writer.last(answer.turns)
+        events = [event for index, part in parts for event in self._writer.of(index, part)]
+        if response.is_whole:
+            events += self._writer.last(response.turns)
             self._server.done(self._started)
-        self._events.tell(b"".join(written), is_last=answer.is_whole)
+        self._events.add(b"".join(events), is_last=response.is_whole)
 
     def _refuse(self, refusal: Refusal) -> None:
         if self._writer is not None:
             self._server.refused(refusal)
-            self._events.tell(error_event(refusal), is_last=True)
+            self._events.add(error_event(refusal), is_last=True)
         else:
             self._events.refuse(refusal)

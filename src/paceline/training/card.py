@@ -18,8 +18,17 @@ from paceline.errors import DataError
 from paceline.metrics.comparisons import compare_records
 from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
-from paceline.reports.model_card.facts import CardFacts, Example, HeldOutResult, Measured, Prompting, Source, named
-from paceline.reports.model_card.page import MARK, model_card
+from paceline.reports.model_card import (
+    MARK,
+    CardFacts,
+    Example,
+    HeldOutResult,
+    Measured,
+    Prompting,
+    Source,
+    model_card,
+    named,
+)
 from paceline.rewards.resolving import default_system_prompt
 
 LIBRARIES = ("paceline", "torch", "transformers", "datasets", "peft")

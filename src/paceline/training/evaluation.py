@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.chat.thinking import prefills_think, visible_text
@@ -11,24 +11,21 @@ from paceline.config.objective import AdvantageConfig
 from paceline.config.sections import Config
 from paceline.data.extraction.answers import final_answer
 from paceline.engines import Engine, Sampling
+from paceline.episodes.conversations import Completer, Conversations, ends_without_reward
 from paceline.errors import DataError, PacelineError, TrainingError
 from paceline.metrics.comparisons import detectable_difference
 from paceline.metrics.intervals import Interval, mean_interval, wilson
-from paceline.metrics.pass_at_k import Vote, avg_at_k, maj_at_k, pass_at_k
+from paceline.metrics.statistics import Vote, avg_at_k, maj_at_k, pass_at_k
 from paceline.reports.format import count, percent_interval, sample_size
-from paceline.reports.page.headline import is_right_leniently
+from paceline.reports.page.outcome import is_right_leniently
 from paceline.rewards.function import RIGHT, BuiltIn, RewardFunction, right_of
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.rewards.scoring.scores import check_failure_rate
 from paceline.rewards.selecting import has_format, stated_answer
-from paceline.training.rollouts.conversations import Completer, Conversations
-from paceline.training.rollouts.episodes import ends_without_reward
-from paceline.training.rollouts.grouping import ScoredGroup
-from paceline.training.rollouts.records import rollout_metrics, rollout_records
-from paceline.training.rollouts.rounds import EngineSampler, Round
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.records import episode_record, rollout_metrics, rollout_records
+from paceline.training.rollouts.rounds import EngineSampler, RolloutBatch
 from paceline.training.setup.samplers import training_sampler
-from paceline.types import Completion, Task
+from paceline.types import RolloutGroup, Task, Trajectory
 
 COUNTED = (
     *("reward_mean", "reward_std", "reward_std_within", "format_accuracy", "rewards", "completion_length_mean"),
@@ -100,13 +97,13 @@ class Evaluator:
         batch = sampler.sample(lambda count: [(task, 0) for task in self.tasks[:count]], len(self.tasks))
         seconds = time.perf_counter() - started
         parsed = tuple(
-            self._stated(group.task, rollout.completion) for group in batch.groups for rollout in group.rollouts
+            self._stated(group.task, rollout.trajectory) for group in batch.groups for rollout in group.rollouts
         )
         return RewardResult(name=self.name, step=step, batch=batch, parsed=parsed, seconds=seconds)
 
-    def _accuracy(self, sampled: Round, step: int, started: float) -> "AccuracyResult":
+    def _accuracy(self, sampled: RolloutBatch, step: int, started: float) -> "AccuracyResult":
         scores, right = sampled.scores, max([right_of(function) for function in self.functions.values()], default=RIGHT)
-        outcomes = tuple(self._outcome(group, right) for group in sampled.scored)
+        outcomes = tuple(self._outcome(group, right) for group in sampled.groups)
         result = AccuracyResult(
             name=self.name,
             step=step,
@@ -125,32 +122,32 @@ class Evaluator:
             raise
         return result
 
-    def _outcome(self, group: ScoredGroup, right: float) -> "TaskResult":
-        episodes = [completion.episode for completion in group.completions]
-        rewards = [None if episode is None else episode.reward for episode in episodes]
-        notes = [None if episode is None else episode.failure for episode in episodes]
+    def _outcome(self, group: RolloutGroup, right: float) -> "TaskResult":
+        trajectories = tuple(rollout.trajectory for rollout in group.rollouts)
+        rewards = [trajectory.reward for trajectory in trajectories]
+        notes = [trajectory.failure for trajectory in trajectories]
         for name in self.functions:  # a reward function counts in place of what environments say
-            rewards = [columns[name] for columns in group.rewards]
-            notes = [columns.get(name) for columns in group.notes]
+            rewards = [rollout.rewards[name] for rollout in group.rollouts]
+            notes = [rollout.notes.get(name) for rollout in group.rollouts]
         asking = self.format_functions or self.functions
         return TaskResult(
             task=group.task,
-            completions=group.completions,
+            trajectories=trajectories,
             rewards=tuple(rewards),
             notes=tuple(notes),
             right=right,
-            parsed=tuple(self._stated(group.task, completion) for completion in group.completions),
-            formed=tuple(has_format(asking, group.task, completion.text) for completion in group.completions),
+            parsed=tuple(self._stated(group.task, trajectory) for trajectory in trajectories),
+            formed=tuple(has_format(asking, group.task, trajectory.text) for trajectory in trajectories),
         )
 
-    def _stated(self, task: Task, completion: Completion) -> str | None:
-        return stated_answer(self.functions, task, completion.text, completion.finish_reason)
+    def _stated(self, task: Task, trajectory: Trajectory) -> str | None:
+        return stated_answer(self.functions, task, trajectory.text, trajectory.finish_reason)
 
     def _check_graded(self, result: "AccuracyResult") -> None:
         if any(outcome.graded for outcome in result.outcomes):
             return
         ends = ends_without_reward(
-            [completion for outcome in result.outcomes for completion in outcome.completions],
+            [trajectory for outcome in result.outcomes for trajectory in outcome.trajectories],
             max_completion_length=self.sampling.max_completion_length,
             max_turns=None if self.conversations is None else self.conversations.limits.turns,
         )
@@ -166,7 +163,7 @@ class TaskResult:
     """Completions of one task with their verdicts."""
 
     task: Task
-    completions: tuple[Completion, ...]
+    trajectories: tuple[Trajectory, ...]
     rewards: tuple[float | None, ...]
     """None: not graded; such a completion counts neither as right nor as wrong."""
     notes: tuple[str | None, ...]
@@ -191,8 +188,8 @@ class TaskResult:
     @property
     def votes(self) -> tuple[Vote, ...]:
         """The final answer of each graded completion, outside its thinking, and whether it was right."""
-        prefilled, pairs = prefills_think(self.task.prompt), zip(self.completions, self.rewards, strict=True)
-        graded = [(completion.text, reward >= self.right) for completion, reward in pairs if reward is not None]
+        prefilled, pairs = prefills_think(self.task.prompt), zip(self.trajectories, self.rewards, strict=True)
+        graded = [(one.text, reward >= self.right) for one, reward in pairs if reward is not None]
         return tuple((final_answer(visible_text(text, prefilled=prefilled)), is_right) for text, is_right in graded)
 
 
@@ -223,7 +220,7 @@ class AccuracyResult:
 
     def record(self) -> dict[str, object]:
         """The object that goes to `evals.jsonl`."""
-        accuracy, completions = self.accuracy, [completion for o in self.outcomes for completion in o.completions]
+        accuracy, trajectories = self.accuracy, [one for outcome in self.outcomes for one in outcome.trajectories]
         graded = [outcome for outcome in self.outcomes if outcome.graded]
         generations = len(self.outcomes[0].rewards)
         record: dict[str, object] = {
@@ -238,11 +235,10 @@ class AccuracyResult:
             "generations": generations,
             "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
             "failed_calls": self.failed_calls,
-            "completion_length_mean": sum(completion.num_sampled for completion in completions) / len(completions),
-            "truncated_fraction": sum(completion.finish_reason == "length" for completion in completions)
-            / len(completions),
+            "completion_length_mean": sum(one.num_sampled for one in trajectories) / len(trajectories),
+            "truncated_fraction": sum(one.finish_reason == "length" for one in trajectories) / len(trajectories),
         }
-        turns = [len(completion.episode.turns) for completion in completions if completion.episode is not None]
+        turns = [len(trajectory.turns) for trajectory in trajectories if trajectory.environment is not None]
         if turns:
             record["turns_mean"] = sum(turns) / len(turns)
         formed = [has_form for outcome in self.outcomes for has_form in outcome.formed if has_form is not None]
@@ -334,20 +330,20 @@ class AccuracyResult:
                 "task_id": outcome.task.task_id,
                 "prompt": outcome.task.prompt,
                 "answer": outcome.task.answer,
-                "completion": completion.text,
+                "completion": trajectory.text,
                 "reward": reward,
                 "correct": None if reward is None else reward >= outcome.right,
                 "note": note,
                 "parsed": parsed,
                 "format": formed,
-                "completion_tokens": completion.num_sampled,
-                "finish_reason": completion.finish_reason,
+                "completion_tokens": trajectory.num_sampled,
+                "finish_reason": trajectory.finish_reason,
                 **({} if self.reads_answers else {"judged_by": "environment"}),
-                **({} if completion.episode is None else {"episode": asdict(completion.episode)}),
+                **({} if trajectory.environment is None else {"episode": episode_record(trajectory, outcome.task)}),
             }
             for outcome in self.outcomes
-            for completion, reward, note, parsed, formed in zip(
-                outcome.completions, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
+            for trajectory, reward, note, parsed, formed in zip(
+                outcome.trajectories, outcome.rewards, outcome.notes, outcome.parsed, outcome.formed, strict=True
             )
         ]
 

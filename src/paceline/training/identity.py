@@ -20,12 +20,12 @@ from paceline.config.changing import Difference, changes_what_is_computed, diffe
 from paceline.config.flat_yaml import to_yaml
 from paceline.config.reading import served_model
 from paceline.config.sections import Config
+from paceline.episodes.conversations import Conversations
 from paceline.errors import ConfigError
 from paceline.metrics.definitions import Record
 from paceline.models.places import model_place
 from paceline.rewards.model_files import reward_model_files, sampled_digest
 from paceline.rewards.resolving import source_files
-from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.file_names import recorded_base
 from paceline.training.setup.inputs import RunInputs
 from paceline.types import Task

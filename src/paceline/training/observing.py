@@ -19,10 +19,10 @@ from paceline.errors import CheckpointError, first_line
 from paceline.metrics.definitions import Record
 from paceline.reports.console import RunDisplay
 from paceline.reports.page.html import write_report
-from paceline.reports.trackers.opening import Trackers, flat_numbers
+from paceline.reports.trackers import Trackers, flat_numbers
 from paceline.runtime.devices import choose_device, used_memory
 from paceline.training.evaluation import EvalResult
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import Requests, Run
 
 LEAST_SECONDS = 30.0
@@ -141,7 +141,7 @@ class CommandLine:
         """Show the plan of the run and its past records."""
         self._trackers = trackers
         self.display.plan(asdict(run.inputs.plan))
-        self.display.watched.recall(run.run_dir.metrics(), run.run_dir.evals())
+        self.display.progress.recall(run.run_dir.metrics(), run.run_dir.evals())
 
     def begin(self, steps_done: int) -> Requests:
         """The screen and the trackers are open already."""

@@ -18,7 +18,7 @@ from paceline.training.evaluation import AccuracyResult, EvalResult
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import service_calls
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.held_out import of_graders, of_rows
 from paceline.training.setup.inputs import RunInputs
 from paceline.training.trainer import Trainer
@@ -76,7 +76,7 @@ def step_clock(
     Sampling that overlapped the training of other steps counts in full, so a step's phases may exceed its total.
     """
     phases = {"generate": batch.generate_seconds, "reward": batch.reward_seconds, "update": update}
-    tokens = sum(rollout.completion.num_sampled for group in batch.groups for rollout in group.rollouts)
+    tokens = sum(rollout.trajectory.num_sampled for group in batch.groups for rollout in group.rollouts)
     return phases | {
         "other": max(0.0, total - sum(phases.values())),
         "total": total,

@@ -29,16 +29,16 @@ from paceline.training.learner.samples import rows_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.plan.batches import batch_plan
 from paceline.training.rollouts.grouping import (
+    FAILURES,
     OUT_OF_THE_STEP,
     OVERLONG,
-    ScoredGroup,
     is_inside,
     make_groups,
     without_surplus,
 )
 from paceline.training.rollouts.records import rollout_metrics
 from paceline.training.rollouts.restoring import packed_floats, restored_batch, restored_groups
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.checks import own_advantage
 from paceline.training.setup.inputs import RunSize
 from paceline.training.trainer import Trainer, make_trainer
@@ -169,22 +169,22 @@ def _weights(first: int, between: list[int], step: int) -> str:
 def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
     """Compute the values of every rollout's sampled tokens, in order, without an update. One process only."""
     rows = rows_of(groups, [group.rollouts for group in groups])
-    samples = [sample for row in rows for sample in row]
+    samples = [sample for of_rollout in rows for sample in of_rollout]
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
-    everything = [at for at, sample in enumerate(samples) if sample.completion_ids]
+    everything = [row for row, sample in enumerate(samples) if sample.length]
     cuts = cut(
         samples, trained=everything, micro_batch_tokens=learner.budget.tokens, layout=learner.runner.forward.kind
     )
     batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
     none = torch.empty(0, dtype=model.dtype, device=model.device)
-    results = [TokenValues(none, none)] * len(samples)
+    by_row = [TokenValues(none, none)] * len(samples)
     for batch, values in zip(batches, learner.runner.values(learner.policy, batches), strict=True):
         assert values is not None  # one process has the whole model
         parts = zip(values.logprobs.split(batch.row_lengths), values.entropy.split(batch.row_lengths), strict=True)
-        for at, part in zip(batch.samples, parts, strict=True):
-            results[at] = TokenValues(*part)
-    of_rows = iter(results)
-    return [_joined([next(of_rows) for _ in row]) for row in rows]
+        for row, part in zip(batch.samples, parts, strict=True):
+            by_row[row] = TokenValues(*part)
+    of_rows = iter(by_row)
+    return [_joined([next(of_rows) for _ in of_rollout]) for of_rollout in rows]
 
 
 def _joined(rows: Sequence[TokenValues]) -> TokenValues:
@@ -215,20 +215,18 @@ def regrouped(
         own=own_advantage(options),
         turn_credit=turn_credit,
     )
-    return replace(batch, groups=groups, missing=max(0, wanted - sum(group.left_out is None for group in scored)))
+    return replace(batch, groups=groups, missing=max(0, wanted - sum(group.dropped is None for group in scored)))
 
 
-def _scored(group: RolloutGroup, options: AdvantageConfig) -> ScoredGroup:
-    rewards = tuple(
+def _scored(group: RolloutGroup, options: AdvantageConfig) -> RolloutGroup:
+    """Return a group as it was when it was scored and not yet compared."""
+    rewards = [
         {name: value for name, value in rollout.rewards.items() if name != OVERLONG} for rollout in group.rollouts
+    ]
+    failed = [rollout.dropped in FAILURES for rollout in group.rollouts]
+    columns = {name: [of_rollout[name] for of_rollout in rewards] for name in rewards[0]}
+    rollouts = tuple(
+        replace(rollout, rewards=of_rollout, dropped=rollout.dropped if has_failed else None)
+        for rollout, of_rollout, has_failed in zip(group.rollouts, rewards, failed, strict=True)
     )
-    failed = tuple(rollout.dropped in ("reward_failed", "environment_failed") for rollout in group.rollouts)
-    columns = {name: [reward[name] for reward in rewards] for name in rewards[0]}
-    return ScoredGroup(
-        task=group.task,
-        completions=tuple(rollout.completion for rollout in group.rollouts),
-        rewards=rewards,
-        failed=failed,
-        notes=tuple(rollout.notes for rollout in group.rollouts),
-        left_out=None if is_inside(columns, failed, options) else "filtered",
-    )
+    return replace(group, rollouts=rollouts, dropped=None if is_inside(columns, failed, options) else "filtered")

@@ -13,7 +13,7 @@ from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir
 from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.task_sampler import TaskSampler
 from paceline.types import RolloutGroup
 

@@ -13,7 +13,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.sections import Config
 from paceline.errors import PacelineError, ProcessLost
 from paceline.metrics.definitions import OPTIONAL, Record, check_record
-from paceline.reports.trackers.opening import Trackers
+from paceline.reports.trackers import Trackers
 from paceline.runtime.activity import ACTIVITY, RUN, trace
 from paceline.training.backend import Backend
 from paceline.training.evaluation import AccuracyResult, EvalResult, Evaluator
@@ -23,7 +23,7 @@ from paceline.training.records import first_look, step_clock, step_warnings
 from paceline.training.rollout_journal import Journal, SampledStep
 from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.restoring import restorable_lines
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.inputs import RunInputs
 
 START = TrainingState(step=0, position=0, policy_version=0)

@@ -21,18 +21,18 @@ from paceline.checkpoints.finding import (
     read_checkpoint,
     set_damaged_aside,
 )
-from paceline.checkpoints.free_space import refuse_small_disk, room_of_run
 from paceline.checkpoints.journal import Committed
 from paceline.checkpoints.run_directory import RunDir, copy_later
+from paceline.checkpoints.saving import refuse_small_disk, room_of_run
 from paceline.config.building import build_config
 from paceline.config.changing import plain_options
 from paceline.config.flat_yaml import parse_yaml, to_yaml
-from paceline.data.lengths import length_histogram
+from paceline.data.tasks import length_histogram
 from paceline.errors import ConfigError, PacelineError, ProcessLost, StorageError
 from paceline.metrics.definitions import Record
 from paceline.models.places import FINAL
 from paceline.reports.summary import step_paces, summarise, unbroken_steps
-from paceline.reports.trackers.opening import open_trackers
+from paceline.reports.trackers import open_trackers
 from paceline.rewards.judges.own_service import end_services
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import GraceOver, StopRequest
@@ -288,7 +288,7 @@ class RunSession:
         run.backend.export(final)
         steps = unbroken_steps(run.run_dir, save_steps=run.config.loop.save_steps)
         predicted = run.backend.predict(steps) if steps else None
-        paces = None if predicted is None else step_paces(steps, foreseen_seconds=predicted)
+        paces = None if predicted is None else step_paces(steps, predicted_seconds=predicted)
         summarise(run.run_dir, final_step=step, checkpoint_seconds=run.checkpoint_seconds, paces=paces, console=console)
         card = write_card(card_facts(run.run_dir, run.config, final, step=step), final)
         page = draw_page(self.output_dir)

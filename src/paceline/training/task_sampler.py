@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.config.sections import LoopConfig
-from paceline.data.order import task_index
+from paceline.data.rows import task_index
 from paceline.data.tasks import LeftOut
 from paceline.errors import DataError
 from paceline.types import Task

@@ -20,10 +20,9 @@ from paceline.config.reading import scheduler_of
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
 from paceline.models.activation_checkpointing import Activations
-from paceline.models.forward import PolicyForward, choose_forward
+from paceline.models.forward import PolicyForward, choose_forward, measure_activations
 from paceline.models.loaded import Loaded, export_model
 from paceline.models.loading import adopt_model, load_model, restore_weights
-from paceline.models.measured_activations import measure_activations
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.pieces import piece_of, saved_tensors, written_here
 from paceline.models.parallel.ranks import ONE_RANK, Ranks

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from paceline.engines import Engine, FurtherRequests, OnFinished, Request, Sampling
+from paceline.episodes.conversations import Drawn
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.process_group import RankLost
 from paceline.runtime.activity import ACTIVITY
-from paceline.training.rollouts.conversations import Drawn
-from paceline.training.rollouts.rounds import Round, RoundSampler, merge_rounds
+from paceline.training.rollouts.rounds import RolloutBatch, RoundSampler, merge_rounds
 from paceline.types import Completion
 
 MOST_LOSSES = 3
@@ -197,7 +197,7 @@ class WorkerGroup:
         finally:
             method, started = self._begun.pop(worker)
             ACTIVITY.end(row, method, started)
-        if isinstance(answer, Round):
+        if isinstance(answer, RolloutBatch):
             phases = ("generate", answer.generate_seconds), ("reward", answer.reward_seconds)
             ACTIVITY.phases(row, started, phases)
         return answer
@@ -225,7 +225,7 @@ class SharedRoundSampler(RoundSampler):
     workers: WorkerGroup
 
     @override
-    def sample(self, drawn: Drawn) -> Round:
+    def sample(self, drawn: Drawn) -> RolloutBatch:
         shares = even_shares(len(drawn), self.workers.count)
         return merge_rounds(self.workers.share_out("sample", [(drawn[share],) for share in shares]), side_by_side=True)
 

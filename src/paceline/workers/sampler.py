@@ -9,12 +9,12 @@ from torch import Tensor
 from paceline.config.sections import Config
 from paceline.engines import Request, Sampling
 from paceline.environments.resolving import specs
+from paceline.episodes.conversations import Drawn
 from paceline.models.loaded import Loaded
 from paceline.models.pretrained import end_token_ids, load_tokenizer
 from paceline.training.assembly import make_engine
 from paceline.training.records import engine_sentences
-from paceline.training.rollouts.conversations import Drawn
-from paceline.training.rollouts.rounds import Round
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.setup.checks import NO_OBJECTS, resolve_functions
 from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.samplers import make_conversations, training_rounds, with_reward_models
@@ -46,7 +46,7 @@ class SamplerWorker:
         """Sentences for the user on how completions are computed."""
         return tuple(engine_sentences(self.engine))
 
-    def sample(self, drawn: Drawn) -> Round:
+    def sample(self, drawn: Drawn) -> RolloutBatch:
         """Sample and score a share of a round."""
         return self._rounds.sample(drawn)
 

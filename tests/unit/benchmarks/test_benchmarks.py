@@ -23,6 +23,7 @@ from bench_rewards import compared, judged
 from conversation_work import SETTINGS, EpisodeWork, TurnWork, covered, optimum
 from ends import ForcedEnds, made_lengths
 from figures import disagreements, fastest_of_each_peer, pooled, rates, ratio, standard_errors_apart, summary
+from floors import DATA_SHEETS
 from given import Given, Prompt
 from headline import headline
 from materials import SHAPES, config_of
@@ -426,7 +427,7 @@ def test_an_updates_groups_fill_its_micro_batches_and_its_plan_knows_what_saves_
 def test_predictions_follow_the_bandwidth_and_stay_above_the_floor():
     shape, groups = Shape.of(config_of(SHAPES["qwen-0.5b"])), [Group(prompt=300, completions=(40, 20))]
     slow, fast = (sampling_seconds(shape, groups, GPUS[name]) for name in ("h100", "h200"))
-    least = sum(one.bytes for one in decode(shape, groups, size=2)) / GPUS["h200"].rates.reading
+    least = sum(one.bytes for one in decode(shape, groups, size=2)) / DATA_SHEETS["h200"].bandwidth_at(1.0)
     assert least < fast < slow
 
 

@@ -9,8 +9,16 @@ import pytest
 import torch
 
 from paceline.checkpoints.finding import TrainingState, newest_checkpoint, set_damaged_aside
-from paceline.checkpoints.free_space import SpaceNeeded, copies_fit, refuse_full, refuse_small_disk, room_of_run
-from paceline.checkpoints.saving import CheckpointWriter, TokenizerFiles, take_checkpoint
+from paceline.checkpoints.saving import (
+    CheckpointWriter,
+    SpaceNeeded,
+    TokenizerFiles,
+    copies_fit,
+    refuse_full,
+    refuse_small_disk,
+    room_of_run,
+    take_checkpoint,
+)
 from paceline.errors import ConfigError, StorageError
 from paceline.models.loaded import Loaded
 from paceline.models.parallel.ranks import ONE_RANK

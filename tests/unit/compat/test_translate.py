@@ -17,7 +17,7 @@ from paceline.compat.commands.command import translate
 from paceline.compat.commands.fields import field_names
 from paceline.compat.commands.swift import tables as swift
 from paceline.compat.commands.translation import as_comments, as_shell
-from paceline.compat.commands.trl.reading import MEANINGS, known_flags
+from paceline.compat.commands.trl import SCRIPT_FLAGS, known_flags
 from paceline.config.building import build_config
 from paceline.config.reading import options
 from paceline.errors import ConfigError
@@ -103,8 +103,8 @@ def notes(text, kind, **files):
 
 
 def test_no_flag_of_trls_script_is_a_field():
-    assert not set(MEANINGS) & set(field_names())
-    assert all(one.kind == "refused" for one in MEANINGS.values() if one.also)
+    assert not set(SCRIPT_FLAGS) & set(field_names())
+    assert all(one.kind == "refused" for one in SCRIPT_FLAGS.values() if one.also)
 
 
 def test_the_command_line_of_an_installed_trl_has_no_other_flags():

@@ -726,9 +726,13 @@ def test_a_rollout_func_samples_in_the_place_of_the_engine(trained):
     assert (given["won"], given["seed"], given["level"]) == ([0.0, 1.0, 2.0], [7, 7, 7], [2, 2, 2])
     assert given["completions"][0] == [{"role": "assistant", "content": "abcd"}]
     assert given["completion_ids"][0] == [*ids_of("abcd"), END]
-    (group,) = trainer._observer.job.backend.sampler.rounds.sample([(trainer._job.inputs.tasks.tasks[0], 0)]).scored
-    one = group.completions[0]
-    assert (one.sampled_spans, one.logprobs) == (((0, 1), (3, 5)), (-0.1, -0.2, -0.3))
+    (group,) = trainer._observer.job.backend.sampler.rounds.sample([(trainer._job.inputs.tasks.tasks[0], 0)]).groups
+    one = group.rollouts[0].trajectory
+    assert [(span.by, len(span.tokens), span.logprobs) for span in one.spans[1:]] == [
+        ("policy", 1, (-0.1,)),
+        ("environment", 2, ()),
+        ("policy", 2, (-0.2, -0.3)),
+    ]
     assert group.task.prompt_ids == tuple(ids_of("Hi"))
     assert last_log(trainer)["completions/mean_length"] == 3
 
@@ -744,10 +748,10 @@ def test_what_a_rollout_func_reads_first_and_last_is_no_completion(trained):
         }
 
     trainer = trained(trls_script, rows=[question()], reward_funcs=Recorder(), rollout_func=rollouts)
-    (group,) = trainer._job.backend.sampler.rounds.sample([(trainer._job.inputs.tasks.tasks[0], 0)]).scored
-    one = group.completions[0]
-    assert (group.task.prompt_ids, one.token_ids) == (tuple(ids_of("Hia")), tuple(ids_of("b")))
-    assert (one.logprobs, one.finish_reason, one.episode) == ((-0.5,), "length", None)
+    (group,) = trainer._job.backend.sampler.rounds.sample([(trainer._job.inputs.tasks.tasks[0], 0)]).groups
+    one = group.rollouts[0].trajectory
+    assert (group.task.prompt_ids, one.completion_ids) == (tuple(ids_of("Hia")), tuple(ids_of("b")))
+    assert (one.logprobs, one.finish_reason, one.environment) == ((-0.5,), "length", None)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ from paceline.rewards.function import RewardContext, compares_group, needs_group
 from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import row_check
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.types import Rollout, RolloutGroup
-from tests.support.scripted import completion, task
+from tests.support.scripted import task, trajectory
 from tests.support.tiny import tiny_tokenizer
 
 DATA = DataConfig(dataset="train_dataset")
@@ -79,7 +79,7 @@ def test_a_function_gets_the_columns_of_the_dataset_unchanged_and_no_argument_th
         seen.update(prompts=prompts, completions=completions, answer=answer, meta=meta)
         return [1.0]
 
-    scores = score({"grade": adapted(grade, {"trainer_state": None})}, [made], [completion("4")], timeout=60.0)
+    scores = score({"grade": adapted(grade, {"trainer_state": None})}, [made], [trajectory("4")], timeout=60.0)
     assert scores.values["grade"] == (1.0,)
     assert seen == {"prompts": ["2 + 2 ="], "completions": ["4"], "answer": ["so\n#### 4"], "meta": [{"level": 1}]}
 
@@ -92,7 +92,7 @@ def test_tensors_and_awaited_lists_are_rewards():
         return torch.ones(len(completions))
 
     functions = {"now": adapted(lambda completions, **columns: torch.zeros(1), {}), "later": adapted(later, {})}
-    scores = score(functions, [made], [completion("4")], timeout=60.0)
+    scores = score(functions, [made], [trajectory("4")], timeout=60.0)
     assert scores.values == {"now": (0.0,), "later": (1.0,)}
 
 
@@ -103,7 +103,7 @@ def test_nan_from_a_function_is_none_and_counted_and_infinity_a_failure():
         "trl": adapted(lambda completions, **columns: torch.tensor(results), {}),
         "ours": lambda completions: results,
     }
-    scores = score(functions, [made] * 3, [completion("x")] * 3, timeout=60.0)
+    scores = score(functions, [made] * 3, [trajectory("x")] * 3, timeout=60.0)
     assert scores.values == {"trl": (1.0, None, None), "ours": (1.0, None, None)}
     assert scores.failed == {"trl": (2,), "ours": (1, 2)}
     assert scores.tallies["trl"].nans == 1
@@ -123,7 +123,7 @@ def test_completions_of_a_prompt_do_not_share_its_messages_and_columns():
         return [0.0] * len(prompts)
 
     for _ in range(2):
-        score({"judge": adapted(judge, {})}, tasks, [completion("4")] * 2, timeout=60.0)
+        score({"judge": adapted(judge, {})}, tasks, [trajectory("4")] * 2, timeout=60.0)
     assert seen == [[(2, 1)] * 2] * 2
     assert rows[0]["keys"] == ["a", "b"]
 
@@ -142,7 +142,7 @@ def test_rows_of_different_columns_give_none_where_one_is_missing():
         seen.append(level)
         return [0.0, 0.0]
 
-    score({"grade": adapted(grade, {})}, tasks, [completion("x")] * 2, timeout=60.0)
+    score({"grade": adapted(grade, {})}, tasks, [trajectory("x")] * 2, timeout=60.0)
     assert seen == [[3, None]]
 
 
@@ -185,7 +185,7 @@ def test_the_gradient_norm_of_a_line_is_that_of_its_last_step_and_what_no_update
     steps = [{"grad_norm": 4.0, "entropy": 2.0, "loss": 1.0}, {"grad_norm": 1.0, "loss": 3.0}]
     assert averaged(steps) == {"grad_norm": 1.0, "entropy": 2.0, "loss": 2.0}
     record = {name: 0.0 for name in METRICS} | {"rewards": {}, "prompts": 1, "clock": {"total": 1.0}, "kl": None}
-    rollout = Rollout(completion=completion("abc"), rewards={}, reward=0.0, advantage=0.0)
+    rollout = Rollout(trajectory=trajectory("abc"), rewards={}, reward=0.0, advantage=0.0)
     batch = RolloutBatch(
         groups=(RolloutGroup(task=task("1"), rollouts=(rollout,)),),
         scores=score({}, [], [], timeout=60.0),
@@ -219,7 +219,7 @@ def test_trackers_get_training_and_evaluation_in_two_groups():
 
 
 def test_tokens_of_a_prompt_count_for_each_of_its_completions():
-    rollout = Rollout(completion=completion("abc"), rewards={}, reward=0.0, advantage=0.0)
+    rollout = Rollout(trajectory=trajectory("abc"), rewards={}, reward=0.0, advantage=0.0)
     group = RolloutGroup(task=task("1", prompt="12345"), rollouts=(rollout, rollout))
     batch = RolloutBatch(
         groups=(group,),

@@ -7,7 +7,7 @@ import pytest
 from paceline.cli.arguments import parse
 from paceline.cli.main import main
 from paceline.cli.train import COMMAND
-from paceline.compat.commands.layouts import in_our_words
+from paceline.compat.commands.layouts import translate_layout_flags
 from paceline.config.building import build_config
 from paceline.config.layout import ParallelConfig, Sizes, layout
 from paceline.errors import ConfigError
@@ -101,13 +101,13 @@ def test_consumers_of_a_cluster_that_cannot_be_laid_out_are_refused_before_anyth
     ],
 )
 def test_a_layout_is_known_by_the_names_that_other_tools_have_for_it(words, options):
-    assert parse(COMMAND, in_our_words(words.split())).options == options
+    assert parse(COMMAND, translate_layout_flags(words.split())).options == options
 
 
 @pytest.mark.parametrize("words", ["--deepspeed zero4", "--deepspeed ds.json", "--fsdp all", "--deepspeed"])
 def test_a_layout_that_nobody_knows_is_refused_with_those_that_are(words):
     with pytest.raises(ConfigError, match=r"must be one of|needs a value"):
-        in_our_words(words.split())
+        translate_layout_flags(words.split())
 
 
 def test_a_layout_for_several_processes_is_refused_in_one_with_the_way_to_start_them(capsys):

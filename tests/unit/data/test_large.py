@@ -140,7 +140,7 @@ def test_what_tasks_are_held_to_is_asked_of_those_that_are_taken_later(tokenizer
             if task.prompt == "odd":
                 raise DataError(f"row {task.task_id}: is odd")
 
-    large.hold_to(refuse_odd)
+    large.add_check(refuse_odd)
     assert large.tasks[0].prompt == "0 + 1"
     with pytest.raises(DataError, match=r"row rows\.jsonl:2: is odd"):
         large.tasks[1]

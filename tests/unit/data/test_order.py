@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from paceline.data.lengths import length_histogram
-from paceline.data.order import task_index
+from paceline.data.rows import task_index
+from paceline.data.tasks import length_histogram
 
 
 def order(positions, *, size=7, seed=3, shuffle=True):

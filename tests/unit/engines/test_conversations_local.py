@@ -11,11 +11,11 @@ import torch
 from transformers import DynamicCache
 
 from paceline.engines import Finished, Request, Sampling
+from paceline.engines.local.decoder import PlainDecoder, RecomputingDecoder
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder
-from paceline.engines.local.parking import READ_COST
-from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
+from paceline.engines.local.rows import READ_COST
 from paceline.errors import DataError
 from paceline.kernels.cpu.decoding import decoding_kernels
 from paceline.kernels.flash_attention import DenseKernel
@@ -82,7 +82,8 @@ def static(model):
     # what draws from float32 is compiled, and no recorder sees it
     model.double()
     return GraphedDecoder(
-        lambda make_attention: FusedDecoder(model, model.dtype, None, make_attention),
+        model,
+        model.dtype,
         attention=DenseKernel(),
         record=record_operations,
         free_bytes=lambda: 1 << 40,

@@ -11,12 +11,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForC
 
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local.attention import Rotation
-from paceline.engines.local.decoder import rounded_up
+from paceline.engines.local.decoder import RecomputingDecoder, rounded_up
 from paceline.engines.local.engine import LocalEngine
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.grid import GridAttention
 from paceline.engines.local.operations import choose_kernels
-from paceline.engines.local.plain import RecomputingDecoder
 from paceline.engines.requests import Stopping
 from paceline.errors import DataError, ModelError, TrainingError
 from paceline.kernels.cpu.compiling import library

@@ -6,10 +6,8 @@ import torch
 from paceline.engines import Finished, Request, Sampling, sample_key
 from paceline.engines.local.decoder import Decoder
 from paceline.engines.local.engine import LocalEngine
-from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import LEAST_ROWS, GraphedDecoder
-from paceline.engines.local.parking import Parked
-from paceline.engines.local.rows import SamplingJob
+from paceline.engines.local.rows import Parked, SamplingJob
 from paceline.engines.local.scheduling import Scheduler
 from paceline.engines.requests import Stopping
 from paceline.kernels.flash_attention import DenseKernel
@@ -29,7 +27,8 @@ def engine(*, ahead: bool, slots: int = 64, free: int = 1 << 40, take_newer=None
     local = local_engine(model, slots=slots, eos=(END,), take_newer=take_newer)
     if ahead:
         local._decoder = GraphedDecoder(
-            lambda make_attention: FusedDecoder(model, model.dtype, None, make_attention),
+            model,
+            model.dtype,
             attention=DenseKernel(),
             record=record_operations,
             free_bytes=lambda: free,

@@ -25,7 +25,8 @@ def tokens(count):
 
 def static(model, record=record_operations, free=1 << 40):
     return GraphedDecoder(
-        lambda make_attention: FusedDecoder(model, model.dtype, None, make_attention),
+        model,
+        model.dtype,
         attention=DenseKernel(),
         record=record,
         free_bytes=lambda: free,

@@ -8,11 +8,19 @@ import torch
 from paceline.config.building import build_config
 from paceline.engines import Request, Sampling
 from paceline.engines.requests import Stopping
-from paceline.engines.vllm.asking import Call, Collected, News, orders_of
+from paceline.engines.vllm.asking import Call, Collected, NewTokens, orders_of
 from paceline.engines.vllm.engine import VllmEngine
-from paceline.engines.vllm.probe import ALLOWED, PROMPT_LENGTH, check_probe, probe_prompt, trainer_logprobs
 from paceline.engines.vllm.starting import MOST_BYTES, Room, wanted_cache
-from paceline.engines.vllm.weight_transfer import named_weights, widened, widening
+from paceline.engines.vllm.weight_transfer import (
+    ALLOWED,
+    PROMPT_LENGTH,
+    check_probe,
+    named_weights,
+    probe_prompt,
+    trainer_logprobs,
+    widened,
+    widening,
+)
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, ModelError, TrainingError
 from tests.support.tiny import tiny_model, tiny_tokenizer
@@ -167,8 +175,8 @@ def stopping(*stop: str) -> Stopping:
     return Stopping(tiny_tokenizer(), frozenset([258]), stop, 260)
 
 
-def news(tokens: list[int], logprobs: list[float], versions: list[int]) -> News:
-    return News(index=0, tokens=tokens, logprobs=logprobs, versions=versions, has_ended=False)
+def news(tokens: list[int], logprobs: list[float], versions: list[int]) -> NewTokens:
+    return NewTokens(index=0, tokens=tokens, logprobs=logprobs, versions=versions, has_ended=False)
 
 
 def test_a_stop_string_ends_a_completion_with_the_token_that_completes_it_and_what_came_after_is_left_out():
@@ -215,14 +223,14 @@ class ScriptedAsker:
             self.asked.append(order.prompt_ids)
         call.asked = len(call.orders)
 
-    def step(self) -> list[News]:
+    def step(self) -> list[NewTokens]:
         self.steps += 1
         told = []
         for index, (last, left) in list(self.under_way.items()):
             self.under_way[index] = (last + 1, left - 1)
             if left == 1:
                 del self.under_way[index]
-            told.append(News(index=index, tokens=[last + 1], logprobs=[-1.0], versions=[0], has_ended=left == 1))
+            told.append(NewTokens(index=index, tokens=[last + 1], logprobs=[-1.0], versions=[0], has_ended=left == 1))
         return told
 
     def abort(self, index: int) -> None:

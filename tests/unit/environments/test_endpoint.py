@@ -15,11 +15,11 @@ import pytest
 
 from paceline.environments import AgentTurn, ModelRequest, ToolCall
 from paceline.environments.endpoint.harness import Branches, Harness
-from paceline.environments.endpoint.requests import Refusal, messages_of, read_request
-from paceline.environments.endpoint.serving import MOST_BODY
 from paceline.environments.hosting import Hosts, Outcome
 from paceline.environments.resolving import specs
 from paceline.errors import ConfigError
+from paceline.http.server import MOST_BODY
+from paceline.openai_api.requests import Refusal, messages_of, read_request
 from tests.support.endpoint_client import Client, system, tool, user
 
 LOOK = tool("look", key="string")

@@ -117,11 +117,11 @@ def test_a_failure_on_the_server_is_named_with_its_turn():
     engine = DictatedEngine(lambda request, at: ("2", "13")[min(number_of(request), 1)])
     ((_, group),) = held(engine, conversations(spec), task())
     for one in group:
-        assert one.episode.end == "failed"
-        assert one.episode.failure == (
+        assert one.end == "failed"
+        assert one.failure == (
             "environment 'guessing' failed in turn 2: Server error: the board is gone (code: EXECUTION_ERROR)"
         )
-        assert one.episode.reward is None
+        assert one.reward is None
 
 
 def test_rewards_of_the_turns_add_up():

@@ -2,7 +2,7 @@
 
 import os
 
-from paceline.environments.hosting.printed import MOST_KEPT, MOST_LINE, MOST_LINES, Tail, printed_lines
+from paceline.processes.forking import MOST_KEPT, MOST_LINE, MOST_LINES, Tail, printed_lines
 
 
 def kept(*parts: bytes) -> str:

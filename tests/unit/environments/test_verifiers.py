@@ -17,12 +17,13 @@ from paceline.data.tasksets import open_environment
 from paceline.engines import Request
 from paceline.environments.hosting import Hosts
 from paceline.environments.resolving import specs
+from paceline.episodes.conversations import Conversations, EpisodeLimits
+from paceline.episodes.driver import complete
 from paceline.errors import ConfigError, DataError
 from paceline.training.learner.samples import rows_of
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Conversations, EpisodeLimits
 from paceline.types import Completion, Rollout, RolloutGroup, Task
 from tests.support.chat_families import tokenizer_of, turn_tokens
+from tests.support.episodes import contexts_of
 from tests.unit.training.test_conversations import DRAWS
 from tests.unit.training.test_program_requests import SAMPLING, KeepingEngine, trained
 
@@ -74,10 +75,10 @@ def played(address, engine, *, history="auto", turns=None):
     task = Task(task_id="t", prompt="", prompt_ids=prompt_ids, messages=asked, answer=None, columns={"index": 0})
     with hosts:
         (completed,) = complete(engine, [(task, 0)], SAMPLING, DRAWS, conversations)
-    assert trained([(completed.task, completed.completions)]) == Counter(engine.sampled)
-    rollouts = tuple(Rollout(completion=one, rewards={}, reward=1.0, advantage=1.0) for one in completed.completions)
+    assert trained([(completed.task, completed.trajectories)]) == Counter(engine.sampled)
+    rollouts = tuple(Rollout(trajectory=one, rewards={}, reward=1.0, advantage=1.0) for one in completed.trajectories)
     rows = rows_of([RolloutGroup(task=completed.task, rollouts=rollouts)], [rollouts])
-    return completed.completions, [len(of_rollout) for of_rollout in rows]
+    return completed.trajectories, [len(of_rollout) for of_rollout in rows]
 
 
 def halving(request: Request, at: int) -> str:
@@ -96,8 +97,8 @@ def test_the_rollout_saw_the_ids_that_are_recorded(tmp_path, monkeypatch, histor
     assert len(pairs) == 2 * 3
     assert counts == [rows, rows]
     for one in completions:
-        assert (one.episode.failure, one.episode.end, one.episode.reward) == (None, "done", 1.0)
-        assert [turn.prompt_ids is not None for turn in one.episode.turns] == [False, *[history == "branch"] * 2]
+        assert (one.failure, one.end, one.reward) == (None, "done", 1.0)
+        assert [context is not None for context in contexts_of(one)] == [False, *[history == "branch"] * 2]
     read = [tokenizer_of(FAMILY).decode(list(context)) for context, _ in engine.sampled]
     assert all("Guess a number from 1 to 20." in text for text in read)
     assert any("half of it" in text for text in read) == (history == "append")
@@ -105,22 +106,20 @@ def test_the_rollout_saw_the_ids_that_are_recorded(tmp_path, monkeypatch, histor
 
 def test_at_the_runs_limit_a_program_that_ends_is_rewarded_for_what_there_is():
     completions, _ = played("verifiers:guess_game", ThinkingEngine(lambda request, at: "10"), turns=2)
-    assert [(one.episode.end, one.episode.reward) for one in completions] == [("max_turns", 0.0)] * 2
+    assert [(one.end, one.reward) for one in completions] == [("max_turns", 0.0)] * 2
 
 
 def test_at_the_runs_limit_a_program_that_dies_has_no_reward():
     address = "verifiers:guess_game(agent.harness.id=guess_game, agent.harness.dies=true)"
     completions, _ = played(address, ThinkingEngine(lambda request, at: "10"), turns=2)
-    found = [(one.episode.end, one.episode.reward, one.episode.failure) for one in completions]
+    found = [(one.end, one.reward, one.failure) for one in completions]
     assert found == [("max_turns", None, None)] * 2
 
 
 def test_the_packages_own_limit_ends_the_rollout_and_its_rubric_judges():
     address = "verifiers:guess_game(agent.max_turns=1)"
     completions, _ = played(address, ThinkingEngine(lambda request, at: "10"))
-    assert [(len(one.episode.turns), one.episode.end, one.episode.reward) for one in completions] == [
-        (1, "done", 0.0)
-    ] * 2
+    assert [(len(one.turns), one.end, one.reward) for one in completions] == [(1, "done", 0.0)] * 2
 
 
 def test_the_packages_own_program_calls_the_taskset_s_tools():
@@ -131,8 +130,8 @@ def test_the_packages_own_program_calls_the_taskset_s_tools():
     engine = ThinkingEngine(calling)
     completions, _ = played("verifiers:doubling", engine)
     for one in completions:
-        assert (one.episode.failure, len(one.episode.turns), one.episode.reward) == (None, 2, 2.0)
-        assert one.episode.turns[0].calls == 1
+        assert (one.failure, len(one.turns), one.reward) == (None, 2, 2.0)
+        assert one.turns[0].calls == 1
     first, *_, last = sorted((tokenizer_of(FAMILY).decode(list(context)) for context, _ in engine.sampled), key=len)
     assert "Use the tool." in first
     assert "Double a number." in first
@@ -144,7 +143,7 @@ def test_a_rollout_that_fails_names_the_error():
     engine = ThinkingEngine(lambda request, at: "10")
     completions, _ = played("verifiers:guess_game(games=0)", engine)
     for one in completions:
-        assert one.episode.failure == (
+        assert one.failure == (
             "environment 'guess_game' could not begin: the taskset has no task 0, which the row's column 'index' names"
         )
 

@@ -22,11 +22,10 @@ from paceline.kernels.cuda.training import (
 )
 from paceline.kernels.cuda.triton_check import triton_problem
 from paceline.models.activations import recompute
-from paceline.models.forward import PolicyForward
+from paceline.models.forward import PolicyForward, measure_activations
 from paceline.models.fused_layers import fuse_layers, restore_layers
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, make_lora_config
-from paceline.models.measured_activations import measure_activations
 from paceline.models.rows import on_device
 from tests.unit.models.test_models_fused_layers import batch, wide_model
 

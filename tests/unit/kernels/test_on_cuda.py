@@ -12,7 +12,7 @@ from paceline.kernels.cuda.decoding import decoding_kernels
 from paceline.kernels.cuda.drawing import drawing_problem
 from paceline.kernels.flash_attention import DenseKernel, FlashKernel, Spans, flash_problem
 from paceline.kernels.float8 import float8_problem, quantized
-from paceline.models.varlen import varlen_attention, varlen_layout
+from paceline.models.attention import varlen_attention, varlen_layout
 from tests.support.tiny import tiny_model
 from tests.unit.engines.test_engine_static import prompt, tokens
 from tests.unit.models.test_models_varlen import MIXED, SHARED, SHORT
@@ -95,11 +95,13 @@ def test_a_recorded_step_gives_the_fused_decoders_logits(float8):
     plain = FusedDecoder(model, torch.bfloat16, None, float8=float8)
     limit = 3 * OF_LOGITS if float8 else OF_LOGITS  # what bfloat16 rounds otherwise may be another number in eight bits
     graphed = GraphedDecoder(
-        lambda make_attention: FusedDecoder(model, torch.bfloat16, None, make_attention, float8=float8),
+        model,
+        torch.bfloat16,
         attention=KERNEL,
         record=RECORD,
         free_bytes=lambda: 1 << 30,
         between=decoding_kernels(DEVICE, torch.bfloat16),
+        float8=float8,
     )
     prompts, rows = [prompt(9), prompt(4)], [[0, 1], [2]]
     for decoder in (plain, graphed):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from paceline.metrics.pass_at_k import avg_at_k, maj_at_k, pass_at_k
+from paceline.metrics.statistics import avg_at_k, maj_at_k, pass_at_k
 
 
 def test_avg_at_k_is_the_share_that_is_right():

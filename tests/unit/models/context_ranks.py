@@ -12,15 +12,16 @@ from paceline.errors import ModelError
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.fused_layers import is_fused
 from paceline.models.loaded import Loaded
-from paceline.models.parallel.exchange import Exchange
+from paceline.models.parallel.context import Exchange
 from paceline.models.parallel.mesh import make_mesh
 from paceline.models.parallel.mesh_ranks import MeshLayout
 from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.models.parallel.sharding import Sharding
-from paceline.objective.micro_batches import MicroBatch, Sample, pack
+from paceline.objective.micro_batches import MicroBatch, pack
 from paceline.training.learner.forward_backward import TokenValues, WholeModel
 from tests.laws.splitting import random_episodes, random_samples, relative
+from tests.support.episodes import sample as make_sample
 
 CPU = torch.device("cpu")
 TOKENS = 3
@@ -54,7 +55,7 @@ def model_of(dtype: torch.dtype) -> PreTrainedModel:
 
 def batches() -> dict[str, MicroBatch]:
     """Several prompts and completions, and one whose only target is predicted by the second rank's token."""
-    short = Sample(group=0, prompt_ids=(5, 6), completion_ids=(7,), rollout_logprobs=(0.0,), advantage=1.0)
+    short = make_sample(group=0, prompt_ids=(5, 6), completion_ids=(7,), logprobs=(0.0,), advantage=1.0)
     found = {"several": random_samples(3), "episodes": random_episodes(3), "a rank without a target": [short]}
     return {
         name: pack(samples, [1.0] * len(samples), range(len(samples)), dtype=torch.float32)
@@ -103,9 +104,7 @@ def kept(layout: MeshLayout) -> dict[str, int]:
     """The largest tensors that a pass over 256 tokens keeps, and what all of them take, beside those of all tokens."""
     model = model_of(torch.float32)
     forward = choose_forward(model)
-    sample = Sample(
-        group=0, prompt_ids=(1,) * 16, completion_ids=(2,) * 241, rollout_logprobs=(0.0,) * 241, advantage=1.0
-    )
+    sample = make_sample(group=0, prompt_ids=(1,) * 16, completion_ids=(2,) * 241, advantage=1.0)
     batch = pack([sample], [1.0], [0], dtype=torch.float32)
     return {name: _kept(model, forward, batch, one) for name, one in (("alone", WHOLE), ("shared", layout))}
 

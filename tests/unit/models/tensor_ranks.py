@@ -268,13 +268,16 @@ def in_half(mesh: Mesh) -> dict[str, float]:
 def of_a_vocabulary(mesh: Mesh, dtype: torch.dtype, temperature: float) -> dict[str, float]:
     """How far logprobs, entropies and gradients are from those of one process with all logits."""
     generator = torch.Generator().manual_seed(7)
-    place, width = mesh.place("tensor"), 31
+    place, width = mesh.devices.get_local_rank("tensor"), 31
     hidden = 2 * torch.randn(23, 8, generator=generator, dtype=dtype)
     head = torch.randn(2 * width, 8, generator=generator, dtype=dtype)
     targets = torch.randint(2 * width, (23,), generator=generator)
     shares = torch.randn(2, 23, generator=generator, dtype=dtype)
     results = []
-    for rows, passes in ((head, None), (head[place * width :][:width], vocabulary_passes(mesh.group("tensor")))):
+    for rows, passes in (
+        (head, None),
+        (head[place * width :][:width], vocabulary_passes(mesh.devices.get_group("tensor"))),
+    ):
         inputs = hidden.clone().requires_grad_(), rows.clone().requires_grad_()
         # a few rows at a time, so that there is more than one chunk
         values = token_logprobs(
@@ -292,7 +295,7 @@ def of_a_vocabulary(mesh: Mesh, dtype: torch.dtype, temperature: float) -> dict[
     errors = {"values": relative(found["values"], wanted["values"])}
     for kind in ("by logprobs", "by entropy", "by both"):
         by_hidden = found[kind][0].clone()
-        torch.distributed.all_reduce(by_hidden, group=mesh.group("tensor"))
+        torch.distributed.all_reduce(by_hidden, group=mesh.devices.get_group("tensor"))
         errors[f"hidden {kind}"] = relative(by_hidden, wanted[kind][0])
         errors[f"head {kind}"] = relative(found[kind][1], wanted[kind][1][place * width :][:width])
     return errors
@@ -315,7 +318,7 @@ def alone(mesh: Mesh) -> str:
     """What is said in a backward pass when the other rank has left."""
     x = torch.ones(3, requires_grad=True)
     try:
-        shared(x, mesh.group("tensor")).sum().backward()
+        shared(x, mesh.devices.get_group("tensor")).sum().backward()
     except RankLost as error:
         return str(error)
     return ""

@@ -9,11 +9,11 @@ import torch
 from paceline.config.building import build_config
 from paceline.models.activation_checkpointing import Activations, choose_cut
 from paceline.models.activations import in_main_memory, is_recomputing, recompute
-from paceline.models.forward import PolicyForward, choose_forward
-from paceline.models.measured_activations import measure_activations
-from paceline.objective.micro_batches import MicroBatch, Sample, pack
+from paceline.models.forward import PolicyForward, choose_forward, measure_activations
+from paceline.objective.micro_batches import MicroBatch, pack
 from paceline.training.plan.memory import memory_plan
 from paceline.training.plan.shape import model_shape
+from tests.support.episodes import sample as make_sample
 from tests.support.tiny import VOCAB_SIZE, tiny_model
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -28,11 +28,10 @@ def batch() -> MicroBatch:
         return tuple(torch.randint(VOCAB_SIZE, (count,), generator=draws).tolist())
 
     samples = [
-        Sample(
+        make_sample(
             group=number // 2,
             prompt_ids=(number // 2,) * 12,
             completion_ids=tokens(20 + number),
-            rollout_logprobs=(0.0,) * (20 + number),
             advantage=1.0,
         )
         for number in range(6)

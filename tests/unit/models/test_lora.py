@@ -26,7 +26,7 @@ from paceline.models.loading import adopt_model, load_model, restore_weights
 from paceline.models.policy_and_reference import frozen_copy, load_reference
 from paceline.models.pretrained import context_length, load_tokenizer
 from paceline.training.learner.learner import Learner
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
 from tests.support.checkpoint_files import save_checkpoint
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
@@ -76,12 +76,15 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
 def group() -> RolloutGroup:
     rollouts = tuple(
         Rollout(
-            completion=Completion(
-                token_ids=tuple(text),
-                logprobs=(0.0,) * len(text),
-                finish_reason="stop",
-                text=text.decode(),
-                policy_version=0,
+            trajectory=completed(
+                tuple(b"ask"),
+                Completion(
+                    token_ids=tuple(text),
+                    logprobs=(0.0,) * len(text),
+                    finish_reason="stop",
+                    text=text.decode(),
+                    policy_version=0,
+                ),
             ),
             rewards={},
             reward=1.0,

@@ -24,7 +24,8 @@ from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.fused_layers import FusedLayer, fuse_layers, restore_layers
 from paceline.models.loaded import Loaded
 from paceline.models.lora import add_adapter, make_lora_config
-from paceline.objective.micro_batches import MicroBatch, Sample, pack
+from paceline.objective.micro_batches import MicroBatch, pack
+from tests.support.episodes import sample as make_sample
 from tests.support.tiny import tiny_model
 
 needs_kernels = pytest.mark.skipif(library().functions is None, reason=library().reason)
@@ -67,9 +68,7 @@ def batch(dtype: torch.dtype = torch.float32) -> MicroBatch:
 
     prompts = [ids(9), ids(40)]
     samples = [
-        Sample(
-            group=group, prompt_ids=prompts[group], completion_ids=ids(n), rollout_logprobs=(0.0,) * n, advantage=1.0
-        )
+        make_sample(group=group, prompt_ids=prompts[group], completion_ids=ids(n), advantage=1.0)
         for group, n in ((0, 5), (0, 1), (1, 30), (1, 12))
     ]
     return pack(samples, [1.0] * 4, range(4), dtype=dtype)

@@ -20,13 +20,14 @@ from paceline.engines.local.engine import LocalEngine
 from paceline.errors import ModelError
 from paceline.models.activations import recompute
 from paceline.models.attention import PackedLayout, attention
+from paceline.models.families import layer_plans, partial_attention
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded, export_model, save_model
 from paceline.models.loading import adopt_model, load_model
-from paceline.models.pretrained import partial_attention
-from paceline.objective.micro_batches import Sample, pack
+from paceline.objective.micro_batches import pack
 from paceline.runtime.devices import automatic_dtype, choose_dtype, choose_threads
 from paceline.training.learner.forward_backward import WholeModel
+from tests.support.episodes import sample as make_sample
 from tests.support.families import family, make_model
 from tests.support.tiny import VOCAB_SIZE, tiny_model, tiny_tokenizer
 from tests.support.vllm_models import tied_model
@@ -104,7 +105,7 @@ def test_gemma_2_with_both_soft_caps_has_the_logprobs_of_its_own_logits():
     forward = choose_forward(model)
     assert forward.kind == "padded"  # by the model's own attention, which has the inner cap
     prompt, completion = tuple(range(5, 12)), tuple(range(40, 52))
-    sample = Sample(group=0, prompt_ids=prompt, completion_ids=completion, rollout_logprobs=(0.0,) * 12, advantage=1.0)
+    sample = make_sample(group=0, prompt_ids=prompt, completion_ids=completion, advantage=1.0)
     batch = pack([sample], [1.0], [0], dtype=torch.float32)
     runner = WholeModel(forward=forward, temperature=0.7)
     found = {}
@@ -224,7 +225,7 @@ def test_packed_attention_refuses_what_it_would_leave_out(option):
     ],
 )
 def test_a_window_counts_where_some_layer_uses_it(config, reason):
-    found = partial_attention(SimpleNamespace(**config))
+    found = partial_attention(layer_plans(SimpleNamespace(**config)))
     assert found is None if reason is None else reason in found
 
 

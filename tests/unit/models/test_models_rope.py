@@ -9,8 +9,9 @@ from paceline.engines.local.engine import LocalEngine
 from paceline.models.forward import choose_forward
 from paceline.models.loaded import Loaded
 from paceline.models.rope import fix_rope, rope_by_length
-from paceline.objective.micro_batches import Sample, pack
+from paceline.objective.micro_batches import pack
 from paceline.training.learner.forward_backward import WholeModel
+from tests.support.episodes import sample as make_sample
 from tests.support.families import family, make_model
 from tests.support.tiny import tiny_tokenizer
 
@@ -51,11 +52,11 @@ def test_logprobs_are_the_engines_however_a_step_is_cut(name):
     sampler, sampling = engine(model), Sampling(max_completion_length=10)
     groups = sampler.generate([request(SHORT), request(LONG)], sampling)
     samples = [
-        Sample(
+        make_sample(
             group=index,
             prompt_ids=prompt,
             completion_ids=one.token_ids,
-            rollout_logprobs=one.logprobs,
+            logprobs=one.logprobs,
             advantage=0.0,
         )
         for index, (prompt, group) in enumerate(zip((SHORT, LONG), groups, strict=True))

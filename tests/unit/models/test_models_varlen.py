@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from paceline.kernels.flash_attention import DenseKernel
-from paceline.models.attention import _padded
-from paceline.models.varlen import varlen_attention, varlen_layout
-from paceline.objective.micro_batches import Sample, pack, padded_attention
+from paceline.models.attention import _padded, varlen_attention, varlen_layout
+from paceline.objective.micro_batches import pack, padded_attention
+from tests.support.episodes import sample as make_sample
 
 CPU = torch.device("cpu")
 
@@ -14,11 +14,10 @@ CPU = torch.device("cpu")
 def micro_batch(*samples):
     """`samples`: group, length of its prompt, length of the completion."""
     made = [
-        Sample(
+        make_sample(
             group=group,
             prompt_ids=(1,) * prompt,
             completion_ids=(2,) * completion,
-            rollout_logprobs=(0.0,) * completion,
             advantage=1.0,
         )
         for group, prompt, completion in samples
@@ -56,14 +55,14 @@ def test_completions_of_one_token_have_no_inputs_and_need_no_prompt():
     batch = micro_batch((0, 3, 1), (1, 2, 1))
     layout = varlen_layout(batch, CPU)
     assert layout.prompts is None
-    assert layout.own.queries.tolist() == [0, 3, 5]
+    assert layout.sequences.queries.tolist() == [0, 3, 5]
     got = varlen_attention(*states(batch), layout, 0.3, DenseKernel())
     assert got.shape == (5, 4, 8)
 
 
 def test_a_group_is_one_sequence_of_queries_over_its_prompt():
     layout = varlen_layout(SHARED, CPU)
-    assert layout.own.queries.tolist() == [0, 3, 8, 11, 12, 17, 25]
+    assert layout.sequences.queries.tolist() == [0, 3, 8, 11, 12, 17, 25]
     assert layout.prompts.queries.tolist() == [0, 4, 17]
     assert layout.prompts.keys.tolist() == [0, 3, 8]
     assert (layout.queries, layout.keys) == (slice(8, 25), slice(0, 8))
@@ -71,7 +70,7 @@ def test_a_group_is_one_sequence_of_queries_over_its_prompt():
 
 def test_no_sequence_is_empty_and_none_has_the_length_that_kernels_treat_apart():
     layout = varlen_layout(SHORT, CPU)
-    for spans in (layout.own, layout.prompts):
+    for spans in (layout.sequences, layout.prompts):
         assert (spans.queries.diff() > 0).all()
         assert (spans.keys.diff() > 0).all()
     single = varlen_layout(micro_batch((0, 4, 2)), CPU)

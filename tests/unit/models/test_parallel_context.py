@@ -7,8 +7,7 @@ import torch
 from transformers import LlamaConfig, Qwen2Config
 
 from paceline.errors import ModelError
-from paceline.models.parallel.context import check_context_size, context_sizes, deal
-from paceline.models.parallel.exchange import by_rank
+from paceline.models.parallel.context import by_rank, check_context_size, context_sizes, deal
 from tests.support.forked import fork_ranks
 from tests.unit.models.context_ranks import work
 
@@ -59,8 +58,8 @@ def test_padded_rows_are_refused_with_the_remedy(found):
 
 def test_targets_go_to_the_rank_of_the_token_that_predicts_them_by_hand():
     # four targets, predicted by tokens 1, 2, 3 and 1: those of odd tokens are the second rank's
-    assert deal([1, 2, 3, 1], ranks=2, place=0) == ([1], [3, 0, 4, 5], 3)
-    assert deal([1, 2, 3, 1], ranks=2, place=1) == ([0, 2, 3], [3, 0, 4, 5], 3)
+    assert deal([1, 2, 3, 1], ranks=2, rank=0) == ([1], [3, 0, 4, 5], 3)
+    assert deal([1, 2, 3, 1], ranks=2, rank=1) == ([0, 2, 3], [3, 0, 4, 5], 3)
 
 
 def test_heads_are_dealt_out_in_order_and_fewer_than_ranks_several_times():

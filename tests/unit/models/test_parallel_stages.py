@@ -8,7 +8,7 @@ from transformers import GraniteConfig, GraniteForCausalLM
 
 from paceline.errors import ConfigError, ModelError
 from paceline.models.forward import PolicyForward, choose_forward
-from paceline.models.parallel.ranks import Tokens
+from paceline.models.parallel.context import Tokens
 from paceline.models.parallel.stages import (
     Elsewhere,
     Stages,
@@ -26,7 +26,7 @@ IDS = torch.tensor([[5, 6, 7]])
 
 
 def stages(ranks: int, place: int = 0) -> Stages:
-    return Stages(ranks=ranks, place=place, group=None)
+    return Stages(ranks=ranks, rank=place, group=None)
 
 
 def tied(layers: int = 2):

@@ -5,6 +5,7 @@ from itertools import chain
 
 import pytest
 
+from paceline.config.algorithms import ADVANTAGES
 from paceline.errors import ConfigError
 from paceline.objective.advantages import (
     advantages,
@@ -17,7 +18,7 @@ from paceline.objective.advantages import (
 )
 
 STD_0_1_2 = 1.0  # sample standard deviation of 0, 1, 2
-ALL = ["group", "batch", "group_mean_batch_std", "group_mean_reward_std", "leave_one_out", "none"]
+ALL = list(ADVANTAGES)
 
 
 def test_a_group_is_centred_on_its_mean_and_scaled_by_its_sample_std():

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from paceline.objective.entropy import next_entropy_coef, top_entropy_threshold
+from paceline.objective.policy_loss import top_entropy_threshold
+from paceline.objective.schedule import next_entropy_coef
 
 
 def chosen(entropies: list[float], share: float) -> list[bool]:

@@ -1,6 +1,7 @@
 """Micro-batches of episodes: observed tokens are inputs alone, and rows of one episode are one completion."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,9 @@ import torch
 from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut, even_runs, input_tokens, share_out, shortest, units
 from paceline.objective.micro_batches import MicroBatch, Sample, pack, padded_attention, padded_rows
-from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.forward_backward import TokenValues
+from paceline.training.learner.objective import token_losses
+from tests.support.episodes import sample as make_sample
 
 
 def row(prompt: str, completion: str, /, group: int = 0, **about: object) -> Sample:
@@ -17,18 +20,18 @@ def row(prompt: str, completion: str, /, group: int = 0, **about: object) -> Sam
     starts = [at for at in places if at - 1 not in places]
     ends = [at + 1 for at in places if at + 1 not in places]
     spans = tuple(zip(starts, ends, strict=True))
-    return Sample(
+    return make_sample(
         group=group,
         prompt_ids=tuple(map(ord, prompt)),
         completion_ids=tuple(map(ord, completion)),
-        rollout_logprobs=tuple(-0.1 * at for at in places),
-        spans=spans if len(spans) > 1 else None,
+        logprobs=tuple(-0.1 * at for at in places),
+        runs=spans,
         **{"advantage": 1.0, **about},
     )
 
 
 STEP = [
-    row("pq", "abXYcZde", span_advantages=(1.0, -1.0, 0.5)),
+    row("pq", "abXYcZde", advantages=(1.0, -1.0, 0.5)),
     row("pq", "f", advantage=2.0),
     row("rs", "gXh", prompt=1, completion=1, advantage=3.0),
     row("t", "k", prompt=2, completion=1, advantage=3.0),
@@ -91,7 +94,7 @@ def test_a_prompt_that_no_other_row_has_is_counted_for_its_row():
     # pq once, rs and t; inputs 7 + 0 + 2 + 0
     assert input_tokens(STEP, range(4)) == len(packed().input_ids) == 2 + 2 + 1 + 9
     assert input_tokens(STEP, range(4), "padded") == packed().num_forwarded("padded") == 4 * 9
-    assert shortest([Sample(group=0, prompt_ids=(), completion_ids=(), rollout_logprobs=(), advantage=0.0), *STEP]) == 4
+    assert shortest([make_sample(prompt_ids=(), completion_ids=(), runs=()), *STEP]) == 4
 
 
 EPISODES = [row(f"p{at}", "aXb" * 2, prompt=at % 3, completion=at // 3) for at in range(6)]
@@ -129,7 +132,7 @@ def test_the_ratio_of_an_episode_is_the_mean_over_its_sampled_tokens_alone():
     batch = pack(step, [0.25, 0.25, 1.0], range(3), dtype=torch.float64)
     old = torch.tensor([-1.0, -2.0, -3.0, -0.5, -1.0], dtype=torch.float64)
     policy = old + torch.tensor([0.3, 0.1, -0.2, 0.6, 0.05], dtype=torch.float64)
-    logprobs = Logprobs(policy=policy, entropy=torch.zeros_like(old), old=old, reference=None)
+    batch, logprobs = replace(batch, old_logprobs=old), TokenValues(policy, torch.zeros_like(old))
     losses, sums = token_losses(batch, logprobs, LossConfig(ratio_level="sequence", clip_eps_high=0.28))
     assert losses.tolist() == pytest.approx([-math.exp(0.2)] * 4 + [math.exp(0.05)])
     losses, sums = token_losses(batch, logprobs, LossConfig(ratio_level="sequence", clip_eps_high=0.2))

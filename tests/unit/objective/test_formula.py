@@ -2,8 +2,9 @@
 
 import pytest
 
+from paceline.config.algorithms import CREDITED
 from paceline.config.building import build_config
-from paceline.config.objective import CREDITED, AdvantageConfig, LossConfig
+from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.objective.formula import as_text, objective

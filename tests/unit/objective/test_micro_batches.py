@@ -7,14 +7,15 @@ import torch
 
 from paceline.objective.cutting import cut, even_runs, input_tokens, share_out
 from paceline.objective.micro_batches import Sample, pack, padded_attention, padded_rows, token_weights
+from tests.support.episodes import sample as make_sample
 
 
 def sample(group: int, prompt: str, completion: str, advantage: float = 1.0) -> Sample:
-    return Sample(
+    return make_sample(
         group=group,
-        prompt_ids=tuple(map(ord, prompt)),
-        completion_ids=tuple(map(ord, completion)),
-        rollout_logprobs=tuple(-0.1 * place for place in range(len(completion))),
+        prompt_ids=prompt,
+        completion_ids=completion,
+        logprobs=[-0.1 * place for place in range(len(completion))],
         advantage=advantage,
     )
 

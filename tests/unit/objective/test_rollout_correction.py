@@ -6,8 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.objective.policy_loss import each_token, sequence_means, sequence_sums
-from paceline.objective.rollout_correction import off_policy_sequences, rollout_weights, runaway_sequences
+from paceline.objective.policy_loss import (
+    each_token,
+    off_policy_sequences,
+    rollout_weights,
+    runaway_sequences,
+    sequence_means,
+    sequence_sums,
+)
 
 LENGTHS = torch.tensor([2, 1, 3])
 

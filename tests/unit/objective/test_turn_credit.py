@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from paceline.config.objective import CREDITED
-from paceline.objective.advantages import STD_EPS, advantages, turn_advantages
+from paceline.config.algorithms import CREDITED, STD_EPS
+from paceline.objective.advantages import advantages, turn_advantages
 
 
 @pytest.mark.parametrize("kind", CREDITED)

@@ -14,8 +14,18 @@ from paceline.config.flat_yaml import to_yaml
 from paceline.config.presets import PRESETS
 from paceline.metrics.comparisons import compare
 from paceline.metrics.intervals import wilson
-from paceline.reports.model_card.facts import CardFacts, Example, HeldOutResult, Measured, Prompting, Source, named
-from paceline.reports.model_card.page import MARK, model_card, paper_of
+from paceline.reports.model_card import (
+    MARK,
+    CardFacts,
+    Example,
+    HeldOutResult,
+    Measured,
+    Prompting,
+    Source,
+    model_card,
+    named,
+    paper_of,
+)
 from paceline.training.card import card_facts, write_card
 
 OPTIONS = {"model": "org/base", "dataset": "org/sums:main", "reward_funcs": ["accuracy", "format"]}

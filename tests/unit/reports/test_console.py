@@ -18,8 +18,8 @@ from paceline.reports.console import (
     broken,
     open_console,
 )
+from paceline.reports.console.progress import CURVE_POINTS, RunProgress
 from paceline.reports.console.screen import screen
-from paceline.reports.console.watching import CURVE_POINTS, Watched
 
 GIB = 1 << 30
 
@@ -95,23 +95,23 @@ def expected(text: str) -> str:
 def at_step_37(clock: Clock, **options: int | bool) -> RunDisplay:
     """36 steps of half a second, an evaluation before the first and one after the 30th."""
     shown = display(clock, **options)
-    shown.watched.evaluation(evaluation(0, 0.243))
+    shown.progress.evaluation(evaluation(0, 0.243))
     for number in range(1, 37):
         clock.now += 0.5
         shown.step(record(number, 0.05 + 0.005 * number))
         if number == 30:
-            shown.watched.evaluation(evaluation(30, 0.275))
-    shown.watched.begin("step 37")
+            shown.progress.evaluation(evaluation(30, 0.275))
+    shown.progress.begin("step 37")
     return shown
 
 
 def test_before_the_first_step_it_shows_the_evaluation_and_what_is_still_to_come():
     clock = Clock()
     shown = display(clock, ascii_only=True)
-    shown.watched.begin("evaluation")
-    shown.watched.phase("generate", 0, 1000)
+    shown.progress.begin("evaluation")
+    shown.progress.phase("generate", 0, 1000)
     clock.now += 2
-    shown.watched.phase("generate", 250, 1000, tokens=20_000)
+    shown.progress.phase("generate", 250, 1000, tokens=20_000)
     assert text_of(shown) == expected(
         """
         runs/demo                                                        evaluation, 2 s
@@ -137,10 +137,10 @@ def test_before_the_first_step_it_shows_the_evaluation_and_what_is_still_to_come
 def test_while_it_samples_tokens_say_how_far_it_is_before_completions_end():
     clock = Clock()
     shown = at_step_37(clock, ascii_only=True)
-    shown.watched.phase("generate", 0, 256)
+    shown.progress.phase("generate", 0, 256)
     clock.now += 0.2
     # 20 tokens each are expected, as in the last step: 1,280 of 5,120
-    shown.watched.phase("generate", 8, 256, tokens=1280)
+    shown.progress.phase("generate", 8, 256, tokens=1280)
     assert text_of(shown) == expected(
         """
         runs/demo                                                           step 37, 0 s
@@ -167,12 +167,12 @@ def test_phases_that_are_over_keep_their_time_and_the_update_counts_micro_batche
     clock = Clock()
     shown = at_step_37(clock)
     for name, seconds, parts in (("generate", 0.25, 256), ("reward", 0.06, 1)):
-        shown.watched.phase(name, 0, parts)
+        shown.progress.phase(name, 0, parts)
         clock.now += seconds
-        shown.watched.phase(name, parts, parts, tokens=5000 if name == "generate" else 0)
-    shown.watched.phase("update", 0, 1)
+        shown.progress.phase(name, parts, parts, tokens=5000 if name == "generate" else 0)
+    shown.progress.phase("update", 0, 1)
     clock.now += 6
-    shown.watched.phase("update", 3, 9)
+    shown.progress.phase("update", 3, 9)
     assert text_of(shown).splitlines()[:5] == [
         "runs/demo                                                           step 37, 6 s",
         "steps     ━━━━━━──────────────────  36 of 140, 46 s to go",
@@ -185,9 +185,9 @@ def test_phases_that_are_over_keep_their_time_and_the_update_counts_micro_batche
 def test_a_checkpoint_is_named_with_its_time_and_only_what_goes_on_beside_it_stays():
     clock = Clock()
     shown = at_step_37(clock)
-    shown.watched.phase("update", 9, 9)
-    shown.watched.phase("generate", 1, 2)  # of a step ahead, on a cluster
-    shown.watched.begin("checkpoint")
+    shown.progress.phase("update", 9, 9)
+    shown.progress.phase("generate", 1, 2)  # of a step ahead, on a cluster
+    shown.progress.begin("checkpoint")
     clock.now += 75
     lines = text_of(shown).splitlines()
     assert lines[0].endswith("checkpoint, 1 min 15 s")
@@ -199,9 +199,9 @@ def test_a_narrow_terminal_has_the_same_lines_with_less_on_them():
     clock = Clock()
     shown = at_step_37(clock, width=60, ascii_only=True)
     shown.step(record(37, None, kl=0.00123, alarms=["no_signal", "clip_fraction"], truncated_fraction=0.25))
-    shown.watched.phase("generate", 0, 256)
+    shown.progress.phase("generate", 0, 256)
     clock.now += 0.25
-    shown.watched.phase("generate", 64, 256, tokens=3000)
+    shown.progress.phase("generate", 64, 256, tokens=3000)
     text = text_of(shown)
     assert max(map(len, text.splitlines())) <= 60
     assert text == expected(
@@ -238,41 +238,41 @@ def test_a_low_terminal_loses_blank_lines_first_and_never_scrolls():
 
 
 def test_the_curve_of_a_long_run_has_as_many_points_as_fit():
-    watched = Watched(name="run", total_steps=1000, done=0, clock=Clock())
+    progress = RunProgress(name="run", total_steps=1000, done=0, clock=Clock())
     for number in range(1, 1000):
-        watched.step(record(number, float(number)))
-    means = watched.rewards
+        progress.step(record(number, float(number)))
+    means = progress.rewards
     assert len(means) == CURVE_POINTS
     assert (means[0], means[-1]) == (13.0, 987.5)  # of 1 to 25, and of 976 to 999
 
 
 def test_time_to_go_is_that_of_the_last_20_steps_with_all_between_them_and_not_of_those_before_a_resume():
     clock = Clock()
-    watched = Watched(name="run", total_steps=100, done=0, clock=clock)
-    watched.recall([record(number) for number in range(1, 41)], [evaluation(0, 0.5)])
-    assert watched.to_go is None
+    progress = RunProgress(name="run", total_steps=100, done=0, clock=clock)
+    progress.recall([record(number) for number in range(1, 41)], [evaluation(0, 0.5)])
+    assert progress.to_go is None
     for number in range(41, 62):
         clock.now += 10 if number == 50 else 1
-        watched.step(record(number))
+        progress.step(record(number))
     # from step 41 to step 61: 20 steps in 29 seconds
-    assert watched.to_go == pytest.approx(39 * 29 / 20)
+    assert progress.to_go == pytest.approx(39 * 29 / 20)
     clock.now += 1
-    assert watched.to_go == pytest.approx(39 * 29 / 20 - 1)
-    assert watched.steps_done == 61
+    assert progress.to_go == pytest.approx(39 * 29 / 20 - 1)
+    assert progress.steps_done == 61
 
 
 def test_a_phase_that_begins_again_counts_its_time_anew():
     clock = Clock()
-    watched = Watched(name="run", total_steps=1, done=0, clock=clock)
-    watched.phase("generate", 0, 10)
+    progress = RunProgress(name="run", total_steps=1, done=0, clock=clock)
+    progress.phase("generate", 0, 10)
     clock.now += 5
-    watched.phase("generate", 10, 10, tokens=50)
+    progress.phase("generate", 10, 10, tokens=50)
     clock.now += 100
-    assert watched.stages["generate"].seconds == 5
-    watched.phase("generate", 0, 4)  # a second round, in the place of filtered groups
+    assert progress.stages["generate"].seconds == 5
+    progress.phase("generate", 0, 4)  # a second round, in the place of filtered groups
     clock.now += 1
-    watched.phase("generate", 1, 4, tokens=2)
-    stage = watched.stages["generate"]
+    progress.phase("generate", 1, 4, tokens=2)
+    stage = progress.stages["generate"]
     assert (stage.seconds, stage.share, stage.to_go) == (1, 0.25, 3)
 
 
@@ -310,14 +310,14 @@ def test_without_a_terminal_a_minute_of_silence_ends_with_how_far_a_step_is():
     clock, said = Clock(), StringIO()
     console = Console(file=said, width=200)
     with RunDisplay(console, name="r", total_steps=9, done=0, clock=clock, time_of_day=lambda: "now") as shown:
-        shown.watched.begin("step 1")
-        shown.watched.phase("generate", 0, 128)
+        shown.progress.begin("step 1")
+        shown.progress.phase("generate", 0, 128)
         for seconds, done in ((59, 16), (1, 32), (59, 64)):
             clock.now += seconds
-            shown.watched.phase("generate", done, 128, tokens=10 * done)
+            shown.progress.phase("generate", done, 128, tokens=10 * done)
         shown.say("a sentence is no silence")
         clock.now += 1
-        shown.watched.phase("generate", 66, 128, tokens=660)
+        shown.progress.phase("generate", 66, 128, tokens=660)
     assert said.getvalue().splitlines() == [
         "now  step 1: generate 32 of 128, 5 tokens/s, 3 min 00 s to go",
         "now  a sentence is no silence",
@@ -329,7 +329,7 @@ def test_the_line_of_a_step_ends_the_silence_of_a_log_in_json_too(capsys):
     with RunDisplay(open_console(log_format="json"), name="r", total_steps=9, done=0, clock=clock) as shown:
         for number in (1, 2):
             clock.now += 59
-            shown.watched.phase("generate", 64, 128)
+            shown.progress.phase("generate", 64, 128)
             shown.step(record(number))
     assert [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()] == ["step", "step"]
 
@@ -377,7 +377,7 @@ def test_a_log_in_json_has_the_plan_evaluations_and_alarms_as_fields(capsys):
 def test_a_screen_of_any_size_fits_into_it(width):
     for height in (1, 2, 5, 24):
         shown = at_step_37(Clock(), width=width, height=height)
-        frame = screen(shown.watched, width=width, height=height, memory=None, ascii_only=False)
+        frame = screen(shown.progress, width=width, height=height, memory=None, ascii_only=False)
         lines = frame.plain.splitlines()
         assert max(map(len, lines), default=0) <= width
         assert len(lines) <= max(1, height - 1)

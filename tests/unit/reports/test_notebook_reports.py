@@ -4,7 +4,7 @@ import json
 import re
 
 import paceline
-from paceline.reports.notebook import run_html
+from paceline.reports.trained_run import run_html
 
 
 def run_of(directory, rewards, evals):

@@ -15,7 +15,6 @@ from paceline.checkpoints.endings import ending_of, write_ending
 from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.report import compare
 from paceline.errors import CheckpointError, RewardError
-from paceline.reports.page.accounting import dropped_counts, time_split, total_seconds
 from paceline.reports.page.figures import (
     Band,
     Chart,
@@ -32,8 +31,15 @@ from paceline.reports.page.headline import headline
 from paceline.reports.page.html import write_report
 from paceline.reports.page.outcome import fates, outcome, pairs
 from paceline.reports.page.reading import read_run
-from paceline.reports.page.samples import distinctive, is_right, training_pairs
-from paceline.reports.page.series import MAX_POINTS, Series, metric, smoothed
+from paceline.reports.page.series import (
+    MAX_POINTS,
+    Series,
+    dropped_counts,
+    metric,
+    smoothed,
+    time_split,
+    total_seconds,
+)
 from tests.unit.reports.synthetic_run import CONFIG, SET, write_synthetic_run
 
 VOID = {"meta", "br", "img", "input", "hr", "link"}
@@ -74,7 +80,7 @@ def finished(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("name", ["format", "page.figures", "page.samples"])
+@pytest.mark.parametrize("name", ["format", "page.figures", "viewer.columns"])
 def test_the_examples_in_the_docstrings_hold(name):
     result = doctest.testmod(importlib.import_module(f"paceline.reports.{name}"))
     assert result.attempted > 0
@@ -119,8 +125,8 @@ def test_every_section_of_a_finished_run_is_there(finished):
         "Clipped tokens",
         "Engine against trainer",
         "Generation speed",
-        "Held-out tasks, before and after",
-        "Training completions, early and late",
+        "before and after training",
+        "paceline rollouts plums",
         "Dropped or failed",
         "config.yaml",
     ):
@@ -212,10 +218,13 @@ def test_the_headline_has_the_test_of_the_difference_and_says_what_was_the_best_
 
 def test_every_held_out_task_has_one_of_four_fates(finished):
     both = pairs(read_run(finished))
-    sorted_pairs = fates(both)
-    assert len(both) == sum(map(len, sorted_pairs.values())) == 60
-    assert len(sorted_pairs["fixed"]) - len(sorted_pairs["broken"]) == sum(a["correct"] - b["correct"] for b, a in both)
+    counts = fates(both)
+    assert len(both) == sum(counts.values()) == 60
+    gained = counts["wrong before, right after"] - counts["right before, wrong after"]
+    assert gained == sum(after["correct"] - before["correct"] for before, after in both)
     assert all(before["task_id"] == after["task_id"] for before, after in both)
+    page = write_report(finished).read_text()
+    assert all(f"<b>{number}</b><span>{words}</span>" in page for words, number in counts.items())
 
 
 def test_the_parts_of_the_time_add_up_to_the_whole(finished):
@@ -354,41 +363,6 @@ def test_stacked_columns_end_where_the_sum_is():
     )
     assert ">100 %</text>" in draw(chart, 340, 190)
     assert "a <b>25.0 %</b>" in figure(chart)
-
-
-def test_only_what_all_prompts_share_is_left_out():
-    assert distinctive(["same", "same"]) == ["same", "same"]
-    assert distinctive(["sys\nHow many figs?\nA:", "sys\nHow many plums?\nA:"]) == ["How many figs?", "How many plums?"]
-    assert distinctive(["What is 1 + 2?", "What is 1 + 3?"]) == ["What is 1 + 2?", "What is 1 + 3?"]
-
-
-def test_early_and_late_rollouts_are_paired_by_task_then_by_words_right_and_wrong():
-    def rollout(task, prompt, right):
-        return {"task_id": task, "prompt": prompt, "completion": "", "rewards": {"accuracy": right}, "reward": right}
-
-    early = [rollout("a", "how many figs", 0.0), rollout("a", "how many figs", 1.0), rollout("b", "name a river", 0.0)]
-    late = [rollout("c", "name a lake", 0.0), rollout("a", "how many figs", 1.0), rollout("c", "name a lake", 1.0)]
-    chosen = training_pairs(early, late, "accuracy")
-    assert [(before["task_id"], after["task_id"]) for before, after in chosen] == [("a", "a"), ("b", "c")]
-    assert [(before["reward"], after["reward"]) for before, after in chosen] == [(0.0, 1.0), (0.0, 0.0)]
-
-
-@pytest.mark.parametrize(
-    ("rewards", "grader", "right"),
-    [
-        ({"gsm8k": 1.0}, "gsm8k", False),  # a wrong answer with all tags has 0.8
-        ({"gsm8k": 1.5}, "gsm8k", True),
-        ({"gsm8k": 1.0}, "accuracy", False),  # not scored by the grader: as its own function counts
-        ({"code(score=fraction)": 0.75}, "code(score=fraction)", False),
-        ({"cosine(min_correct=0.1)": 0.1}, "cosine(min_correct=0.1)", True),
-        ({"format": None, "rw.py:mine": 0.5}, "accuracy", True),
-        ({"accuracy": 0.0, "format": 1.0}, "accuracy", False),
-        ({"cosine(gone=1)": 0.5}, "cosine(gone=1)", True),  # a parameter of another version
-        ({"accuracy": None}, "accuracy", None),
-    ],
-)
-def test_the_report_calls_right_what_evaluation_counts_as_right(rewards, grader, right):
-    assert is_right({"rewards": rewards, "reward": 9.0}, grader) is right
 
 
 def test_the_set_name_of_held_out_completions_survives_its_file_name(tmp_path):

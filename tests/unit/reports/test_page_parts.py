@@ -1,7 +1,6 @@
-"""The parts of the page that say something: form, verdict, alarms, groups, formula, what the script reads."""
+"""The parts of the page that say something: form, verdict, alarms, formula, what the script reads."""
 
 import json
-import re
 
 import pytest
 
@@ -9,10 +8,10 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.objective.formula import Line as Definition
 from paceline.reports.page.curves import metric_chart, time_chart
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure, readings
-from paceline.reports.page.headline import form_note, form_of, headline, is_right_leniently, verdict_of
+from paceline.reports.page.headline import form_note, headline, verdict_of
 from paceline.reports.page.html import alarm_list, as_list, stretches
+from paceline.reports.page.outcome import form_of, is_right_leniently
 from paceline.reports.page.reading import read_run
-from paceline.reports.page.samples import LONGEST_HALF, card, group_folds, moments, telling
 from paceline.reports.page.series import MAX_POINTS, Series
 
 
@@ -98,36 +97,6 @@ def test_an_alarm_comes_with_its_meaning_and_one_of_another_version_without(tmp_
     assert alarm_list(read_run(RunDir.create(tmp_path / "quiet", "").path)) == ""
 
 
-def test_groups_are_shown_of_the_first_the_middle_and_the_last_step():
-    assert moments([]) == []
-    assert moments([4]) == [("Early", 4)]
-    assert moments([1, 2, 3, 4]) == [("Early", 1), ("Middle", 3), ("Late", 4)]
-
-
-def test_the_groups_whose_rewards_differ_most_are_shown_whole_from_the_best_completion_on():
-    def rollout(task, sample, reward):
-        one = {"task_id": task, "sample": sample, "prompt": f"<{task}>", "completion": f"text {sample}"}
-        return one | {"reward": reward, "advantage": 2 * reward - 1, "finish_reason": "stop"}
-
-    same = [rollout("same", sample, 1.0) for sample in range(2)]
-    mixed = [rollout("mixed", sample, reward) for sample, reward in enumerate((0.0, None, 1.0)) if reward is not None]
-    half = [rollout("half", 0, 0.5), rollout("half", 1, 1.0)]
-    groups = telling([*same, *half, *mixed])
-    assert [group[0]["task_id"] for group in groups] == ["mixed", "half"]
-    shown = group_folds(groups[:1], grader="accuracy")
-    assert "2 completions, rewards 1, 0" in shown
-    assert re.findall(r"<h4>(.*?)</h4>", shown) == ["sample 2", "sample 0"]
-    assert re.findall("advantage (-?[0-9]+)", shown) == ["1", "-1"]
-    assert "&lt;mixed&gt;" in shown
-
-
-def test_of_a_very_long_completion_beginning_and_end_are_shown_and_the_rest_is_counted():
-    text = "a" * LONGEST_HALF + "b" * 1234 + "c" * LONGEST_HALF
-    shown = card({"completion": text}, "late", "accuracy")
-    assert "a\n[... 1,234 characters ...]\nc" in shown
-    assert "b" * 9 not in shown
-
-
 def test_the_formula_is_set_with_indices_and_signs_and_nothing_of_it_is_lost():
     lines = [Definition(symbol="w_t", text="-(4 / tau) sigmoid(tau (r_t - 1)) A where A < 0, 1.5 * mean - 2")]
     assert as_list(lines) == (
@@ -171,25 +140,3 @@ def test_the_time_of_each_step_is_stacked_by_what_it_went_to(tmp_path):
         ("update", 3, (1.0, 2.0)),
         ("other", 4, (0.5, 0.5)),
     ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "2 tokens trained on"),
-        ({"is_updated": False}, "2 tokens sampled"),  # the run failed in this step
-        ({"dropped": "zero_deviation"}, "2 tokens sampled"),
-        ({"advantage": 0.0}, "2 tokens sampled"),
-        ({"advantage": None, "is_updated": None}, "2 tokens sampled"),  # held-out
-    ],
-)
-def test_tokens_are_trained_on_only_where_they_have_a_gradient(changes, words):
-    answer = [{"role": "user", "content": "lower"}]
-    turn = {"message": {"role": "assistant", "content": "5"}, "sampled": 2, "observed": 1, "answer": answer}
-    turn |= {"malformed": None, "prompt_ids": None, "seconds": 0.0, "reward": None}
-    episode = {"environment": "guess", "turns": [turn], "end": "done", "failure": None, "notes": []}
-    record = {"completion": "5", "prompt": "", "advantage": 1.0, "is_updated": True, "episode": episode, **changes}
-    shown = card(record, "sample 0", "accuracy")
-    assert f"turn 1, {words}" in shown
-    assert '<b class="who">model</b>' in shown
-    assert '<b class="who">user</b>' in shown

@@ -57,7 +57,7 @@ def test_steps_after_an_evaluation_or_a_checkpoint_are_not_compared_with_a_forec
         run.append_eval({"set": "held-out", "step": step})
     steps = unbroken_steps(run, save_steps=5)
     assert [record["step"] for record in steps] == [2, 3, 5, 7]
-    assert step_paces(steps, foreseen_seconds=16.0) == {"predicted": 4.0, "measured": 17 / 4}
+    assert step_paces(steps, predicted_seconds=16.0) == {"predicted": 4.0, "measured": 17 / 4}
     assert [record["step"] for record in unbroken_steps(run, save_steps=0)] == [2, 3, 5, 6, 7]
 
 

@@ -13,9 +13,11 @@ from types import ModuleType, SimpleNamespace
 import packaging
 import pytest
 
+from paceline.config.packages import TRACKERS, requirements
+from paceline.config.reading import find_option
 from paceline.errors import ConfigError
+from paceline.reports.trackers import LIBRARIES, Sender, Trackers, check_trackers, flat_numbers, open_trackers
 from paceline.reports.trackers.libraries import MlflowTracker, WandbTracker, mlflow_url
-from paceline.reports.trackers.opening import Sender, Trackers, check_trackers, flat_numbers, open_trackers
 
 RECORD = {
     "step": 3,
@@ -60,6 +62,12 @@ class Server:
         if not self.is_there:
             self.now += self.patience
             raise ConnectionError("gone")
+
+
+def test_every_tracker_has_a_class_an_extra_and_a_word_in_the_help():
+    assert tuple(LIBRARIES) == TRACKERS
+    assert set(TRACKERS) <= set(requirements())
+    assert all(name in find_option("report_to").help for name in TRACKERS)
 
 
 def test_a_record_becomes_flat_names_without_what_has_no_number():
@@ -272,7 +280,7 @@ def test_tensorboard_writes_where_its_variable_says(tmp_path, monkeypatch):
 def test_trackio_keeps_a_local_project(tmp_path):
     pytest.importorskip("trackio")
     code = (
-        "import sys; from pathlib import Path; from paceline.reports.trackers.opening import open_trackers\n"
+        "import sys; from pathlib import Path; from paceline.reports.trackers import open_trackers\n"
         "place = {'project': 'tests', 'run_name': 'one', 'directory': Path(sys.argv[1])}\n"
         "t = open_trackers(['trackio'], **place, settings={}, notify=print)\n"
         "t.log({'rewards/accuracy/mean': 0.5}, 3); t.finish()"
@@ -378,7 +386,7 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(tmp_path
     (tmp_path / "wandb").mkdir()
     code = (
         "from paceline.errors import ConfigError\n"
-        "from paceline.reports.trackers.opening import check_trackers\n"
+        "from paceline.reports.trackers import check_trackers\n"
         "try: check_trackers(['wandb', 'mlflow'])\n"
         "except ConfigError as error: print(error)\n"
         "print(check_trackers(['all']))"
@@ -393,7 +401,7 @@ def test_a_missing_library_is_refused_with_the_command_that_installs_it(tmp_path
 
 def test_the_check_imports_no_library():
     code = (
-        "import sys; from paceline.reports.trackers.opening import check_trackers; check_trackers(['all'])\n"
+        "import sys; from paceline.reports.trackers import check_trackers; check_trackers(['all'])\n"
         "print(sorted({'torch', 'tensorboard', 'wandb', 'trackio', 'mlflow'} & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

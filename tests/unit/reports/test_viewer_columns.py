@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.reports.viewer import columns, serving, suspicion
-from paceline.reports.viewer.columns import PREVIEW, RunPart, columns_of, grouped, preview, talks_of
+from paceline.reports.viewer.columns import PREVIEW, RunPart, columns_of, distinctive, grouped, preview, talks_of
 from paceline.reports.viewer.documents import REASONS, index_of
 from paceline.reports.viewer.suspicion import NAMES, length_outliers, marks, steps_unearned, well_paid
 from tests.unit.reports.viewed_runs import paid, rollout
@@ -162,3 +162,9 @@ def test_a_step_is_trained_on_once_its_update_is_made():
     parts = [made(rollout(1, 0, "a"), step=step) for step in (1, 2)]
     found = index_of(parts, [0, 0], updated={1})
     assert [one["updated"] for one in found["parts"]] == [True, False]
+
+
+def test_only_what_all_prompts_share_is_left_out():
+    assert distinctive(["same", "same"]) == ["same", "same"]
+    assert distinctive(["sys\nHow many figs?\nA:", "sys\nHow many plums?\nA:"]) == ["How many figs?", "How many plums?"]
+    assert distinctive(["What is 1 + 2?", "What is 1 + 3?"]) == ["What is 1 + 2?", "What is 1 + 3?"]

@@ -9,7 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from urllib.request import urlopen
 
 import pytest
@@ -19,7 +19,7 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.cli.main import main
 from paceline.errors import CheckpointError, ConfigError, TrainingError
 from paceline.reports.viewer.documents import Documents
-from paceline.reports.viewer.serving import ASSETS, SCRIPTS, PageServer, answer, answer_to_stranger, asset, export, page
+from paceline.reports.viewer.serving import ASSETS, SCRIPTS, PageServer, asset, export, page
 from tests.unit.reports.viewed_runs import HOSTILE, hostile_run, loaded, paid, rollout, write_run
 
 SECRET = "Secret-of-this-test"
@@ -35,8 +35,24 @@ def documents(run):
     return Documents(run.path)
 
 
-def asked(documents, path, host="127.0.0.1:8000"):
-    return answer_to_stranger(path, host, secret=SECRET, port=8000) or answer(documents, path)
+@pytest.fixture(scope="module")
+def server(documents):
+    with PageServer(documents, 0) as server:
+        server.secret = SECRET
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def asked(server, path, host="127.0.0.1"):
+    """Status, content type and body of a GET as it is, under this Host; None: without one."""
+    host = f"{host}:{server.server_port}" if host in ("127.0.0.1", "localhost") else host
+    lines = [f"GET {path} HTTP/1.1", "Connection: close", *([] if host is None else [f"Host: {host}"]), "", ""]
+    with socket.create_connection(("127.0.0.1", server.server_port), 10) as connection:
+        connection.sendall("\r\n".join(lines).encode())
+        found = HTTPResponse(connection)
+        found.begin()
+        return found.status, found.getheader("Content-Type"), found.read()
 
 
 def test_every_document_that_is_named_is_there_and_is_json(documents):
@@ -108,25 +124,24 @@ def test_a_directory_that_is_no_run_is_refused(tmp_path):
         Documents(tmp_path)
 
 
-def test_the_page_its_files_and_the_documents_are_served_behind_the_secret(documents):
-    found = asked(documents, f"/{SECRET}/")
-    assert (found.status, found.content_type) == (HTTPStatus.OK, "text/html; charset=utf-8")
+def test_the_page_its_files_and_the_documents_are_served_behind_the_secret(server):
+    assert asked(server, f"/{SECRET}/")[:2] == (HTTPStatus.OK, "text/html; charset=utf-8")
     for name in ASSETS:
-        assert asked(documents, f"/{SECRET}/page/{name}").body == asset(name)
-    assert json.loads(asked(documents, f"/{SECRET}/data/index.json").body)["reward"][0] == 1.0
-    assert asked(documents, f"/{SECRET}/", host="localhost:8000").status == HTTPStatus.OK
+        assert asked(server, f"/{SECRET}/page/{name}")[2] == asset(name)
+    assert json.loads(asked(server, f"/{SECRET}/data/index.json")[2])["reward"][0] == 1.0
+    assert asked(server, f"/{SECRET}/", host="localhost")[0] == HTTPStatus.OK
 
 
-@pytest.mark.parametrize("host", [None, "", "evil.example", "evil.example:8000", "127.0.0.1", "127.0.0.1:8001"])
-def test_a_request_under_another_name_is_refused_also_with_the_secret(documents, host):
-    assert asked(documents, f"/{SECRET}/", host=host).status == HTTPStatus.MISDIRECTED_REQUEST
+@pytest.mark.parametrize("host", [None, "", "evil.example", "evil.example:8000", "127.0.0.1:", "127.0.0.1:1"])
+def test_a_request_under_another_name_is_refused_also_with_the_secret(server, host):
+    assert asked(server, f"/{SECRET}/", host=host)[0] == HTTPStatus.MISDIRECTED_REQUEST
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "", "/index.html", "/data/index.json", f"/{SECRET}", f"/{SECRET.lower()}/", f"/{SECRET}x/", "/é/"]
+    "path", ["/", "/index.html", "/data/index.json", f"/{SECRET}", f"/{SECRET.lower()}/", f"/{SECRET}x/", "/é/"]
 )
-def test_without_the_whole_address_there_is_nothing(documents, path):
-    assert asked(documents, path).status == HTTPStatus.NOT_FOUND
+def test_without_the_whole_address_there_is_nothing(server, path):
+    assert asked(server, path)[0] == HTTPStatus.NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -137,8 +152,8 @@ def test_without_the_whole_address_there_is_nothing(documents, path):
         *("../../../etc/passwd", "data/texts-rollouts-000001\x00.json"),
     ],
 )
-def test_no_path_leads_to_a_file(documents, rest):
-    assert asked(documents, f"/{SECRET}/{rest}").status == HTTPStatus.NOT_FOUND
+def test_no_path_leads_to_a_file(server, rest):
+    assert asked(server, f"/{SECRET}/{rest}")[0] == HTTPStatus.NOT_FOUND
 
 
 def test_the_server_listens_on_the_loopback_address_and_sends_its_policy(documents):

@@ -16,8 +16,8 @@ from paceline.rewards.audit.describing import verdict
 from paceline.rewards.audit.programs import PROGRAM_ATTACKS
 from paceline.rewards.audit.running import ATTACKS, audit
 from paceline.rewards.audit.subjects import attempts, plain_tasks, same_answer, subjects
-from paceline.rewards.function import BuiltIn, RewardContext
-from paceline.rewards.resolving import resolve
+from paceline.rewards.function import FORM_ALONE, BuiltIn, RewardContext
+from paceline.rewards.resolving import BUILT_IN, resolve
 from paceline.sandbox.levels import open_sandbox
 
 QUESTIONS = [
@@ -111,10 +111,7 @@ def test_a_function_that_reads_the_last_answer_outside_the_thought_is_clean():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name",
-    "accuracy boxed think_answer_tags gsm8k cosine format react_format repetition soft_overlong random".split(),
-)
+@pytest.mark.parametrize("name", [name for name in BUILT_IN if name not in ("tool_call", "code")])
 def test_the_built_in_functions_are_clean(name):
     report = audited(resolve(name, CONTEXT))
     assert [(one.attack, one.row, one.example) for one in report.cheats] == []
@@ -129,7 +126,12 @@ def test_what_a_built_in_function_may_reward_is_said_and_not_counted(name):
 
 
 def test_a_format_must_not_be_had_without_content_even_where_the_answer_does_not_matter():
-    lax = BuiltIn(name="format", call=lambda completions, **columns: [1.0] * len(completions), gold=lambda task: "x")
+    lax = BuiltIn(
+        name="format",
+        call=lambda completions, **columns: [1.0] * len(completions),
+        gold=lambda task: "x",
+        audit_exception=FORM_ALONE,
+    )
     assert names(audited(lax).cheats) == {attack.name for attack in ATTACKS if not attack.has_content}
 
 
@@ -172,7 +174,12 @@ def test_a_result_of_the_wrong_shape_is_refused():
 
 
 def test_the_gold_answer_that_a_built_in_function_does_not_honour_is_named():
-    deaf = BuiltIn(name="boxed", call=lambda completions, **columns: [0.5] * len(completions), gold=lambda task: "x")
+    deaf = BuiltIn(
+        name="boxed",
+        call=lambda completions, **columns: [0.5] * len(completions),
+        gold=lambda task: "x",
+        honest_forms=("box",),
+    )
     report = audited(deaf, attacks=COMPLETION_ATTACKS[:1])
     assert [one.form for one in report.honest if one.is_short] == ["box", "the function's own"]
     assert "the gold answer in the form 'box' scores full on 0 of 6 tasks only" in verdict(report)

@@ -12,7 +12,7 @@ import pytest
 from paceline.rewards.scoring.calling import RewardTimeout
 from paceline.rewards.scoring.scores import score
 from paceline.runtime.interrupts import SIGNAL, interrupted_after
-from tests.support.scripted import completion, task
+from tests.support.scripted import task, trajectory
 
 LONG = 600.0
 
@@ -58,7 +58,7 @@ def test_a_function_that_swallows_every_exception_does_not_swallow_its_deadline(
         except Exception:  # noqa: BLE001 - what such a function does
             return [1.0] * len(completions)
 
-    scores = score({"stubborn": stubborn}, [task("a"), task("b")], [completion("x")] * 2, timeout=0.05)
+    scores = score({"stubborn": stubborn}, [task("a"), task("b")], [trajectory("x")] * 2, timeout=0.05)
     assert scores.values["stubborn"] == (None, None)
     assert scores.failed["stubborn"] == (0, 1)
     assert "the call took more than --reward-timeout 0.05 seconds" in scores.first_failures["stubborn"]
@@ -83,7 +83,7 @@ def test_rows_that_were_cut_short_one_by_one_have_no_score():
             raise ValueError("bad row") from error
 
     functions = {"one_by_one": one_by_one, "translating": translating}
-    scores = score(functions, [task("a"), task("b")], [completion("x"), completion("y")], timeout=0.05)
+    scores = score(functions, [task("a"), task("b")], [trajectory("x"), trajectory("y")], timeout=0.05)
     assert cut == ["x", "y"]  # interrupted again for the second row, and both called once
     assert set(scores.values.values()) == {(None, None)}
     assert set(scores.failed.values()) == {(0, 1)}
@@ -106,7 +106,7 @@ def test_an_async_function_that_blocks_the_event_loop_is_ended_and_others_keep_t
 
     for bad in (blocks, stubborn, spins):
         functions = {"before": prompt, "bad": bad, "behind": prompt}
-        scores = score(functions, [task("a")], [completion("x")], timeout=1.0)
+        scores = score(functions, [task("a")], [trajectory("x")], timeout=1.0)
         assert scores.values == {"before": (1.0,), "bad": (None,), "behind": (1.0,)}
         assert "the call took more than --reward-timeout 1 seconds" in scores.notes["bad"][0]
 
@@ -120,7 +120,7 @@ def test_after_a_failed_batch_the_rows_share_one_deadline():
             raise ValueError("one at a time")
         spin()
 
-    scores = score({"f": slow_alone}, [task(str(n)) for n in range(50)], [completion("x")] * 50, timeout=1.0)
+    scores = score({"f": slow_alone}, [task(str(n)) for n in range(50)], [trajectory("x")] * 50, timeout=1.0)
     assert len(calls) == 3  # the batch twice, and the first row: the other 49 are not waited for
     assert scores.failed["f"] == tuple(range(50))
 
@@ -132,6 +132,6 @@ def test_async_functions_have_the_deadline_together():
     async def prompt(completions, **columns):
         return [1.0] * len(completions)
 
-    scores = score({"never": never, "prompt": prompt}, [task("a")], [completion("x")], timeout=1.0)
+    scores = score({"never": never, "prompt": prompt}, [task("a")], [trajectory("x")], timeout=1.0)
     assert scores.values == {"never": (None,), "prompt": (1.0,)}
     assert "the call took more than --reward-timeout 1 seconds" in scores.notes["never"][0]

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import RewardError
+from paceline.processes.pool import WorkerPool
 from paceline.rewards.maths.equality import EqualityVerdict, decide
-from paceline.rewards.maths.proving import ProofPool, proofs
+from paceline.rewards.maths.proving import proof_pool, proofs
 from paceline.rewards.maths.verdicts import (
     VerdictMemory,
     begin_verdicts,
@@ -37,8 +38,8 @@ def pool_of():
     """A pool whose worker is the given Python code."""
     pools = []
 
-    def make(code: str, wall_seconds: float = 60) -> ProofPool:
-        pools.append(ProofPool(1, (sys.executable, "-c", f"import os, signal, sys\n{code}"), wall_seconds))
+    def make(code: str, wall_seconds: float = 60) -> WorkerPool:
+        pools.append(proof_pool(1, (sys.executable, "-c", f"import os, signal, sys\n{code}"), wall_seconds))
         return pools[-1]
 
     yield make
@@ -105,13 +106,13 @@ def test_a_pair_over_which_one_worker_dies_is_given_to_another(pool_of, tmp_path
 def test_a_pair_over_which_every_worker_dies_is_a_failure_of_the_grader(pool_of):
     failure = pool_of(SERVE + "os._exit(7)").submit(PAIR).exception(timeout=60)
     assert isinstance(failure, RewardError)
-    assert "3 worker processes died comparing" in str(failure)
+    assert "3 worker processes died over" in str(failure)
     assert "status 7" in str(failure)
 
 
 def test_a_reply_of_a_worker_is_never_taken_for_that_to_another_pair(tmp_path):
     """The child of a worker is killed between two pairs: whether it had read the second one is not known."""
-    pool = ProofPool(1)
+    pool = proof_pool(1)
     try:
         for number in (2, 3):
             right, wrong = f"x^{number}+1", f"x^{number}+2"
@@ -126,7 +127,7 @@ def test_a_reply_of_a_worker_is_never_taken_for_that_to_another_pair(tmp_path):
 
 def test_what_makes_no_sense_to_the_algebra_is_different_at_once_and_no_failure():
     nonsense = r"((1,x)\cup ((f(x)+\ln x)\cap (n-|x|)))"
-    pool = ProofPool(1, wall_seconds=20)
+    pool = proof_pool(1, wall_seconds=20)
     try:
         reply = pool.submit({"gold": nonsense, "answer": nonsense.replace("x", "y", 1)})
         assert reply.result(timeout=60) == {"equal": False, "rule": "symbolic"}
@@ -143,11 +144,11 @@ def test_space_around_an_answer_does_not_count_towards_its_length():
 def test_a_worker_whose_child_dies_of_something_unforeseen_ends_too(pool_of):
     """Its silence would hold up the pair for a minute, three times."""
     started = pool_of(
-        "from paceline.rewards.maths import prover\n"
+        "from paceline.rewards.maths import proving\n"
         "def judge(request): raise KeyError('unforeseen')\n"
-        "prover._judge, prover._USUAL = judge, ()\nprover.main()"
+        "proving._judge, proving._USUAL = judge, ()\nproving.work_on_pairs()"
     ).submit(PAIR)
-    assert "3 worker processes died comparing" in str(started.exception(timeout=50))
+    assert "3 worker processes died over" in str(started.exception(timeout=50))
 
 
 def test_a_worker_that_is_stopped_is_given_up_and_replaced(pool_of, tmp_path):

@@ -14,7 +14,7 @@ from paceline.errors import RewardError
 from paceline.rewards.model import RewardModel, load_reward_model
 from paceline.rewards.model_files import check_reward_model
 from paceline.rewards.scoring.scores import score
-from tests.support.scripted import completion, task
+from tests.support.scripted import task, trajectory
 from tests.support.tiny import tiny_model, tiny_reward_model, tiny_tokenizer
 
 CPU = torch.device("cpu")
@@ -92,7 +92,7 @@ def test_without_a_template_messages_are_read_as_the_prompts_text_and_bos_is_the
 def test_a_row_above_the_models_positions_is_a_counted_failure_and_the_others_are_scored():
     functions = {"rm": RewardModel(tiny_reward_model(max_position_embeddings=20), tiny_tokenizer())}
     tasks, texts = [task(str(number)) for number in range(3)], ["2", "x" * 13, "x" * 12]
-    scores = score(functions, tasks, [completion(text) for text in texts], timeout=60.0)
+    scores = score(functions, tasks, [trajectory(text) for text in texts], timeout=60.0)
     assert scores.failed == {"rm": (1,)}
     assert [value is None for value in scores.values["rm"]] == [False, True, False]
     assert "on row 1: prompt and completion have 21 tokens, above the 20 positions" in scores.culprit
@@ -109,7 +109,7 @@ def test_a_token_that_the_model_does_not_know_is_a_failure_of_its_row():
 def test_a_score_that_is_not_finite_is_a_counted_failure():
     module = tiny_reward_model()
     torch.nn.init.constant_(module.score.weight, float("nan"))
-    scores = score({"rm": RewardModel(module, tiny_tokenizer())}, [task("a")], [completion("2")], timeout=60.0)
+    scores = score({"rm": RewardModel(module, tiny_tokenizer())}, [task("a")], [trajectory("2")], timeout=60.0)
     assert (scores.values["rm"], scores.failed["rm"]) == ((None,), (0,))
 
 
@@ -118,7 +118,7 @@ def test_a_reward_model_stands_beside_functions(saved):
         "rm": load_reward_model(str(saved), device=CPU),
         "length": lambda completions: list(map(len, completions)),
     }
-    scores = score(functions, [task("a"), task("b")], [completion("2"), completion("two")], timeout=60.0)
+    scores = score(functions, [task("a"), task("b")], [trajectory("2"), trajectory("two")], timeout=60.0)
     assert scores.values["length"] == (1.0, 3.0)
     assert scores.values["rm"] == pytest.approx(scores_of(functions["rm"], ["1 + 1 ="] * 2, ["2", "two"]), abs=1e-6)
 

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.config.reading import base_name
 from paceline.errors import RewardError
-from paceline.rewards.parameters import annotations, parameters_of
+from paceline.rewards.function import annotations, parameters_of
 from paceline.rewards.resolving import BUILT_IN
 
 

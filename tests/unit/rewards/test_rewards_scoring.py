@@ -18,26 +18,22 @@ from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import check_any_reward, check_failure_rate, combine, merge_scores, score
 from paceline.rewards.startup import self_test
-from paceline.types import Completion, Task
+from paceline.types import Completion, Task, completed
 
 
 def task(index, answer="1", prompt="p", **columns):
     return Task(task_id=f"d.jsonl:{index}", prompt=prompt, prompt_ids=(1,), answer=answer, columns=columns)
 
 
-def completion(text):
-    return Completion(
-        token_ids=tuple(text.encode()),
-        logprobs=(0.0,) * len(text.encode()),
-        finish_reason="stop",
-        text=text,
-        policy_version=0,
-    )
+def trajectory(text):
+    ids = tuple(text.encode())
+    one = Completion(token_ids=ids, logprobs=(0.0,) * len(ids), finish_reason="stop", text=text, policy_version=0)
+    return completed((1,), one)
 
 
 def grade(function, texts, tasks=None):
     tasks = tasks or [task(index) for index in range(len(texts))]
-    return score({"f": function}, tasks, [completion(text) for text in texts], timeout=60.0)
+    return score({"f": function}, tasks, [trajectory(text) for text in texts], timeout=60.0)
 
 
 def test_every_column_the_gold_answer_and_the_tokens_are_given_as_lists():
@@ -84,7 +80,7 @@ def test_one_function_cannot_change_the_lists_of_another():
     def count(completions):
         return [len(completions)]
 
-    assert score({"a": spoil, "b": count}, [task(0)], [completion("x")], timeout=60.0).values["b"] == (1.0,)
+    assert score({"a": spoil, "b": count}, [task(0)], [trajectory("x")], timeout=60.0).values["b"] == (1.0,)
 
 
 def test_an_async_function_is_awaited_also_where_an_event_loop_is_running():
@@ -115,7 +111,7 @@ def test_async_functions_wait_at_the_same_time_after_the_others_have_run():
         events.append("plain")
         return [3.0]
 
-    scores = score({"ping": ping, "pong": pong, "plain": plain}, [task(0)], [completion("x")], timeout=60.0)
+    scores = score({"ping": ping, "pong": pong, "plain": plain}, [task(0)], [trajectory("x")], timeout=60.0)
     assert scores.values == {"ping": (1.0,), "pong": (2.0,), "plain": (3.0,)}
     assert events == ["plain", "ping begins", "pong begins", "ping ends"]
 
@@ -147,7 +143,7 @@ def test_an_async_function_that_fails_takes_no_other_with_it(error):
         return [1.0]
 
     for failing in (broken, leaves):
-        scores = score({"failing": failing, "sound": sound}, [task(0)], [completion("x")], timeout=60.0)
+        scores = score({"failing": failing, "sound": sound}, [task(0)], [trajectory("x")], timeout=60.0)
         assert scores.values == {"failing": (None,), "sound": (1.0,)}
         assert scores.failed == {"failing": (0,), "sound": ()}
 
@@ -276,7 +272,7 @@ def test_the_run_stops_above_the_failure_rate_and_names_the_culprit():
 
 def test_the_function_that_failed_most_is_named_with_its_own_failure():
     functions = {"a": lambda completions: [math.nan, 1.0, 1.0], "b": lambda completions: [1.0, math.inf, math.inf]}
-    scores = score(functions, [task(0)] * 3, [completion("x")] * 3, timeout=60.0)
+    scores = score(functions, [task(0)] * 3, [trajectory("x")] * 3, timeout=60.0)
     with pytest.raises(TrainingError, match=r"'b' failed on 2 of 3 .*the first failure: 'b' returned inf"):
         check_failure_rate(scores, limit=0.1)
 
@@ -288,7 +284,7 @@ def test_merged_batches_name_the_function_that_failed_most_over_all_of_them():
     }
     batches = [["nan", "x"], ["inf", "inf"]]
     merged = merge_scores(
-        [score(functions, [task(0), task(1)], [*map(completion, batch)], timeout=60.0) for batch in batches]
+        [score(functions, [task(0), task(1)], [*map(trajectory, batch)], timeout=60.0) for batch in batches]
     )
     assert merged.failed == {"a": (0,), "b": (2, 3)}
     with pytest.raises(TrainingError, match=r"'b' failed on 2 of 4 .*the first failure: 'b' returned inf"):
@@ -303,7 +299,7 @@ def test_a_step_without_any_reward_stops_and_one_reward_is_enough():
         return [math.nan, None]
 
     def grades(**functions):
-        return score(functions, [task(0), task(1)], [completion("x")] * 2, timeout=60.0)
+        return score(functions, [task(0), task(1)], [trajectory("x")] * 2, timeout=60.0)
 
     message = (
         r"of 2 completions reward function 'a' failed on 0, reward function 'b' failed on 1, and the rest got None; "
@@ -332,7 +328,7 @@ def test_a_function_cannot_change_the_messages_that_another_one_reads():
 
     asked = replace(task(0), messages=({"role": "user", "content": "q"},))
     for _ in range(2):
-        assert score({"a": spoil, "b": read}, [asked], [completion("x")], timeout=60.0).values["b"] == (1.0,)
+        assert score({"a": spoil, "b": read}, [asked], [trajectory("x")], timeout=60.0).values["b"] == (1.0,)
 
 
 def test_what_a_function_is_given_is_its_own_for_each_row_and_call():
@@ -351,7 +347,7 @@ def test_what_a_function_is_given_is_its_own_for_each_row_and_call():
 
     row = replace(task(0, tests={"inputs": ["1", "2"]}), messages=({"role": "user", "content": ["q"]},))
     for _ in range(2):
-        score({"a": pops, "b": pops, "c": reads}, [row] * 2, [completion("x")] * 2, timeout=60.0)
+        score({"a": pops, "b": pops, "c": reads}, [row] * 2, [trajectory("x")] * 2, timeout=60.0)
     assert seen == [[(1, 2)] * 2] * 2
     assert row.columns == {"tests": {"inputs": ["1", "2"]}}
 
@@ -430,7 +426,7 @@ def test_a_call_that_took_too_long_is_counted_and_not_made_again():
         calls.append(len(completions))
         threading.Event().wait()
 
-    scores = score({"f": waits}, [task(0)] * 2, [completion("x")] * 2, timeout=0.05)
+    scores = score({"f": waits}, [task(0)] * 2, [trajectory("x")] * 2, timeout=0.05)
     assert (calls, scores.tallies["f"]) == ([2], Tally(failed_calls=1))
 
 

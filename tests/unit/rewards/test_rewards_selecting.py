@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import DataError
 from paceline.rewards.scoring.scores import score
 from paceline.rewards.selecting import check_selections
-from tests.support.scripted import completion, task
+from tests.support.scripted import task, trajectory
 
 
 def row(task_id, **columns):
@@ -26,7 +26,7 @@ def test_a_function_is_called_on_the_rows_that_are_for_it_and_gives_none_elsewhe
 
     tasks = [row("a", reward_funcs=["maths"]), row("b", reward_funcs="code, maths"), row("c", reward_funcs=None)]
     functions = {"maths": grader("maths"), "code": grader("code")}
-    scores = score(functions, tasks, [completion(text) for text in ("x", "yy", "zzz")], timeout=60.0)
+    scores = score(functions, tasks, [trajectory(text) for text in ("x", "yy", "zzz")], timeout=60.0)
     assert scores.values == {"maths": (1.0, 2.0, 3.0), "code": (None, 2.0, 3.0)}
     assert seen == {"maths": ["x", "yy", "zzz"], "code": ["yy", "zzz"]}
 
@@ -37,7 +37,7 @@ def test_a_failure_keeps_its_place_among_all_rows():
 
     tasks = [row("a", reward_funcs=["sound"]), row("b", reward_funcs=["broken"]), row("c", reward_funcs=["broken"])]
     functions = {"broken": broken, "sound": lambda completions, **_: [1.0] * len(completions)}
-    scores = score(functions, tasks, [completion("x")] * 3, timeout=60.0)
+    scores = score(functions, tasks, [trajectory("x")] * 3, timeout=60.0)
     assert scores.failed == {"broken": (1, 2), "sound": ()}
     assert scores.values == {"broken": (None, None, None), "sound": (1.0, None, None)}
     assert "row b" in scores.first_failures["broken"]
@@ -47,7 +47,7 @@ def test_a_function_that_no_row_is_for_is_not_called():
     def never(**columns):
         raise AssertionError
 
-    scores = score({"never": never}, [row("a", reward_funcs=["other"])], [completion("x")], timeout=60.0)
+    scores = score({"never": never}, [row("a", reward_funcs=["other"])], [trajectory("x")], timeout=60.0)
     assert (scores.values, scores.failed) == ({"never": (None,)}, {"never": ()})
 
 
@@ -55,7 +55,7 @@ def test_a_name_with_parameters_is_also_known_without_them():
     functions = {"cosine(max_length=9)": lambda completions, **_: [1.0] * len(completions)}
     tasks = [row("a", reward_funcs=["cosine"]), row("b", reward_funcs=["cosine(max_length=9)"])]
     check_selections(functions, tasks)
-    assert score(functions, tasks, [completion("x")] * 2, timeout=60.0).values == {"cosine(max_length=9)": (1.0, 1.0)}
+    assert score(functions, tasks, [trajectory("x")] * 2, timeout=60.0).values == {"cosine(max_length=9)": (1.0, 1.0)}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.errors import ProcessLost
 from paceline.rewards.scoring.scores import Scores, score
-from paceline.runtime.activity import ACTIVITY, Activity, Span, trace
-from paceline.training.rollouts.rounds import Round
+from paceline.runtime.activity import ACTIVITY, Activity, TimeSpan, trace
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import save
 from paceline.training.session import train
 from paceline.training.setup.preparation import prepare
@@ -22,7 +22,7 @@ from paceline.training.setup.run_request import RunRequest
 from paceline.workers.group import Lost, WorkerGroup
 from tests.support.cluster_runs import options_in, weights
 from tests.support.recorded_progress import RecordedProgress
-from tests.unit.rewards.test_rewards_scoring import completion, task
+from tests.unit.rewards.test_rewards_scoring import task, trajectory
 from tests.unit.training.test_train_saving import Scripted
 from tests.unit.workers.test_worker_group import ScriptedRanks, ScriptedWorkers
 
@@ -63,7 +63,7 @@ def test_reward_functions_are_counted_as_they_are_called():
         return [1.0] * len(completions)
 
     with told:
-        score({"a": look, "b": look}, [task(0)], [completion("x")], timeout=60.0)
+        score({"a": look, "b": look}, [task(0)], [trajectory("x")], timeout=60.0)
     assert seen == [("reward", 0, 2, 0), ("reward", 1, 2, 0)]
     assert told.said[-1] == ("reward", 2, 2, 0)
 
@@ -95,14 +95,14 @@ class Clock:
         return self.now
 
 
-def rows_of(spans: list[Span]) -> list[tuple[str, str, float, float]]:
+def rows_of(spans: list[TimeSpan]) -> list[tuple[str, str, float, float]]:
     return [(span.row, span.name, span.start, span.seconds) for span in spans]
 
 
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
+def spans(monkeypatch: pytest.MonkeyPatch) -> list[TimeSpan]:
     """What the process keeps for a trace, by a clock that goes on when it is read."""
-    kept = list[Span]()
+    kept = list[TimeSpan]()
     monkeypatch.setattr(ACTIVITY, "clock", Clock())
     monkeypatch.setattr(ACTIVITY, "spans", kept)
     return kept
@@ -110,9 +110,9 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
 
 def test_a_trace_has_a_named_row_for_each_actor_and_microseconds_from_the_first_span_on():
     spans = [
-        Span(row="trainer", name="update 1", start=12.5, seconds=0.25),
-        Span(row="sampler 0", name="generate", start=10.0, seconds=2.0),
-        Span(row="trainer", name="publish 1", start=12.75, seconds=0.5),
+        TimeSpan(row="trainer", name="update 1", start=12.5, seconds=0.25),
+        TimeSpan(row="sampler 0", name="generate", start=10.0, seconds=2.0),
+        TimeSpan(row="trainer", name="publish 1", start=12.75, seconds=0.5),
     ]
     found = json.loads(json.dumps(trace(spans)))
     rows = {event["tid"]: event["args"]["name"] for event in found["traceEvents"] if event["name"] == "thread_name"}
@@ -187,7 +187,7 @@ def test_every_call_of_a_trainer_is_a_span_of_its_row_also_one_that_is_lost(span
 
 def test_a_round_of_samples_shows_its_two_phases_inside_the_call(spans):
     scores = Scores(values={}, failed={}, seconds={}, first_failures={}, notes={}, tallies={}, formed=())
-    part = Round(scored=(), scores=scores, generate_seconds=0.5, reward_seconds=0.25)
+    part = RolloutBatch(groups=(), scores=scores, generate_seconds=0.5, reward_seconds=0.25)
     group = WorkerGroup(ScriptedWorkers(1, {(0, 0): part}), "sampler")
     group.share_out("sample", [("a",)])
     assert rows_of(spans) == [

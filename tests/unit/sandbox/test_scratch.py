@@ -2,7 +2,7 @@
 
 import os
 
-from paceline.sandbox.inside.scratch import make_empty
+from paceline.processes.scratch import make_empty
 
 
 def test_files_links_and_directories_go_and_the_directory_stays(tmp_path):

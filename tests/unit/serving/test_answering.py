@@ -7,8 +7,8 @@ import pytest
 
 from paceline.engines import Sampled
 from paceline.environments import AgentTurn
-from paceline.environments.endpoint.requests import ProgramRequest, Refusal, read_request
-from paceline.serving.answering import Choice, Writing
+from paceline.openai_api.requests import ApiRequest, Refusal, read_request
+from paceline.serving.choices import Choice, TextReader
 from tests.support.endpoint_client import tool
 from tests.support.served import END, ScriptedEngine, served
 from tests.support.tiny import tiny_tokenizer
@@ -18,16 +18,18 @@ CALL = '<tool_call>{"name": "look", "arguments": {"key": "tea"}}</tool_call>'
 MODEL = served(ScriptedEngine(""), length=200)
 
 
-def chat(**fields) -> ProgramRequest:
+def chat(**fields) -> ApiRequest:
     body = {"messages": [{"role": "user", "content": "Hi."}], **fields}
     return read_request("chat", json.dumps(body).encode(), is_served=True)
 
 
-def written(text: str, request: ProgramRequest, *, plain: bool = False, ends: bool = True):
+def written(text: str, request: ApiRequest, *, plain: bool = False, ends: bool = True):
     """Pieces and turn of a text that comes a byte at a time."""
-    tokens = None if plain else MODEL.tokens.with_tools(request.asked.tools)
-    stop = tuple(request.asked.settings.get("stop", ()))
-    choice = Choice(Writing(MODEL, request.asked, tokens, stop=stop, num_read=4), 7, (1, 2, 3, 4))
+    tokens = None if plain else MODEL.tokens.with_tools(request.wanted.tools)
+    stop = tuple(request.wanted.settings.get("stop", ()))
+    choice = Choice(
+        TextReader(MODEL.tokenizer, MODEL.end_tokens, request.wanted, tokens, stop=stop, num_read=4), 7, (1, 2, 3, 4)
+    )
     ids, pieces = tiny_tokenizer().encode(text, add_special_tokens=False) + ([END] if ends else []), []
     for place, token in enumerate(ids, start=1):
         reason = None if place < len(ids) else "stop" if ends else "length"

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from paceline.engines import Request, Sampled, Sampling, sample_key
-from paceline.environments.endpoint.requests import Refusal
-from paceline.environments.endpoint.serving import LiveEvents
 from paceline.errors import ConfigError, TrainingError
+from paceline.http.events import EventStream
+from paceline.openai_api.requests import Refusal
 from paceline.serving.generations import FAULTY, Generation, Generations
 from paceline.serving.server import STOPPING, ModelServer
 from tests.support.endpoint_client import Client, tool, user
@@ -24,9 +24,9 @@ LOOK = tool("look", key="string")
 HELLO = {"messages": [user("Hello.")]}
 
 
-def generation(hear=lambda news: None, *, count: int = 1, at_once: bool = True) -> Generation:
+def generation(on_sampled=lambda sampled: None, *, count: int = 1, at_once: bool = True) -> Generation:
     request = Request(prompt_ids=(1,), keys=tuple(range(count)), limits=(5,) * count)
-    return Generation(request, Sampling(max_completion_length=5), at_once=at_once, hear=hear)
+    return Generation(request, Sampling(max_completion_length=5), at_once=at_once, on_sampled=on_sampled)
 
 
 def client_of(one: ModelServer, key: str = KEY) -> Client:
@@ -231,11 +231,11 @@ def test_tokens_that_are_there_at_the_same_time_are_heard_at_once():
     heard = []
     one = generation(lambda news: heard.append([sampled.token_ids for sampled in news]))
     for token in range(3):
-        one.tell(Sampled(request=0, sample=0, token_ids=(token,), logprobs=(-1.0,), finish_reason=None))
+        one.add(Sampled(request=0, sample=0, token_ids=(token,), logprobs=(-1.0,), finish_reason=None))
         if token == 1:
-            one.hand_on()
-    one.hand_on()
-    one.hand_on()  # nothing is new
+            one.send()
+    one.send()
+    one.send()  # nothing is new
     assert heard == [[(0,), (1,)], [(2,)]]
 
 
@@ -243,12 +243,12 @@ def test_who_makes_a_stream_does_not_wait_for_its_client():
     ours, theirs = socket.socketpair()
     ours.settimeout(30)
     theirs.settimeout(30)
-    events, parts = LiveEvents(), [bytes([number]) * 100_000 for number in range(40)]
+    events, parts = EventStream(), [bytes([number]) * 100_000 for number in range(40)]
     with ours, theirs, ThreadPoolExecutor(1) as pool:
-        written = pool.submit(events.write, ours, lambda: False)
+        written = pool.submit(events.write_to, ours, lambda: False)
         for part in parts:  # 4 MB, which no socket takes before somebody reads
-            events.tell(part)
-        events.tell(b"", is_last=True)
+            events.add(part)
+        events.add(b"", is_last=True)
         assert not written.done()
         got = b""
         while len(got) < 4_000_000:

@@ -18,13 +18,13 @@ from paceline.engines.sampling import as_signed_64, uniforms
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
 from paceline.environments.hosting import Hosts
 from paceline.environments.tools import FixedTools, Functions, ToolEnvironment, tools_text
+from paceline.episodes.conversations import Conversations, Draws, EpisodeLimits
+from paceline.episodes.driver import complete
 from paceline.errors import TrainingError
 from paceline.models.pretrained import load_tokenizer
 from paceline.rewards.resolving import resolve
 from paceline.rewards.scoring.scores import check_any_reward, check_failure_rate, score, with_environments
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
-from paceline.types import Completion, Task
+from paceline.types import Completion, Task, Trajectory
 
 TOKENIZER = load_tokenizer(ModelConfig(model="embedded"))
 END = TOKENIZER.eos_token_id
@@ -132,10 +132,10 @@ def counting(*, instant: bool = True, **options: Any) -> EnvironmentSpec:
     return EnvironmentSpec(name="counting", make=lambda: Counting(**options), is_instant=instant, has_reward=True)
 
 
-def held(engine: DictatedEngine, held_by: Conversations, *tasks: Task) -> list[tuple[Task, tuple[Completion, ...]]]:
+def held(engine: DictatedEngine, held_by: Conversations, *tasks: Task) -> list[tuple[Task, tuple[Trajectory, ...]]]:
     with held_by.hosts:
         completed = complete(engine, [(one, 0) for one in tasks], SAMPLING, DRAWS, held_by)
-    return [(one.task, one.completions) for one in completed]
+    return [(one.task, one.trajectories) for one in completed]
 
 
 def said(request: Request, at: int) -> str:
@@ -148,12 +148,12 @@ def test_tokens_are_the_sampled_ones_and_what_stands_between_them():
     ((_, group),) = held(engine, conversations(counting()), task())
     between = ids_of("<|user|>again<|end|><|assistant|>")
     for one in group:
-        turns = [one.token_ids[start:end] for start, end in one.sampled_spans]
-        assert one.token_ids == (*turns[0], *between, *turns[1], *between, *turns[2])
+        turns = [span.tokens for span in one.sampled]
+        assert one.completion_ids == (*turns[0], *between, *turns[1], *between, *turns[2])
         assert one.num_sampled == len(one.logprobs) == sum(map(len, turns))
         assert one.text == "\n".join(TOKENIZER.decode(list(ids[:-1])) for ids in turns)
-        assert one.episode.end == "done"
-        assert one.episode.reward == 3.0
+        assert one.end == "done"
+        assert one.reward == 3.0
 
 
 def test_each_turn_goes_on_from_the_tokens_before_it_with_a_key_of_its_own():
@@ -163,7 +163,7 @@ def test_each_turn_goes_on_from_the_tokens_before_it_with_a_key_of_its_own():
     assert first.keys == tuple(DRAWS.key(begun, 0, sample) for sample in (0, 1))
     keys = {(request.continues is not None, *request.keys) for request in later}
     assert keys == {(True, DRAWS.key(begun, 0, sample, turn)) for sample in (0, 1) for turn in (1, 2)}
-    whole = {(*begun.prompt_ids, *one.token_ids) for one in group}
+    whole = {(*begun.prompt_ids, *one.completion_ids) for one in group}
     for request in later:
         assert any(tokens[: len(request.prompt_ids)] == request.prompt_ids for tokens in whole)
 
@@ -201,7 +201,7 @@ def test_one_environment_that_waits_holds_up_no_turn_of_sixty_four_others():
     began = list[Patient]()
     spec = EnvironmentSpec(name="counting", make=Patient, has_reward=True)
     tasks = [task(f"t{number}") for number in range(33)]  # of two siblings each
-    found = [one.episode for _, group in held(DictatedEngine(said), conversations(spec), *tasks) for one in group]
+    found = [one for _, group in held(DictatedEngine(said), conversations(spec), *tasks) for one in group]
     assert [(one.end, one.failure, len(one.turns)) for one in found] == [("done", None, 3)] * 66
 
 
@@ -241,7 +241,7 @@ def test_the_order_of_answers_changes_no_episode(instant, further, backwards):
             [
                 replace(
                     one,
-                    episode=replace(one.episode, turns=tuple(replace(turn, seconds=0.0) for turn in one.episode.turns)),
+                    turns=tuple(replace(turn, seconds=0.0) for turn in one.turns),
                 )
                 for one in group
             ]
@@ -285,14 +285,14 @@ def test_an_environment_that_fails_leaves_its_siblings_alone():
     spec = EnvironmentSpec(name="counting", make=lambda: next(made), is_instant=True, has_reward=True)
     ((begun, group),) = held(DictatedEngine(said), conversations(spec), task())
     broken, whole = group
-    assert broken.has_failed
-    assert broken.episode.failure == "environment 'counting' failed in turn 2: RuntimeError: the board is gone"
-    assert (broken.episode.end, whole.episode.end, whole.episode.reward) == ("failed", "done", 3.0)
+    assert broken.failure is not None
+    assert broken.failure == "environment 'counting' failed in turn 2: RuntimeError: the board is gone"
+    assert (broken.end, whole.end, whole.reward) == ("failed", "done", 3.0)
     nothing = score({}, [begun, begun], group, timeout=1.0)
     scores = with_environments(nothing, ["counting"], group)
     assert scores.values == {"counting": (None, 3.0)}
     assert scores.failed == {"counting": (0,)}
-    assert scores.first_failures == {"counting": broken.episode.failure}
+    assert scores.first_failures == {"counting": broken.failure}
     with pytest.raises(TrainingError, match=r"^environment 'counting' failed on 1 of 2 completions \(50.0%\), above"):
         check_failure_rate(scores, limit=0.0)
 
@@ -353,7 +353,7 @@ def test_tools_that_change_in_the_middle_fail_the_episode_and_change_no_prompt(m
         spec = EnvironmentSpec(name="Growing", make=make, tools=Growing.tools, has_reward=True, is_instant=instant)
         engine = DictatedEngine(said)
         ((_, group),) = held(engine, conversations(spec), task())
-        failures = [one.episode.failure for one in group if one.episode is not None]
+        failures = [one.failure for one in group if one.environment is not None]
         return sorted((request.prompt_ids for request in engine.requests), key=len), failures
 
     prompts, nothing = asked()
@@ -383,13 +383,13 @@ def test_one_turn_with_tools_runs_none_and_is_graded():
     )
     call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
     once = held(DictatedEngine(lambda *_: call), conversations(spec, turns=1), task())
-    assert [one.episode.end for _, group in once for one in group] == ["max_turns"] * 2
+    assert [one.end for _, group in once for one in group] == ["max_turns"] * 2
     assert runs == []
     twice = DictatedEngine(lambda request, at: "3" if number_of(request) else call)
     ((_, group),) = held(twice, conversations(spec), task())
     assert runs == [1, 1]
-    assert [one.episode.end for one in group] == ["done", "done"]
-    assert [message["content"] for turn in group[0].episode.turns for message in turn.answer] == ["3"]
+    assert [one.end for one in group] == ["done", "done"]
+    assert [message["content"] for turn in group[0].turns for message in turn.observation] == ["3"]
 
 
 @pytest.mark.parametrize(("left", "carried_out"), [(0, []), (1, [1, 1])])
@@ -410,7 +410,7 @@ def test_no_tool_runs_for_a_turn_that_leaves_no_room_for_a_next_one(left, carrie
     with held_by.hosts:
         (one,) = complete(DictatedEngine(lambda *_: call), [(task(), 0)], sampling, DRAWS, held_by)
     assert runs == carried_out
-    assert [made.episode.end for made in one.completions] == ["length", "length"]
+    assert [made.end for made in one.trajectories] == ["length", "length"]
 
 
 @pytest.mark.parametrize("kind", ["instant", "in a thread", "async"])
@@ -435,9 +435,9 @@ def test_what_a_tool_does_to_its_arguments_changes_no_history(kind):
     engine = DictatedEngine(lambda request, at: "3" if number_of(request) else call)
     ((_, group),) = held(engine, conversations(spec), task())
     for one in group:
-        (asked,) = one.episode.turns[0].message["tool_calls"]
+        (asked,) = one.turns[0].message["tool_calls"]
         assert asked["function"]["arguments"] == {"numbers": [3, 1, 2]}
-        assert one.episode.turns[0].answer[0]["content"] == "3"
+        assert one.turns[0].observation[0]["content"] == "3"
 
 
 def test_observed_tokens_count_in_the_budget_and_no_limit_is_below_one():
@@ -445,11 +445,11 @@ def test_observed_tokens_count_in_the_budget_and_no_limit_is_below_one():
     sampling = replace(SAMPLING, max_completion_length=40)
     with (held_by := conversations(counting(turns=99))).hosts:
         (one,) = complete(engine, [(task(), 0)], sampling, DRAWS, held_by)
-    group = one.completions
-    assert all(one.episode.end == "length" and one.finish_reason == "length" for one in group)
-    assert all(20 < len(one.token_ids) <= 40 for one in group)
+    group = one.trajectories
+    assert all(one.end == "length" and one.finish_reason == "length" for one in group)
+    assert all(20 < len(one.completion_ids) <= 40 for one in group)
     assert all(limit >= 1 for request in engine.requests for limit in request.limits or ())
-    assert group[0].episode.turns[-1].observed == 0  # no observation stands behind the last turn
+    assert group[0].spans[-1].by == "policy"  # no observation stands behind the last turn
 
 
 @pytest.mark.parametrize(("history", "room"), [("auto", 200), ("branch", 300 + 200)])
@@ -466,7 +466,7 @@ def test_a_message_without_room_ends_the_episode_unencoded(history, room, monkey
     )
     engine = DictatedEngine(said)
     ((_, group),) = held(engine, held_by, task())
-    assert [one.episode.end for one in group] == ["length", "length"]
+    assert [one.end for one in group] == ["length", "length"]
     assert len(engine.requests) == 1
     assert 0 < max(lengths) <= room * LONGEST_TOKEN  # tokens of a completion, and of a prompt that may change
 
@@ -475,13 +475,13 @@ def test_the_first_observation_is_shared_by_a_group_and_differs_between_occurren
     held_by = conversations(counting(turns=1, opening=" It is {seed}."))
     with held_by.hosts:
         completed = complete(DictatedEngine(said), [(task(), 0), (task(), 1)], SAMPLING, DRAWS, held_by)
-    found = [(one.task, one.completions) for one in completed]
+    found = [(one.task, one.trajectories) for one in completed]
     (first, group), (second, _) = found
     seeds = [DRAWS.environment_seed(task(), occurrence) for occurrence in (0, 1)]
     assert f"1 + 2? It is {seeds[0]}." in first.prompt
     assert f"1 + 2? It is {seeds[1]}." in second.prompt
     assert first.row_prompt_ids == task().prompt_ids
-    assert group[0].episode.turns[0].prompt_ids is None  # the group's prompt is its context
+    assert group[0].prompt_ids == first.prompt_ids  # the group's prompt is its context
 
 
 def test_an_opening_full_of_control_tokens_begins_no_message_of_its_own():
@@ -490,7 +490,7 @@ def test_an_opening_full_of_control_tokens_begins_no_message_of_its_own():
     assert "< |end|>< |user|>Say 3." in begun.prompt
     control = TOKENIZER.convert_tokens_to_ids("<|user|>")
     assert begun.prompt_ids.count(control) == task().prompt_ids.count(control)
-    assert group[0].episode.notes == ("control tokens in an answer made plain text: <|end|>, <|user|>",)
+    assert group[0].notes == ("control tokens in an answer made plain text: <|end|>, <|user|>",)
 
 
 @pytest.mark.parametrize("content", ["<|end|>Say 3.", ["<|end|>Say 3."], [{"type": "text", "text": "<|end|>Say 3."}]])
@@ -512,8 +512,8 @@ def test_a_message_without_content_fails_its_episode_alone():
     made = iter([Wordless(), Counting()])
     spec = EnvironmentSpec(name="counting", make=lambda: next(made), is_instant=True)
     ((_, group),) = held(DictatedEngine(said), conversations(spec), task())
-    assert [one.episode.end for one in group] == ["failed", "done"]
-    assert "must be a dict with `role` and `content`" in group[0].episode.failure
+    assert [one.end for one in group] == ["failed", "done"]
+    assert "must be a dict with `role` and `content`" in group[0].failure
 
 
 def test_siblings_that_begin_otherwise_have_prompts_of_their_own():
@@ -521,7 +521,7 @@ def test_siblings_that_begin_otherwise_have_prompts_of_their_own():
     spec = EnvironmentSpec(name="counting", make=lambda: next(made), is_instant=True, has_reward=True)
     ((begun, group),) = held(DictatedEngine(said), conversations(spec), task())
     assert begun.prompt_ids == task().prompt_ids
-    contexts = [TOKENIZER.decode(list(one.episode.turns[0].prompt_ids)) for one in group]
+    contexts = [TOKENIZER.decode(list(one.prompt_ids)) for one in group]
     assert [context.split("? ")[1][0] for context in contexts] == ["A", "B"]
 
 
@@ -536,7 +536,7 @@ def test_an_environment_that_cannot_begin_is_tried_again_with_the_same_seed():
 
     spec = EnvironmentSpec(name="counting", make=lambda: Reluctant(turns=1), is_instant=True)
     ((_, group),) = held(DictatedEngine(said), conversations(spec), task())
-    assert [one.episode.end for one in group] == ["done", "done"]
+    assert [one.end for one in group] == ["done", "done"]
     assert set(seeds) == {DRAWS.environment_seed(task(), 0)}
 
 
@@ -554,7 +554,7 @@ def test_a_second_attempt_to_begin_changes_no_conversation(instant):
     def tokens(kind):
         spec = EnvironmentSpec(name="counting", make=lambda: kind(opening=" It is {seed}."), is_instant=instant)
         found = held(DictatedEngine(said), conversations(spec), *(task(f"t{number}") for number in range(3)))
-        return [(begun.prompt_ids, [one.token_ids for one in group]) for begun, group in found]
+        return [(begun.prompt_ids, [one.completion_ids for one in group]) for begun, group in found]
 
     assert tokens(Reluctant) == tokens(Counting)
     assert len(attempts) == 9
@@ -564,5 +564,5 @@ def test_tasks_without_an_environment_have_one_turn_beside_others():
     two = conversations(counting(), replace(counting(), name="other"))
     plain, talking = task("plain"), task("talking", environment="other")
     (_, alone), (_, together) = held(DictatedEngine(said), two, plain, talking)
-    assert [one.episode for one in alone] == [None, None]
-    assert {one.episode.environment for one in together} == {"other"}
+    assert [one.environment for one in alone] == [None, None]
+    assert {one.environment for one in together} == {"other"}

@@ -1,12 +1,16 @@
 """What is computed for each micro-batch asks the device for no number: the host would wait for all given to it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from paceline.config.objective import LossConfig
-from paceline.objective.micro_batches import Sample, pack
-from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.objective.micro_batches import pack
+from paceline.training.learner.forward_backward import TokenValues
+from paceline.training.learner.objective import token_losses
 from paceline.training.learner.stats import read_sums
+from tests.support.episodes import sample as make_sample
 from tests.support.recording import record_operations
 
 EVERY_TERM = {
@@ -20,11 +24,11 @@ EVERY_TERM = {
 
 def batch():
     samples = [
-        Sample(
+        make_sample(
             group=0,
             prompt_ids=(1, 2),
             completion_ids=(3,) * count,
-            rollout_logprobs=(-1.0,) * count,
+            logprobs=(-1.0,) * count,
             advantage=advantage,
         )
         for count, advantage in ((2, 1.0), (5, -1.0), (1, 0.5))
@@ -38,7 +42,8 @@ def batch():
 def test_the_loss_of_a_micro_batch_asks_the_device_for_nothing(bound, level, terms):
     part = batch()
     policy, old, reference = (torch.linspace(start, -1.0, part.num_targets) for start in (-2.0, -2.1, -1.9))
-    logprobs = Logprobs(policy=policy, entropy=-policy, old=old, reference=reference if terms else None)
+    part = replace(part, old_logprobs=old, ref_logprobs=reference if terms else None)
+    logprobs = TokenValues(policy, -policy)
     loss = LossConfig(bound=bound, ratio_level=level, **terms)
     _, recorded = record_operations(lambda: (token_losses(part, logprobs, loss)[0],))
     assert torch.equal(recorded[0], token_losses(part, logprobs, loss)[0])

@@ -8,35 +8,33 @@ import pytest
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import ConfigError
 from paceline.training.learner.samples import samples_of
-from paceline.training.rollouts.grouping import ScoredGroup, as_changed, is_inside, make_groups, turn_rewards
+from paceline.training.rollouts.grouping import as_changed, is_inside, make_groups, turn_rewards
 from paceline.training.rollouts.records import rollout_metrics
-from paceline.types import Completion, RolloutGroup
+from paceline.types import Rollout, RolloutGroup, Trajectory
 from tests.support.episodes import conversation
-from tests.support.scripted import completion, scripted_sampler, taking, task
+from tests.support.scripted import completion, scripted_sampler, taking, task, trajectory
 
 WEIGHTS = {"world": 1.0, "right": 1.0}
 
 
-def turns(count: int, *rewards: float | None) -> Completion:
+def turns(count: int, *rewards: float | None) -> Trajectory:
     """An episode of so many turns of two sampled and three observed tokens."""
     parts = [("ab", "xyz")] * (count - 1) + [("cd", "")]
     return conversation(*parts, rewards=rewards or None, reward=sum(one or 0.0 for one in rewards))
 
 
 def scored(
-    *completions: Completion, rewards: Sequence[dict[str, float | None]], failed: Sequence[int] = ()
-) -> ScoredGroup:
-    return ScoredGroup(
-        task=task("0"),
-        completions=completions,
-        rewards=tuple(rewards),
-        failed=tuple(at in failed for at in range(len(completions))),
-        notes=({},) * len(completions),
-        left_out=None,
-    )
+    *trajectories: Trajectory, rewards: Sequence[dict[str, float | None]], failed: Sequence[int] = ()
+) -> RolloutGroup:
+    rollouts = list[Rollout]()
+    for at, (one, values) in enumerate(zip(trajectories, rewards, strict=True)):
+        reason = "reward_failed" if one.failure is None else "environment_failed"
+        dropped = reason if at in failed else None
+        rollouts.append(Rollout(trajectory=one, rewards=values, reward=None, advantage=0.0, dropped=dropped))
+    return RolloutGroup(task=task("0"), rollouts=tuple(rollouts))
 
 
-def grouped(one: ScoredGroup, *, turn_credit: float | None = None, weights=WEIGHTS, **options: object) -> RolloutGroup:
+def grouped(one: RolloutGroup, *, turn_credit: float | None = None, weights=WEIGHTS, **options: object) -> RolloutGroup:
     config = AdvantageConfig(**{"advantage": "none", **options})
     return make_groups([one], config, weights=weights, max_completion_length=100, turn_credit=turn_credit)[0]
 
@@ -109,7 +107,7 @@ def test_rewards_of_turns_add_up_to_that_of_the_episode():
     assert turn_rewards(one, {"right": 4.0}, 4.0, weights=weights) == (0.0, 0.0, 4.0)
     # one that ends with a reward of its own: 3, of which turns had 1.5
     assert turn_rewards(one, {"world": 3.0}, 3.0, weights={"world": 1.0}) == (0.5, 0.0, 2.5)
-    assert turn_rewards(completion("one turn"), {"right": 4.0}, 4.0, weights=weights) == (4.0,)
+    assert turn_rewards(trajectory("one turn"), {"right": 4.0}, 4.0, weights=weights) == (4.0,)
     assert turn_rewards(one, {"world": None}, None, weights=weights) == ()
 
 
@@ -127,14 +125,12 @@ def test_turns_are_credited_with_what_came_after_them():
     assert second.turn_advantages == pytest.approx((2.0 - 3.5 / 3, 2.0 - 1.25))
     assert third.turn_advantages == pytest.approx((-3.5 / 3,))
     assert [one.advantage for one in group.rollouts] == pytest.approx([1.5 - 3.5 / 3, 2.0 - 3.5 / 3, -3.5 / 3])
-    assert [row.span_advantages or (row.advantage,) for row in samples_of([group])] == [
-        one.turn_advantages for one in group.rollouts
-    ]
+    assert [row.advantages for row in samples_of([group])] == [one.turn_advantages for one in group.rollouts]
 
 
 def test_a_completion_without_an_episode_is_credited_as_one_turn():
     rewards = [{"right": 1.0}, {"right": 0.0}]
-    group = grouped(scored(completion("one"), completion("other"), rewards=rewards), turn_credit=0.5)
+    group = grouped(scored(trajectory("one"), trajectory("other"), rewards=rewards), turn_credit=0.5)
     assert [(one.advantage, one.turn_advantages) for one in group.rollouts] == [(0.5, None), (-0.5, None)]
 
 

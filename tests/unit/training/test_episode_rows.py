@@ -12,15 +12,15 @@ from paceline.objective.micro_batches import Sample, token_weights
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import minibatches, samples_of, trained_rows
 from paceline.training.replaying import token_values
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Rollout, RolloutGroup, Task, Trajectory
 from tests.support.episodes import branched, conversation, ids
 from tests.support.tiny import tiny_model, with_exact_norms
 
 PROMPT = "ask"
 
 
-def rollout(completion: Completion, advantage: float = 1.0, **about: object) -> Rollout:
-    return Rollout(completion=completion, rewards={}, reward=1.0, advantage=advantage, **about)
+def rollout(trajectory: Trajectory, advantage: float = 1.0, **about: object) -> Rollout:
+    return Rollout(trajectory=trajectory, rewards={}, reward=1.0, advantage=advantage, **about)
 
 
 def group(*rollouts: Rollout) -> RolloutGroup:
@@ -31,15 +31,20 @@ def group(*rollouts: Rollout) -> RolloutGroup:
 
 def shown(sample: Sample) -> tuple[str, str, str]:
     """Prompt, tokens behind it, and targets."""
-    return tuple("".join(map(chr, part)) for part in (sample.prompt_ids, sample.completion_ids, sample.target_ids))
+    targets = [token for span in sample.trained for token in span.tokens]
+    return tuple("".join(map(chr, part)) for part in (sample.prompt_ids, sample.completion_ids, targets))
+
+
+def logprobs_of(sample: Sample) -> tuple[float, ...]:
+    return tuple(value for span in sample.trained for value in span.logprobs)
 
 
 def test_turns_that_continue_each_other_are_one_row_without_observed_targets():
     one = conversation(("ab", "xyz"), ("c", "w"), ("de", ""), logprobs=[-1, -2, -3, -4, -5])
     (row,) = samples_of([group(rollout(one))])
     assert shown(row) == ("ask", "abxyzcwde", "abcde")
-    assert row.spans == ((0, 2), (5, 6), (7, 9))
-    assert row.rollout_logprobs == (-1, -2, -3, -4, -5)
+    assert row.runs == ((0, 2), (5, 6), (7, 9))
+    assert logprobs_of(row) == (-1, -2, -3, -4, -5)
     assert row.completion is None
 
 
@@ -47,21 +52,21 @@ def test_an_observed_tail_is_no_input_and_has_no_target_behind_it():
     (row,) = samples_of([group(rollout(conversation(("ab", "x"), ("c", "yz"))))])
     assert shown(row) == ("ask", "abxc", "abc")
     (row,) = samples_of([group(rollout(conversation(("ab", "xyz"))))])
-    assert (shown(row), row.spans) == (("ask", "ab", "ab"), None)
+    assert (shown(row), row.runs) == (("ask", "ab", "ab"), ((0, 2),))
 
 
 def test_a_rewritten_history_begins_a_row_with_a_prompt_of_its_own():
     one = conversation(("ab", "x"), ("c", ""), ("de", "y"), ("f", ""), contexts={2: "new"}, logprobs=range(-6, 0))
     first, second = samples_of([group(rollout(one))])
     assert (shown(first), shown(second)) == (("ask", "abxc", "abc"), ("new", "deyf", "def"))
-    assert (first.rollout_logprobs, second.rollout_logprobs) == ((-6, -5, -4), (-3, -2, -1))
+    assert (logprobs_of(first), logprobs_of(second)) == ((-6, -5, -4), (-3, -2, -1))
     assert first.completion == second.completion is not None
     assert (first.prompt, second.prompt) == (0, 1)
 
 
 def test_a_token_in_the_context_of_two_branches_is_trained_once():
     whole = conversation(("ab", "x"), ("c", "y"), ("de", ""))
-    rows = samples_of([group(rollout(branched(whole, ids(PROMPT), [1, 2])))])
+    rows = samples_of([group(rollout(branched(whole, [1, 2])))])
     assert [shown(row) for row in rows] == [("ask", "ab", "ab"), ("ask", "abxc", "c"), ("ask", "abxcyde", "de")]
     assert sum(row.num_targets for row in rows) == whole.num_sampled == 5
 
@@ -69,7 +74,7 @@ def test_a_token_in_the_context_of_two_branches_is_trained_once():
 def test_behind_the_prompt_only_the_rest_of_a_context_is_computed_unless_shared():
     prompt = "a long prompt"
     contexts = [f"{prompt}{rest}" for rest in ("ab", "cd", "many words", "many words", "many words")]
-    talks = [rollout(conversation(("x", ""), ("y", ""), contexts={1: context})) for context in contexts]
+    talks = [rollout(conversation(("x", ""), ("y", ""), prompt=prompt, contexts={1: context})) for context in contexts]
     task = Task(task_id="0", prompt=prompt, prompt_ids=ids(prompt), answer=None)
     rows = samples_of([RolloutGroup(task=task, rollouts=tuple(talks))])[1::2]
     assert [shown(row) for row in rows] == [
@@ -78,7 +83,7 @@ def test_behind_the_prompt_only_the_rest_of_a_context_is_computed_unless_shared(
         *[(f"{prompt}many words", "y", "y")] * 3,  # two more of 10 tokens would be more than the prompt's 13
     ]
     assert [row.prompt for row in rows] == [0, 0, 1, 1, 1]
-    assert [row.spans for row in rows] == [((2, 3),), ((2, 3),), None, None, None]
+    assert [row.runs for row in rows] == [((2, 3),), ((2, 3),), *[((0, 1),)] * 3]
 
 
 def test_siblings_with_the_same_context_share_its_prompt():
@@ -94,7 +99,7 @@ def test_siblings_with_the_same_context_share_its_prompt():
 def test_each_turn_has_its_own_advantage_where_turns_are_credited():
     one = conversation(("ab", "x"), ("c", ""), ("de", ""), contexts={2: "new"})
     first, second = samples_of([group(rollout(one, turn_advantages=(0.5, 0.0, -1.0)))])
-    assert (first.span_advantages, second.advantage, second.span_advantages) == ((0.5, 0.0), -1.0, None)
+    assert (first.advantages, second.advantages) == ((0.5, 0.0), (-1.0,))
 
 
 def test_an_episode_without_a_sampled_token_counts_as_a_completion_without_tokens():
@@ -129,7 +134,7 @@ def test_doubling_observed_tokens_changes_no_weight(average):
 )
 def test_rows_of_an_episode_share_the_weight_of_one_completion(average, weight):
     whole = conversation(("ab", "x"), ("c", ""))
-    for one in (whole, branched(whole, ids(PROMPT), [1])):
+    for one in (whole, branched(whole, [1])):
         rows = samples_of([group(rollout(one), rollout(conversation(("d", ""))))])
         weights = token_weights(rows, average=average, max_completion_length=9)
         assert weights[:-1] == pytest.approx([weight] * (len(rows) - 1))
@@ -174,7 +179,10 @@ def weights_of(half: Learner) -> torch.Tensor:
 
 def test_an_episode_of_one_turn_trains_bit_for_bit_as_a_completion_without_one():
     episodes = group(rollout(conversation(("abc", ""))), rollout(conversation(("de", "")), -0.5))
-    plain = [replace(one, completion=replace(one.completion, episode=None)) for one in episodes.rollouts]
+    plain = [
+        replace(one, trajectory=replace(one.trajectory, environment=None, turns=(), end=None))
+        for one in episodes.rollouts
+    ]
     assert samples_of([episodes]) == samples_of([replace(episodes, rollouts=tuple(plain))])
     credited = [replace(one, turn_advantages=(one.advantage,), advantage=9.0) for one in episodes.rollouts]
     ends = []
@@ -191,12 +199,12 @@ def test_replayed_values_are_of_sampled_tokens_whatever_their_rows():
     whole = conversation(("ab", "xy"), ("c", "z"), ("de", ""))
     half = learner()
     with torch.no_grad():
-        row = [*ids(PROMPT), *whole.token_ids]
+        row = [*ids(PROMPT), *whole.completion_ids]
         logprobs = torch.log_softmax(half.policy.model(torch.tensor([row])).logits[0], -1)
     # a b, c and d e stand at 3 4, 7 and 9 10 of the row, each predicted by the token before
     places = [3, 4, 7, 9, 10]
     wanted = [float(logprobs[place - 1, row[place]]) for place in places]
-    values = token_values(half, [group(*map(rollout, (whole, branched(whole, ids(PROMPT), [1, 2]), conversation())))])
+    values = token_values(half, [group(*map(rollout, (whole, branched(whole, [1, 2]), conversation())))])
     assert values[0].logprobs.tolist() == pytest.approx(wanted, abs=1e-9)
     assert values[1].logprobs.tolist() == pytest.approx(wanted, abs=1e-9)
     assert len(values[2].logprobs) == len(values[2].entropy) == 0

@@ -13,10 +13,10 @@ from paceline.engines import Request, Sampling
 from paceline.engines.local.engine import LocalEngine
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
 from paceline.environments.hosting import Hosts
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Conversations, Draws, EpisodeLimits
+from paceline.episodes.conversations import Conversations, Draws, EpisodeLimits
+from paceline.episodes.driver import complete
 from paceline.training.rollouts.records import staleness_metrics
-from paceline.types import Completion, Rollout, RolloutGroup, Task, WeightChange
+from paceline.types import Completion, Rollout, RolloutGroup, Task, Trajectory, WeightChange
 from tests.support.episodes import conversation
 from tests.support.tiny import tiny_model, tiny_tokenizer
 
@@ -54,7 +54,7 @@ class Publishing:
         return None
 
 
-def held(engine: Any, published: list[int]) -> Completion:
+def held(engine: Any, published: list[int]) -> Trajectory:
     """One conversation by an engine."""
     spec = EnvironmentSpec(name="publishing", make=lambda: Publishing(published), is_instant=True)
     conversations = Conversations(
@@ -68,11 +68,11 @@ def held(engine: Any, published: list[int]) -> Completion:
     draws = Draws(seed=7, purpose="train", num_generations=1)
     with conversations.hosts:
         (found,) = complete(engine, [(TASK, 0)], Sampling(max_completion_length=300), draws, conversations)
-    return found.completions[0]
+    return found.trajectories[0]
 
 
-def staleness(completion: Completion, policy_version: int) -> dict[str, float | int]:
-    rollout = Rollout(completion=completion, rewards={}, reward=1.0, advantage=1.0)
+def staleness(trajectory: Trajectory, policy_version: int) -> dict[str, float | int]:
+    rollout = Rollout(trajectory=trajectory, rewards={}, reward=1.0, advantage=1.0)
     return staleness_metrics([RolloutGroup(task=TASK, rollouts=(rollout,))], policy_version=policy_version)
 
 
@@ -152,13 +152,14 @@ def local_engine(model: Any, published: list[int], new: Any, **more: Any) -> Loc
 
 
 @torch.no_grad()
-def logprobs_of_turn(model: Any, completion: Completion, number: int) -> list[float]:
+def logprobs_of_turn(model: Any, trajectory: Trajectory, number: int) -> list[float]:
     """Logprobs of a turn's tokens where all that stands before them was read by the same weights."""
-    start, end = completion.sampled_spans[number]
-    every = (*TASK.prompt_ids, *completion.token_ids[:end])
+    turns = [at for at, span in enumerate(trajectory.spans) if span.by == "policy"]
+    spans = trajectory.spans[: turns[number] + 1]
+    every = [token for span in spans for token in span.tokens]
     logits = model(torch.tensor([every])).logits[0].log_softmax(-1)
-    first = len(TASK.prompt_ids) + start
-    return [float(logits[place - 1, every[place]]) for place in range(first, first + end - start)]
+    first = len(every) - len(spans[-1].tokens)
+    return [float(logits[at - 1, every[at]]) for at in range(first, len(every))]
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["the cache is kept", "there is no room for it"])
@@ -178,7 +179,7 @@ def test_a_conversation_that_could_not_begin_is_not_stale():
     nothing = conversation(failure="environment 'world' could not begin: no room")
     sampled = replace(conversation(("one", "")), policy_version=9)
     for completions, expected in (((nothing, sampled), 1), ((nothing,), 0)):
-        rollouts = tuple(Rollout(completion=one, rewards={}, reward=None, advantage=0.0) for one in completions)
+        rollouts = tuple(Rollout(trajectory=one, rewards={}, reward=None, advantage=0.0) for one in completions)
         found = staleness_metrics([RolloutGroup(task=TASK, rollouts=rollouts)], policy_version=10)
         assert found == {"staleness_mean": expected, "staleness_max": expected}
 

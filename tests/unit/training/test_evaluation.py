@@ -155,7 +155,7 @@ def test_where_environments_say_what_is_right_no_answer_is_looked_for():
     talks = tuple(conversation((text, ""), reward=reward) for text, reward in (("2", 1.0), ("so", 0.0), ("no", 0.0)))
     outcome = TaskResult(
         task=task("0", answer="2"),
-        completions=talks,
+        trajectories=talks,
         rewards=(1.0, 0.0, 0.0),
         notes=(None,) * 3,
         right=1.0,

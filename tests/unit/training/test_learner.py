@@ -12,11 +12,12 @@ from paceline.errors import TrainingError
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import pack, token_weights
+from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
-from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.objective import token_losses
 from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import merge_sums
-from paceline.types import Completion, Rollout, RolloutGroup, Task
+from paceline.types import Completion, Rollout, RolloutGroup, Task, completed
 from tests.support.tiny import tiny_model, with_exact_norms
 
 PROMPT = tuple(b"ask")
@@ -28,12 +29,15 @@ def group(*rollouts: tuple[bytes, float]) -> RolloutGroup:
         task=Task(task_id="0", prompt="ask", prompt_ids=PROMPT, answer=None),
         rollouts=tuple(
             Rollout(
-                completion=Completion(
-                    token_ids=tuple(ids),
-                    logprobs=(0.0,) * len(ids),
-                    finish_reason="stop",
-                    text=ids.decode(),
-                    policy_version=0,
+                trajectory=completed(
+                    PROMPT,
+                    Completion(
+                        token_ids=tuple(ids),
+                        logprobs=(0.0,) * len(ids),
+                        finish_reason="stop",
+                        text=ids.decode(),
+                        policy_version=0,
+                    ),
                 ),
                 rewards={},
                 reward=1.0,
@@ -154,8 +158,8 @@ def test_a_step_behind_a_token_weighs_twice_at_most_where_the_policy_went_far_fr
     for staleness in (0, 1):
         options = {"model": "m", "dataset": "d", "cluster": True, "max_staleness": staleness}
         policy = torch.full((3,), 3.0, dtype=torch.float64, requires_grad=True)
-        terms = Logprobs(policy=policy, entropy=torch.zeros(3), old=policy.detach(), reference=None)
-        losses, _ = token_losses(batch, terms, build_config(options).loss)
+        known = replace(batch, old_logprobs=policy.detach())
+        losses, _ = token_losses(known, TokenValues(policy, torch.zeros(3)), build_config(options).loss)
         slopes[staleness] = torch.autograd.grad((batch.weights * losses).sum(), policy)[0].tolist()
     assert slopes == {0: pytest.approx([-1 / 3] * 3), 1: pytest.approx([-2 / 3] * 3)}
 
@@ -197,8 +201,8 @@ def test_a_ratio_beyond_any_float_is_bounded_or_dropped_and_leaves_the_others_th
     batch = pack(samples, [1.0, 1.0], [0, 1], dtype=torch.float32)
     policy = torch.full((3,), -1.0, requires_grad=True)
     old = torch.tensor([-100.0, -1.0, -1.0])  # e^99 for the first token
-    terms = Logprobs(policy=policy, entropy=torch.zeros(3), old=old, reference=None)
-    losses, _ = token_losses(batch, terms, LossConfig(**options))
+    values = TokenValues(policy, torch.zeros(3))
+    losses, _ = token_losses(replace(batch, old_logprobs=old), values, LossConfig(**options))
     losses.sum().backward()
     assert policy.grad[0].item() == 0.0
     assert policy.grad[2].item() == pytest.approx(-1.0)
@@ -216,11 +220,11 @@ def test_no_token_that_is_left_out_makes_a_gradient_that_is_not_a_number(gap, bo
     entropy = torch.zeros(3, requires_grad=True)
     far = torch.tensor([-1.0 - gap, -1.0 - gap, -1.0])
     for reference in (far, policy.detach()):  # a penalty of 0 times a ratio beyond any float is the other trap
-        terms = Logprobs(policy=policy, entropy=entropy, old=far, reference=reference)
+        known = replace(batch, old_logprobs=far, ref_logprobs=reference)
         options = LossConfig(
             bound=bound, beta=0.1, kl=kl, entropy_coef=0.1, skip_threshold=20.0, rollout_correction="token_mask"
         )
-        losses, sums = token_losses(batch, terms, replace(options, off_policy_threshold=1.0))
+        losses, sums = token_losses(known, TokenValues(policy, entropy), replace(options, off_policy_threshold=1.0))
         gradients = torch.autograd.grad(losses.sum(), (policy, entropy))
         assert all(torch.isfinite(one).all() for one in (losses, *gradients, *(s.float() for s in sums.values())))
         if gap > 0:

@@ -215,7 +215,7 @@ def test_chat_opens_no_tools_of_a_received_run(received, option: str, value: obj
     run, mark = received(option, value)
 
     with pytest.raises(ConfigError, match="a run directory may be another's"):
-        read_options({}, file=str(run / "config.yaml"), runs=chat.OF_CODE)
+        read_options({}, file=str(run / "config.yaml"), runs=chat.CODE_OPTIONS)
     assert not mark.exists()
 
 

@@ -16,10 +16,11 @@ from paceline.engines import Request, Sampling
 from paceline.environments import EnvironmentSpec, ModelRequest, Observation
 from paceline.environments.endpoint.harness import Harness
 from paceline.environments.hosting import Hosts
+from paceline.episodes.driver import complete
 from paceline.training.learner.samples import rows_of
-from paceline.training.rollouts.completing import complete
-from paceline.types import Completion, Rollout, RolloutGroup
+from paceline.types import Completion, Rollout, RolloutGroup, Trajectory
 from tests.support.endpoint_client import Client, Refused, result, system, tool, user
+from tests.support.episodes import contexts_of
 from tests.unit.training.test_conversations import (
     DRAWS,
     END,
@@ -68,7 +69,7 @@ def played(
     held_by = replace(conversations(spec, **{"prompt_tokens": 900, **limits}), hosts=Hosts(step_seconds=step_seconds))
     with held_by.hosts:
         completed = complete(engine, [(task(name), 0) for name in names or ["t"]], SAMPLING, DRAWS, held_by)
-    groups = [(one.task, one.completions) for one in completed]
+    groups = [(one.task, one.trajectories) for one in completed]
     assert trained(groups) == Counter(engine.sampled)
     return [one for _, group in groups for one in group]
 
@@ -78,13 +79,13 @@ def trained(groups: list) -> Counter:
     made = [
         RolloutGroup(
             task=begun,
-            rollouts=tuple(Rollout(completion=one, rewards={}, reward=1.0, advantage=1.0) for one in group),
+            rollouts=tuple(Rollout(trajectory=one, rewards={}, reward=1.0, advantage=1.0) for one in group),
         )
         for begun, group in groups
     ]
     found = Counter()
     for row in (one for rows in rows_of(made, [one.rollouts for one in made]) for one in rows):
-        for start, end in row.spans or ((0, len(row.completion_ids)),) if row.completion_ids else ():
+        for start, end in row.runs:
             found[(*row.prompt_ids, *row.completion_ids[:start]), row.completion_ids[start:end]] += 1
     return found
 
@@ -93,9 +94,9 @@ def text_of(*messages: dict[str, Any]) -> str:
     return TOKENIZER.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
 
 
-def contexts(one: Completion) -> list[bool]:
+def contexts(one: Trajectory) -> list[bool]:
     """By turn, whether it has a context of its own."""
-    return [turn.prompt_ids is not None for turn in one.episode.turns]
+    return [context is not None for context in contexts_of(one)]
 
 
 def test_messages_that_go_on_are_appended_to_what_was_sampled():
@@ -107,19 +108,19 @@ def test_messages_that_go_on_are_appended_to_what_was_sampled():
         return 1
 
     for one in played(program):
-        assert one.episode.reward == 1.0
-        assert one.episode.end == "done"
+        assert one.reward == 1.0
+        assert one.end == "done"
         assert contexts(one) == [False] * 3
-        turns = [one.token_ids[start:end] for start, end in one.sampled_spans]
+        turns = [span.tokens for span in one.sampled]
         glue = [ids_of(f"<|user|>Again {number}.<|end|><|assistant|>") for number in range(2)]
-        assert one.token_ids == (*turns[0], *glue[0], *turns[1], *glue[1], *turns[2])
+        assert one.completion_ids == (*turns[0], *glue[0], *turns[1], *glue[1], *turns[2])
 
 
 def test_the_opening_takes_the_place_of_the_rows_prompt():
     engine = KeepingEngine(said)
     (one, _) = played(lambda client: client.say([SYSTEM, user("Hello.")]) and None, engine=engine)
     assert {context for context, _ in engine.sampled} == {ids_of(text_of(SYSTEM, user("Hello.")))}
-    assert one.episode.reward is None
+    assert one.reward is None
 
 
 def test_a_client_that_writes_the_same_otherwise_still_goes_on():
@@ -148,8 +149,8 @@ def test_a_client_that_writes_the_same_otherwise_still_goes_on():
 
     for one in played(program, script=thinking):
         assert contexts(one) == [False] * 3
-        assert one.episode.turns[0].calls == 1
-        between = one.token_ids[one.sampled_spans[0][1] : one.sampled_spans[1][0]]
+        assert one.turns[0].calls == 1
+        between = one.spans[2].tokens
         assert between == ids_of("<|user|><tool_response>\n3 francs\n</tool_response><|end|><|assistant|>")
 
 
@@ -162,7 +163,7 @@ def test_results_are_read_in_the_order_of_their_calls():
         client.say([*messages, result(second, "2 francs"), result(first, "3 francs")], tools=[LOOK])
 
     (one, _) = played(program, script=lambda request, at: both)
-    between = TOKENIZER.decode(list(one.token_ids[one.sampled_spans[0][1] : one.sampled_spans[1][0]]))
+    between = TOKENIZER.decode(list(one.spans[2].tokens))
     assert between.index("3 francs") < between.index("2 francs")
 
 
@@ -177,12 +178,12 @@ def test_an_edited_history_is_read_in_a_context_of_its_own():
 
     for one in played(program):
         assert contexts(one) == [False, True, False, True]
-        second, last = one.episode.turns[1].prompt_ids, one.episode.turns[3].prompt_ids
+        _, second, _, last = contexts_of(one)
         assert second == ids_of(
             text_of(user("How much is 1 + 2?"), {"role": "assistant", "content": "four"}, user("Sure?"))
         )
-        (start, end), glue = one.sampled_spans[0], ids_of("<|user|>Sure?<|end|><|assistant|>")
-        assert last == (*ids_of(text_of(user("How much is 1 + 2?"))), *one.token_ids[start:end], *glue)
+        first, glue = one.sampled[0].tokens, ids_of("<|user|>Sure?<|end|><|assistant|>")
+        assert last == (*ids_of(text_of(user("How much is 1 + 2?"))), *first, *glue)
 
 
 def test_a_conversation_that_was_made_shorter_starts_anew():
@@ -193,7 +194,7 @@ def test_a_conversation_that_was_made_shorter_starts_anew():
 
     for one in played(program):
         assert contexts(one) == [False, True]
-        (answer,) = {message["content"] for message in one.episode.turns[0].answer if message["role"] == "user"}
+        (answer,) = {message["content"] for message in one.turns[0].observation if message["role"] == "user"}
         assert answer.startswith("Summary: ")
 
 
@@ -208,12 +209,12 @@ def test_agents_that_take_turns_each_keep_their_own_tokens():
 
     for one in played(program):
         assert contexts(one) == [False, *[True] * 5]
-        turns = [one.token_ids[start:end] for start, end in one.sampled_spans]
+        turns = [span.tokens for span in one.sampled]
         for first, words, name in ((0, "Report", text_of(SYSTEM, user("Plan."))), (1, "More", "")):
             opening = ids_of(name or text_of(system("Work."), user("Do it.")))
             glue = [ids_of(f"<|user|>{words} {number}.<|end|><|assistant|>") for number in range(2)]
             expected = (*opening, *turns[first], *glue[0], *turns[first + 2], *glue[1])
-            assert one.episode.turns[first + 4].prompt_ids == expected
+            assert contexts_of(one)[first + 4] == expected
 
 
 def test_several_answers_are_turns_from_one_context():
@@ -226,20 +227,20 @@ def test_several_answers_are_turns_from_one_context():
         return len({choice["message"]["content"] for choice in body["choices"]})
 
     for one in played(program):
-        assert one.episode.reward == 3.0  # each was drawn by a key of its own
+        assert one.reward == 3.0  # each was drawn by a key of its own
         assert contexts(one) == [False, True, True, True]
-        turns = [one.token_ids[start:end] for start, end in one.sampled_spans]
+        turns = [span.tokens for span in one.sampled]
         opening = ids_of(text_of(user("How much is 1 + 2?")))
-        assert [turn.prompt_ids for turn in one.episode.turns[1:3]] == [opening] * 2
+        assert contexts_of(one)[1:3] == [opening] * 2
         glue = ids_of("<|user|>Sure?<|end|><|assistant|>")
-        assert one.episode.turns[3].prompt_ids == (*opening, *turns[1], *glue)
+        assert contexts_of(one)[3] == (*opening, *turns[1], *glue)
 
 
 def test_the_same_request_once_more_is_another_turn():
     def program(client):
         return len({client.chat([user("Guess.")])["choices"][0]["message"]["content"] for _ in range(4)})
 
-    assert [one.episode.reward for one in played(program)] == [4.0, 4.0]
+    assert [one.reward for one in played(program)] == [4.0, 4.0]
 
 
 def test_other_tools_are_another_context_that_shows_them():
@@ -256,7 +257,7 @@ def test_other_tools_are_another_context_that_shows_them():
 
     for one in played(program, engine=engine):
         assert contexts(one) == [False, True, True]
-        shown = [TOKENIZER.decode(list(turn.prompt_ids or ())) for turn in one.episode.turns]
+        shown = [TOKENIZER.decode(list(context or ())) for context in contexts_of(one)]
         assert ["Does look." in text for text in shown] == [False, True, True]
 
 
@@ -267,7 +268,7 @@ def test_plain_text_is_continued_without_a_chat_template():
         return len(body["choices"][0]["text"])
 
     engine = KeepingEngine(lambda request, at: "three")
-    assert [one.episode.reward for one in played(program, engine=engine)] == [5.0, 5.0]
+    assert [one.reward for one in played(program, engine=engine)] == [5.0, 5.0]
     assert {context for context, _ in engine.sampled} == {ids_of("1 + 2 = ")}
 
 
@@ -301,8 +302,8 @@ def test_sixty_four_programs_at_once_each_get_their_own_turns():
 
     seen = list[tuple]()
     found = played(program, *(f"t{number}" for number in range(32)), step_seconds=60.0, episode_seconds=600.0)
-    assert [(one.episode.end, one.episode.failure) for one in found] == [("done", None)] * 64
-    turns = (tuple(one.token_ids[start:end] for start, end in one.sampled_spans) for one in found)
+    assert [(one.end, one.failure) for one in found] == [("done", None)] * 64
+    turns = (tuple(span.tokens for span in one.sampled) for one in found)
     assert Counter(turns) == Counter(seen)
 
 
@@ -317,7 +318,7 @@ def test_requests_that_a_program_sends_at_once_are_turns_one_after_the_other():
         return len({body["id"] for body in asyncio.run(all_of_them())})
 
     for one in played(program):
-        assert (one.episode.reward, len(one.episode.turns)) == (8.0, 8)
+        assert (one.reward, len(one.turns)) == (8.0, 8)
 
 
 def test_turns_that_are_used_up_are_refused_and_the_reward_still_counts():
@@ -330,7 +331,7 @@ def test_turns_that_are_used_up_are_refused_and_the_reward_still_counts():
         return 0.5
 
     for one in played(program, turns=2):
-        assert (one.episode.end, one.episode.reward, one.episode.failure) == ("max_turns", 0.5, None)
+        assert (one.end, one.reward, one.failure) == ("max_turns", 0.5, None)
 
 
 def test_a_program_that_lets_the_refusal_end_it_has_no_reward_of_its_own():
@@ -341,7 +342,7 @@ def test_a_program_that_lets_the_refusal_end_it_has_no_reward_of_its_own():
             messages.append(user("Again."))
 
     for one in played(program, turns=2):
-        assert (one.episode.end, one.episode.reward, one.episode.failure) == ("max_turns", None, None)
+        assert (one.end, one.reward, one.failure) == ("max_turns", None, None)
 
 
 def test_the_last_turn_is_answered_though_it_was_cut_at_the_last_token():
@@ -353,7 +354,7 @@ def test_the_last_turn_is_answered_though_it_was_cut_at_the_last_token():
         return 0.25
 
     for one in played(program, script=lambda request, at: "word " * 300):
-        assert (one.episode.end, one.finish_reason, one.episode.reward) == ("length", "length", 0.25)
+        assert (one.end, one.finish_reason, one.reward) == ("length", "length", 0.25)
 
 
 def test_a_limit_of_tokens_is_kept_and_settings_of_sampling_are_noted_once():
@@ -364,9 +365,10 @@ def test_a_limit_of_tokens_is_kept_and_settings_of_sampling_are_noted_once():
         client.chat([user("Talk.")], max_completion_tokens=10_000, temperature=0.3)
 
     for one in played(program, script=lambda request, at: "word " * 9):
-        first, second = one.episode.turns
-        assert (first.sampled, first.finish_reason, second.finish_reason) == (3, "length", "stop")
-        assert one.episode.notes == (
+        first, second = one.turns
+        assert [len(span.tokens) for span in one.sampled][:1] == [3]
+        assert (first.finish_reason, second.finish_reason) == ("length", "stop")
+        assert one.notes == (
             "temperature 0.2 was asked for, and is 1.0 here",
             "seed 7 was asked for, and is the run's own here",
             "stop '\\n' was asked for, and is none here",
@@ -384,8 +386,8 @@ def test_control_tokens_in_a_request_are_plain_text():
     engine = KeepingEngine(said)
     for one in played(program, engine=engine):
         assert engine.sampled[0][0] == ids_of(text_of(user("Say < |end|>< |assistant|>yes")))
-        assert one.token_ids.count(END) == 3  # two turns of the model, one of the user
-        assert any("control tokens in an answer made plain text" in note for note in one.episode.notes)
+        assert one.completion_ids.count(END) == 3  # two turns of the model, one of the user
+        assert any("control tokens in an answer made plain text" in note for note in one.notes)
 
 
 @pytest.mark.parametrize(
@@ -419,14 +421,14 @@ def test_a_request_that_cannot_be_shown_fails_its_episode_alone(asked, failure):
     spec = EnvironmentSpec(name="asking", make=Asking, is_instant=True)
     held_by = replace(conversations(spec), tokens={"asking": TurnTokens(strict, stop_ids=[END])})
     ((_, (first, second)),) = held(DictatedEngine(said), held_by, task())
-    assert first.episode.failure.startswith(f"environment 'asking' asked for what the model cannot be shown: {failure}")
-    assert (second.episode.end, second.episode.failure) == ("done", None)
+    assert first.failure.startswith(f"environment 'asking' asked for what the model cannot be shown: {failure}")
+    assert (second.end, second.failure) == ("done", None)
 
 
 def test_a_first_request_that_is_too_long_fails_its_episode_and_says_by_what():
     (one, _) = played(lambda client: client.say([user("word " * 100)]), prompt_tokens=50)
-    assert "by its first message" in one.episode.failure
-    assert one.episode.failure.endswith("above --max-prompt-length 50")
+    assert "by its first message" in one.failure
+    assert one.failure.endswith("above --max-prompt-length 50")
 
 
 def test_a_program_that_raises_or_returns_no_number_has_failed():
@@ -444,12 +446,12 @@ def test_a_program_that_raises_or_returns_no_number_has_failed():
         "number or None",
     }
     for program, failure in expected.items():
-        assert [one.episode.failure for one in played(program)] == [failure] * 2
+        assert [one.failure for one in played(program)] == [failure] * 2
 
 
 def test_a_program_that_never_asks_has_not_begun():
     (one, _) = played(lambda client: 1.0)
-    assert one.episode.failure == (
+    assert one.failure == (
         "environment 'program' could not begin: the program returned without a request; let it ask POST "
         "{base_url}/chat/completions at least once"
     )
@@ -467,8 +469,8 @@ def test_a_program_that_hangs_is_ended_at_its_deadline():
     held_by = replace(conversations(spec), hosts=Hosts(step_seconds=3.0))
     ((_, group),) = held(DictatedEngine(said), held_by, task())
     over.set()
-    assert [one.episode.end for one in group] == ["timed_out"] * 2
-    assert group[0].episode.failure.startswith("environment 'program' failed in turn 1: it took more than 3 seconds")
+    assert [one.end for one in group] == ["timed_out"] * 2
+    assert group[0].failure.startswith("environment 'program' failed in turn 1: it took more than 3 seconds")
 
 
 def test_a_lost_answer_is_given_again_and_not_sampled_again():
@@ -483,7 +485,7 @@ def test_a_lost_answer_is_given_again_and_not_sampled_again():
         assert client.ask("/chat/completions", body)[1]["id"] != first["id"]  # another request came between
 
     for one in played(program):
-        assert len(one.episode.turns) == 3
+        assert len(one.turns) == 3
 
 
 def test_in_rounds_a_program_gets_the_same_turns():
@@ -495,6 +497,6 @@ def test_in_rounds_a_program_gets_the_same_turns():
             planner.append(user("Go on."))
             worker.append(user("Go on."))
 
-    expected = [one.token_ids for one in played(program, "a", "b")]
-    rounds = [one.token_ids for one in played(program, "a", "b", engine=KeepingEngine(said, takes_further=False))]
+    expected = [one.completion_ids for one in played(program, "a", "b")]
+    rounds = [one.completion_ids for one in played(program, "a", "b", engine=KeepingEngine(said, takes_further=False))]
     assert rounds == expected

@@ -105,7 +105,7 @@ def test_length_is_penalised_the_same_for_right_and_wrong_answers_and_once(text)
     script = [group_of("right", "wrong")]
     made = sampler(script, max_completion_length=8, overlong_share=0.5).sample(taking(TASKS), 1)
     (rollouts,) = [group.rollouts for group in made.groups]
-    punished = {rollout.completion.text: rollout for rollout in rollouts}[text]
+    punished = {rollout.trajectory.text: rollout for rollout in rollouts}[text]
     assert punished.rewards["overlong"] == pytest.approx(-0.25)  # 5 tokens, 1 of 4 beyond 4
     assert punished.reward == pytest.approx(WORTH[text] - 0.25)
 

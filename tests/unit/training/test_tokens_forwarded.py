@@ -9,6 +9,7 @@ import torch
 from paceline.config.objective import OptimConfig
 from paceline.objective.cutting import cut
 from paceline.objective.micro_batches import Sample, pack, token_weights
+from tests.support.episodes import sample as make_sample
 
 SIGMA = 0.7
 """Of lognormal lengths: the longest of 64 is about five times the median."""
@@ -16,11 +17,10 @@ SIGMA = 0.7
 
 def group(number: int, prompt: int, lengths: list[int]) -> list[Sample]:
     return [
-        Sample(
+        make_sample(
             group=number,
             prompt_ids=(1,) * prompt,
             completion_ids=(2,) * length,
-            rollout_logprobs=(0.0,) * length,
             advantage=1.0,
         )
         for length in lengths

@@ -15,9 +15,8 @@ from paceline.errors import ConfigError
 from paceline.kernels.linear import speed_up_linear_layers
 from paceline.models.activation_checkpointing import Activations
 from paceline.models.activations import recompute
-from paceline.models.forward import choose_forward
+from paceline.models.forward import choose_forward, measure_activations
 from paceline.models.loaded import Loaded
-from paceline.models.measured_activations import measure_activations
 from paceline.runtime.devices import free_memory
 from paceline.training.memory import Recomputing, choose_recomputing, least_memory, to_come
 from paceline.training.plan.batches import most_tokens

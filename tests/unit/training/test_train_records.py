@@ -104,8 +104,10 @@ def test_verdicts_that_a_judge_did_not_give_are_said_by_kind_and_read_again_afte
 
 
 def test_a_step_says_how_many_turns_it_had_and_how_often_history_was_rewritten():
-    plain = conversation(("ab", "xyz"), ("cd", ""), reward=1.0)
-    rewritten = conversation(("ab", ""), ("cd", "x"), ("e", ""), contexts={1: "context"}, reward=0.0)
+    plain = conversation(("ab", "xyz"), ("cd", ""), prompt=task("a").prompt, reward=1.0)
+    rewritten = conversation(
+        ("ab", ""), ("cd", "x"), ("e", ""), prompt=task("a").prompt, contexts={1: "context"}, reward=0.0
+    )
     functions = {"f": lambda completions, **columns: [1.0, 0.0]}
     sampler = scripted_sampler([[plain, rewritten]], functions, {"f": 1.0}, AdvantageConfig())
     metrics = rollout_metrics(sampler.sample(taking([task("a")]), 1))

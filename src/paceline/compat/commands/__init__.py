@@ -3,13 +3,12 @@
 command.py       the command, with its variables and launcher, to the reader of its tool
 translation.py   records of a command, its translation and a tool's reader; a translation as text
 colossalchat/    ColossalChat's `rl_example.py`
-trl/             TRL's `trl grpo`, its files, and scripts that take its flags
 swift/           ms-swift's `swift rlhf --rlhf_type grpo`
+trl.py           TRL's `trl grpo`, its files, and scripts that take its flags
 fields.py        the fields of TRL's trainer, by the tables of `paceline.compat.trl`
 flags.py         flags as transformers' parser reads them
-launching.py     torchrun, accelerate and deepspeed in front of a command, and variables with the same meaning
-wrapping.py      env, nohup, srun, `uv run` in front of a command
+launching.py     env, srun, torchrun, accelerate, deepspeed in front of a command, and variables with the same meaning
 shell.py         shell scripts with such a command: read, never run
 evaluating.py    tests and sums of a shell whose values are known
-layouts.py       other tools' names for parallel layouts, and placement of sampling and training
+layouts.py       other tools' names for parallel layouts, and the processes that sample and train
 """

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from paceline.compat.commands.colossalchat import from_colossalchat
 from paceline.compat.commands.evaluating import ASSIGNMENT
-from paceline.compat.commands.launching import PYTHON, started
+from paceline.compat.commands.launching import PYTHON, started, unwrapped
 from paceline.compat.commands.shell import inline_script, read_shell, script_of, training_command
 from paceline.compat.commands.swift import from_swift
 from paceline.compat.commands.translation import (
@@ -21,7 +21,6 @@ from paceline.compat.commands.translation import (
     without_defaults,
 )
 from paceline.compat.commands.trl import from_trl
-from paceline.compat.commands.wrapping import unwrapped
 from paceline.config.building import build_config
 from paceline.errors import ConfigError
 
@@ -34,7 +33,7 @@ COMMAND_READERS = (
 )
 REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 COPY, ORIGINAL = "NPROC_PER_NODE", "nproc_per_node"
-"""A variable that examples set from one of their own, which the shell has already replaced by nothing."""
+"""Variable that examples set from another one, which the shell has already expanded to nothing."""
 
 
 def translate(
@@ -53,18 +52,18 @@ def translate(
     """
     command, notes = _command(words, read, environment)
     for reader in COMMAND_READERS:
-        found = reader.translate(command, repair)
-        if found is None:
+        translation = reader.translate(command, repair)
+        if translation is None:
             continue
         try:
-            build_config(found.options)
+            build_config(translation.options)
         except ConfigError as error:
             raise ConfigError(f"what {reader.name}'s command amounts to is refused: {error}") from None
-        found.options = without_defaults(found.options, given=found.given)
-        found.notes += notes
-        return found
+        translation.options = without_defaults(translation.options, explicit=translation.explicit)
+        translation.notes += notes
+        return translation
     _refuse_script(command)
-    known = "; ".join(f"{one.name}'s `{one.example}`" for one in COMMAND_READERS)
+    known = "; ".join(f"{known_reader.name}'s `{known_reader.example}`" for known_reader in COMMAND_READERS)
     start = command.words[0] if command.words else "nothing"
     raise ConfigError(f"`paceline translate` knows {known}, got {start!r}; write the whole command after --")
 
@@ -82,7 +81,7 @@ def _refuse_script(command: ForeignCommand) -> None:
 
 
 def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str]) -> tuple[ForeignCommand, list[Note]]:
-    """The command, from the shell script that the words run if they do; notes on the script's other commands."""
+    """Return the command, of the shell script that the words run if they run one, and notes on its other commands."""
     plain, wrappers = unwrapped(words)
     command, notes = read_command(plain), list[Note]()
     script, inline = script_of(command.words), inline_script(command.words)
@@ -96,7 +95,7 @@ def _command(words: Sequence[str], read: ReadText, environment: Mapping[str, str
         environments = {**command.environment, **chosen.environment, **within.environment}
         command, wrappers = ForeignCommand(environment=environments, words=within.words), wrappers + more
         text = "is not run, and no option comes of it"
-        notes = [Note("idle", f"{path}, line {one.line}: {one.start}", text) for one in others]
+        notes = [Note("idle", f"{path}, line {other.line}: {other.start}", text) for other in others]
     text = "is left out: what follows runs where it is typed; write it in front of the new command where it is needed"
     notes += [Note("changed", wrapper, text) for wrapper in wrappers]
     return dataclasses.replace(command, read=read, inherited=environment), notes
@@ -112,8 +111,8 @@ def read_command(words: Sequence[str]) -> ForeignCommand:
     environment = dict[str, str]()
     for word in words[:count]:
         name, _, value = word.partition("=")
-        environment[name] = REFERENCE.sub(lambda found: environment.get(found[1] or found[2], found[0]), value)
+        environment[name] = REFERENCE.sub(lambda match: environment.get(match[1] or match[2], match[0]), value)
     if COPY in environment and ORIGINAL in environment:
-        own = environment.pop(ORIGINAL)
-        environment[COPY] = environment[COPY] or own
+        original = environment.pop(ORIGINAL)
+        environment[COPY] = environment[COPY] or original
     return ForeignCommand(environment=environment, words=tuple(words[count:]))

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from types import NoneType, UnionType
 from typing import Any
 
-from paceline.compat.commands.flags import NO_CHANGE, OFF, ON, FlagWords, GivenFlags, is_on
+from paceline.compat.commands.flags import NO_CHANGE, OFF, ON, Flags, FlagWords, is_on
 from paceline.compat.commands.translation import Translation
 from paceline.compat.trl.batches import check_warmup, scheduler_words
 from paceline.compat.trl.fields import DECIDED_BY, MEANINGS, Fields, without_effect
 from paceline.compat.trl.translation import RunContext, translate
+from paceline.config.packages import TRACKERS
 from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
@@ -29,25 +30,24 @@ WARMUPS = ("warmup_ratio", "warmup_steps")
 """Fields whose share of the run `lr_scheduler` takes as it is."""
 ELSEWHERE = ("engine", "cluster", "parallel", "lora")
 """Sections without fields in the Python trainer; the caller decides them."""
-OF_OTHERS = (
+DECIDED_ELSEWHERE = (
     *("device", "dtype", "threads", "model", "output_dir", "report_to", "background_save", "offload"),
     *("dataset", "dataset_split", "dataset_size", "eval_dataset", "eval_split", "system_prompt", "prompt_column"),
 )
-"""Options that the fields leave to the caller or the machine."""
-OF_EVALUATION = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")
-SAID_WHEN_GIVEN = (
+"""Options that no field decides: the caller or the machine does."""
+EVALUATION_OPTIONS = ("eval_steps", "eval_size", "eval_temperature", "eval_generations", "eval_reward_func")
+KEPT_UNLESS_GIVEN = (
     *("gradient_checkpointing", "seed", "max_prompt_length", "long_prompts", "save_total_limit", "project"),
     "rollout_correction",
 )
 """Options with a better default here than there, kept unless a field that decides them is given."""
 ANNOTATIONS: Mapping[str, Any] = typing.get_type_hints(Fields)
-TRACKERS = ("tensorboard", "wandb", "trackio", "mlflow")
 PRODUCTS = "weights, gradients and moments are float32; the products are of this precision"
 """Note on a flag for the precision of a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Around:
+class CommandContext:
     """Context of a command, apart from its fields."""
 
     tool: str
@@ -61,9 +61,9 @@ class Around:
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Defaults of the tool that differ from TRL 1.16's."""
     more: Mapping[str, object] = field(default_factory=dict)
-    """Fields that the tool sets by other flags, with notes of its own."""
+    """Fields that the tool sets by other flags, whose notes are added elsewhere."""
     spelling: Mapping[str, str] = field(default_factory=dict)
-    """The tool's own name of each field."""
+    """Flag of the tool for each field with another name."""
 
     def flag(self, name: str) -> str:
         """Flag of a field."""
@@ -73,17 +73,17 @@ class Around:
 @functools.cache
 def field_names() -> tuple[str, ...]:
     """Every field of `GRPOConfig`."""
-    return tuple(one.name for one in dataclasses.fields(Fields))
+    return tuple(entry.name for entry in dataclasses.fields(Fields))
 
 
-def from_fields(given: GivenFlags, around: Around) -> Translation:
+def from_fields(flags: Flags, context: CommandContext) -> Translation:
     """Options behind the fields, and a note on each with another meaning or none; ConfigError for one that is wrong."""
-    found = Translation()
-    values = {**around.defaults, **around.more, **{name: typed(name, words) for name, words in given.items()}}
+    translation = Translation()
+    values = {**context.defaults, **context.more, **{name: typed(name, words) for name, words in flags.items()}}
     micro = values.get("per_device_train_batch_size", 8)
     if not isinstance(micro, int) or micro < 1:
         raise ConfigError(f"per_device_train_batch_size must be a whole number of at least 1, got {micro!r}")
-    _note_batch(micro, values, around, found)
+    _note_batch(micro, values, context, translation)
     # a share of a run is left out where the rows decide how long it is
     steps = values.get("max_steps", -1)
     rows_decide = not (isinstance(steps, int) and steps > 0)
@@ -95,35 +95,35 @@ def from_fields(given: GivenFlags, around: Around) -> Translation:
     for name in SHARES:
         if name in shares:
             text = "of a run whose length the rows decide: `paceline plan` prints its steps; give the number as"
-            found.note("missing", f"--{name}", f"{shares[name]} {text} --{name.replace('_', '-')}")
-    values["per_device_train_batch_size"] = micro * around.ranks
+            translation.note("missing", f"--{name}", f"{shares[name]} {text} --{name.replace('_', '-')}")
+    values["per_device_train_batch_size"] = micro * context.ranks
     kept: dict[str, Any] = {
         name: value
         for name, value in values.items()
         if name.endswith(("_strategy", "_batch_size")) or not (MEANINGS[name].command or MEANINGS[name].note)
     }
-    refused = [name for name in kept if name in given and MEANINGS[name].kind == "refused"]
+    refused = [name for name in kept if name in flags and MEANINGS[name].kind == "refused"]
     try:
         args = Fields(output_dir="run", use_cpu=True, bf16=False, **kept)
-        context = RunContext(model="model", reward_names=around.rewards, adapter=around.adapter, context_length=None)
-        config = translate(args, context)
+        run = RunContext(model="model", reward_names=context.rewards, adapter=context.adapter, context_length=None)
+        config = translate(args, run)
         args = replace(args, **{name: shares[name] for name in WARMUPS if name in shares})
         check_warmup(args)
         schedule = None if args.lr_scheduler_type == "constant" else scheduler_words(args)
     except ConfigError as error:
-        raise ConfigError(f"{around.tool}: {_in_their_words(str(error), around)}") from None
+        raise ConfigError(f"{context.tool}: {_in_tool_spelling(str(error), context)}") from None
     idle = without_effect(args)
-    for name in given:
-        _note_field(name, idle, around, found)
+    for name in flags:
+        _note_field(name, idle, context, translation)
     for name in refused:
-        found.note("idle", around.flag(name), NO_CHANGE)
-    found.options = _options(config, args, values, around, schedule)
-    found.given = {option for name in given for option in MEANINGS[name].options} & found.options.keys()
-    return found
+        translation.note("idle", context.flag(name), NO_CHANGE)
+    translation.options = _options(config, args, values, context, schedule)
+    translation.explicit = {option for name in flags for option in MEANINGS[name].options} & translation.options.keys()
+    return translation
 
 
 def _options(
-    config: Config, args: Fields, values: Mapping[str, object], around: Around, schedule: str | None
+    config: Config, args: Fields, values: Mapping[str, object], context: CommandContext, schedule: str | None
 ) -> dict[str, object]:
     """Options that the fields decide; the rest keeps our defaults.
 
@@ -131,10 +131,10 @@ def _options(
     """
     if schedule is not None:
         config = replace(config, optim=replace(config.optim, lr_scheduler=schedule))
-    left_out = {*OF_OTHERS, *(OWN_SCHEDULE if schedule is not None else ("lr_scheduler",))}
-    left_out |= {name for name in SAID_WHEN_GIVEN if not values.keys() & set(DECIDED_BY[name])}
+    left_out = {*DECIDED_ELSEWHERE, *(OWN_SCHEDULE if schedule is not None else ("lr_scheduler",))}
+    left_out |= {name for name in KEPT_UNLESS_GIVEN if not values.keys() & set(DECIDED_BY[name])}
     if args.eval_strategy == "no":
-        left_out |= set(OF_EVALUATION)
+        left_out |= set(EVALUATION_OPTIONS)
     if values.get("num_generations_eval") is not None:
         left_out -= {"eval_generations", "eval_temperature"}
     if not config.loss.beta:
@@ -143,19 +143,19 @@ def _options(
         left_out.add("max_prompt_length")
     if "save_steps" in values and values["save_steps"] is None:
         left_out.add("save_steps")
-    found: dict[str, object] = {
-        one.name: getattr(getattr(config, one.section), one.name)
-        for one in options()
-        if one.section not in ELSEWHERE and one.name not in left_out
+    chosen: dict[str, object] = {
+        option.name: getattr(getattr(config, option.section), option.name)
+        for option in options()
+        if option.section not in ELSEWHERE and option.name not in left_out
     }
-    functions = tuple(name for name in around.rewards if name not in around.models)
-    found["reward_funcs"] = (*functions, *(f"model:{name}" for name in around.models))
-    if "eval_reward_func" in found:
-        found["eval_reward_func"] = functions[0] if functions else "accuracy"
-    return found
+    functions = tuple(name for name in context.rewards if name not in context.models)
+    chosen["reward_funcs"] = (*functions, *(f"model:{name}" for name in context.models))
+    if "eval_reward_func" in chosen:
+        chosen["eval_reward_func"] = functions[0] if functions else "accuracy"
+    return chosen
 
 
-def _note_batch(micro: int, values: Mapping[str, object], around: Around, found: Translation) -> None:
+def _note_batch(micro: int, values: Mapping[str, object], context: CommandContext, translation: Translation) -> None:
     """Note that counts a batch in both units."""
     group = values.get("num_generations", 8)
     accumulated = values.get("gradient_accumulation_steps") or 1
@@ -165,43 +165,43 @@ def _note_batch(micro: int, values: Mapping[str, object], around: Around, found:
         return
     # what is updated on at once may be more than what is generated at once
     parts = max(parts, accumulated) if isinstance(accumulated, int) else parts
-    total = whole if isinstance(whole, int) else micro * parts * around.ranks
+    total = whole if isinstance(whole, int) else micro * parts * context.ranks
     if total % group == 0:
         text = (
-            f"{micro} completions of {around.ranks} process{'es' * (around.ranks > 1)}, {parts} times, are {total} in "
-            f"a step: {total // group} prompts of {group}; memory is bounded by --micro-batch-tokens, which changes "
+            f"{micro} completions of {context.ranks} process{'es' * (context.ranks > 1)}, {parts} times, are {total} "
+            f"in a step: {total // group} prompts of {group}; memory is bounded by --micro-batch-tokens, which changes "
             "no gradient"
         )
-        found.note("changed", around.flag("per_device_train_batch_size"), text)
+        translation.note("changed", context.flag("per_device_train_batch_size"), text)
 
 
-def _note_field(name: str, idle: Mapping[str, str], around: Around, found: Translation) -> None:
+def _note_field(name: str, idle: Mapping[str, str], context: CommandContext, translation: Translation) -> None:
     """Note on a given field that is not an option with the same name and meaning."""
-    row, about = MEANINGS[name], around.flag(name)
+    row, about = MEANINGS[name], context.flag(name)
     if row.note is not None:
-        found.note(row.note[0], about, row.note[1])
+        translation.note(row.note[0], about, row.note[1])
     elif row.command:
         return
     elif name in idle or row.kind == "idle":
-        found.note("idle", about, idle.get(name, row.text))
+        translation.note("idle", about, idle.get(name, row.text))
     elif row.kind == "option" and row.text:
-        found.note("changed", about, f"becomes {row.text}")
+        translation.note("changed", about, f"becomes {row.text}")
 
 
-def add_trackers(names: FlagWords, found: Translation, words: tuple[str, ...]) -> None:
+def add_trackers(names: FlagWords, translation: Translation, words: tuple[str, ...]) -> None:
     """Add the trackers of `report_to` that there are, and note each other name that is not among `words`."""
     if kept := tuple(name for name in names if name in TRACKERS):
-        found.decide(report_to=kept)
+        translation.decide(report_to=kept)
     for name in names:
         if name not in (*TRACKERS, *words):
-            found.note("missing", "--report_to", f"{name}; there are {', '.join(TRACKERS)}")
+            translation.note("missing", "--report_to", f"{name}; there are {', '.join(TRACKERS)}")
 
 
-def _in_their_words(sentence: str, around: Around) -> str:
-    for name, theirs in around.spelling.items():
+def _in_tool_spelling(sentence: str, context: CommandContext) -> str:
+    for name, theirs in context.spelling.items():
         sentence = sentence.replace(name, theirs)
-    if around.ranks > 1 and "per_device_train_batch_size" in sentence:
-        sentence += f" (per_device_train_batch_size is counted over all {around.ranks} processes here)"
+    if context.ranks > 1 and "per_device_train_batch_size" in sentence:
+        sentence += f" (per_device_train_batch_size is counted over all {context.ranks} processes here)"
     return " ".join(sentence.split())
 
 

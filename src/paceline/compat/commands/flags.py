@@ -13,7 +13,7 @@ from paceline.config.reading import suggest
 from paceline.errors import ConfigError
 
 FlagWords = tuple[str, ...]
-GivenFlags = dict[str, FlagWords]
+Flags = dict[str, FlagWords]
 """Words of each flag, by its name with underscores."""
 
 ON = ("true", "yes", "on", "1", "t", "y")
@@ -25,8 +25,8 @@ NO_CHANGE = "at the value that changes nothing"
 
 
 def read_flags(
-    words: Sequence[str], known: Collection[str], tool: str, found: Translation, refusals: Refusals
-) -> GivenFlags:
+    words: Sequence[str], known: Collection[str], tool: str, translation: Translation, refusals: Refusals
+) -> Flags:
     """Every flag with its words, noting repeats that differ; refuses unknown flags and values without one."""
     pieces: list[tuple[str, list[str]]] = []
     for word in words:
@@ -38,18 +38,18 @@ def read_flags(
                 raise ConfigError(f"{tool}: {word!r} stands alone; write --flag before a value, and leave -h out")
         else:
             pieces[-1][1].append(word)
-    given = GivenFlags()
+    flags = Flags()
     for flag, texts in pieces:
         name, values = "", FlagWords()
         with refusals():
             name, values = _resolve(flag, tuple(texts), known, tool)
         if not name:
             continue
-        if given.get(name, values) != values:
-            text = f"given as {' '.join(given[name])}, then as {' '.join(values)}; the last counts"
-            found.note("settled", f"--{name}", text)
-        given[name] = values
-    return given
+        if flags.get(name, values) != values:
+            text = f"given as {' '.join(flags[name])}, then as {' '.join(values)}; the last counts"
+            translation.note("settled", f"--{name}", text)
+        flags[name] = values
+    return flags
 
 
 def _resolve(flag: str, values: FlagWords, known: Collection[str], tool: str) -> tuple[str, FlagWords]:
@@ -58,37 +58,39 @@ def _resolve(flag: str, values: FlagWords, known: Collection[str], tool: str) ->
         return name, values
     if name.removeprefix("no_") in known and not values:
         return name.removeprefix("no_"), ("false",)
-    longer = list({one for one in known if name and one.startswith(name)})
+    longer = list({candidate for candidate in known if name and candidate.startswith(name)})
     if len(longer) == 1:
         return longer[0], values
     if longer:
-        raise ConfigError(f"{tool}: {flag} could be {', '.join(f'--{one}' for one in sorted(longer))}; write one out")
+        raise ConfigError(
+            f"{tool}: {flag} could be {', '.join(f'--{candidate}' for candidate in sorted(longer))}; write one out"
+        )
     near = suggest(name, known, form=lambda right: f"--{right}", otherwise="leave it out")
     raise ConfigError(f"{tool} has no flag {flag}; {near}")
 
 
-def is_on(given: Mapping[str, FlagWords], name: str, *, otherwise: bool = False) -> bool:
+def is_on(flags: Mapping[str, FlagWords], name: str, *, otherwise: bool = False) -> bool:
     """State of a switch; a flag without a word is on."""
-    if name not in given:
+    if name not in flags:
         return otherwise
-    word = (given[name] or ("true",))[-1].lower()
+    word = (flags[name] or ("true",))[-1].lower()
     if word not in (*ON, *OFF):
         raise ConfigError(f"--{name} must be true or false, got {word!r}")
     return word in ON
 
 
-def one(given: Mapping[str, FlagWords], name: str) -> str | None:
+def value_of(flags: Mapping[str, FlagWords], name: str) -> str | None:
     """Single word of a flag, None if it is absent or none; ConfigError for no word or several."""
-    if name not in given:
+    if name not in flags:
         return None
-    if len(given[name]) != 1:
-        raise ConfigError(f"--{name} must have one value, got {' '.join(given[name]) or 'none'}; put quotes around it")
-    return None if given[name][0].lower() in ("none", "null") else given[name][0]
+    if len(flags[name]) != 1:
+        raise ConfigError(f"--{name} must have one value, got {' '.join(flags[name]) or 'none'}; put quotes around it")
+    return None if flags[name][0].lower() in ("none", "null") else flags[name][0]
 
 
-def number(given: Mapping[str, FlagWords], name: str, kind: Callable[[str], float] = float) -> float | None:
+def number(flags: Mapping[str, FlagWords], name: str, kind: Callable[[str], float] = float) -> float | None:
     """Number of a flag, or None; ConfigError for other text."""
-    text = one(given, name)
+    text = value_of(flags, name)
     try:
         return None if text is None else kind(text)
     except ValueError:
@@ -100,23 +102,23 @@ def says_nothing(words: FlagWords) -> bool:
     return bool(words) and all(word.lower() in NOTHING for word in words)
 
 
-def options_of(given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning]) -> set[str]:
+def options_of(flags: Mapping[str, FlagWords], meanings: Mapping[str, Meaning]) -> set[str]:
     """Options that the given flags decide, by tables whose texts begin with their names."""
-    texts = [meanings[name].text for name in given if name in meanings and meanings[name].kind == "option"]
+    texts = [meanings[name].text for name in flags if name in meanings and meanings[name].kind == "option"]
     return {option for text in texts for option in re.split(r"[^a-z_]", text)[:1]}
 
 
 def note_idle(
-    given: Mapping[str, FlagWords], meanings: Mapping[str, Meaning], found: Translation, refusals: Refusals
+    flags: Mapping[str, FlagWords], meanings: Mapping[str, Meaning], translation: Translation, refusals: Refusals
 ) -> None:
     """Note each given flag without effect, and refuse values that ask for a refused feature."""
-    for name, words in given.items():
+    for name, words in flags.items():
         row = meanings.get(name)
         if row is not None and row.kind == "idle":
-            found.note("idle", f"--{name}", row.text)
+            translation.note("idle", f"--{name}", row.text)
         elif row is not None and row.kind == "refused":
             if not says_nothing(words) and not (words and set(words) <= set(row.also)):
                 with refusals():
                     raise ConfigError(f"--{name} must be left out, got {' '.join(words) or 'true'!r}: {row.text}")
                 continue
-            found.note("idle", f"--{name}", NO_CHANGE)
+            translation.note("idle", f"--{name}", NO_CHANGE)

@@ -1,18 +1,76 @@
-"""Launchers in front of another tool's command: torchrun, accelerate, deepspeed, variables.
+"""Words in front of another tool's command: wrappers (env, nohup, srun, `uv run`), and launchers with their variables.
 
-All of them reduce to a few numbers, which become arguments of our own `torchrun`.
+Launchers (torchrun, accelerate, deepspeed) reduce to a few numbers, which become arguments of our own `torchrun`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import yaml
 
+from paceline.compat.commands.evaluating import ASSIGNMENT
 from paceline.compat.commands.translation import ForeignCommand, Note, ReadText
 from paceline.config.reading import suggest
 from paceline.errors import ConfigError
+
+WRAPPERS: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("env",): ("-u", "--unset", "-C", "--chdir"),
+    ("nohup",): (),
+    ("time",): ("-f", "-o"),
+    ("exec",): (),
+    ("setsid",): (),
+    ("nice",): ("-n",),
+    ("sudo",): ("-u", "-g"),
+    ("timeout",): ("-k", "-s"),
+    ("taskset",): (),
+    ("numactl",): ("-C", "-N", "-m"),
+    ("stdbuf",): ("-i", "-o", "-e"),
+    ("uv", "run"): (
+        *("-p", "--python", "--with", "--with-editable", "--with-requirements", "--extra", "--group", "--env-file"),
+        *("--package", "--project", "--directory", "--index", "--index-url", "--extra-index-url"),
+    ),
+    ("poetry", "run"): (),
+    ("pipenv", "run"): (),
+    ("pixi", "run"): ("-e", "--environment"),
+    ("conda", "run"): ("-n", "--name", "-p", "--prefix", "--cwd"),
+    ("srun",): (
+        *("-N", "--nodes", "-n", "--ntasks", "-p", "--partition", "-c", "--cpus-per-task", "-t", "--time", "-J"),
+        *("--job-name", "-w", "--nodelist", "-x", "--exclude", "-A", "--account", "-q", "--qos", "-o", "--output"),
+        *("-e", "--error", "-G", "--gpus", "--gres", "--gpus-per-node", "--gpus-per-task", "--ntasks-per-node"),
+        *("--mem", "--export", "--jobid", "-D", "--chdir", "--container-image", "--container-mounts", "--mpi"),
+    ),
+}
+"""Words that start each wrapper, with its flags that take the next word as their value."""
+WITH_OPERAND = ("timeout", "taskset")
+"""Wrappers with a word between their flags and the command: a duration, the cores."""
+PLAIN_WRAPPERS = ("env", "nohup", "time", "exec")
+"""Wrappers that neither choose packages nor machines."""
+
+
+def unwrapped(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Return a command with the assignments before it, without its wrappers, and the wrappers that a user may miss.
+
+    >>> unwrapped(["A=1", "srun", "-N", "2", "env", "B=2", "trl", "grpo"])
+    (('A=1', 'B=2', 'trl', 'grpo'), ['srun'])
+    >>> unwrapped(["timeout", "-k", "9", "2h", "taskset", "-c", "0-3", "trl", "grpo"])
+    (('trl', 'grpo'), ['timeout', 'taskset'])
+    """
+    assignments, missed, rest = list[str](), list[str](), list(words)
+    while True:
+        while rest and ASSIGNMENT.match(rest[0]):
+            assignments.append(rest.pop(0))
+        names = tuple(PurePosixPath(word).name for word in rest[:2])
+        start = next((prefix for prefix in WRAPPERS if names[: len(prefix)] == prefix), None)
+        if start is None:
+            return (*assignments, *rest), missed
+        rest = rest[len(start) :]
+        while rest and rest[0].startswith("-"):
+            rest = rest[2 if rest[0] in WRAPPERS[start] else 1 :]
+        rest = rest[1 if start[0] in WITH_OPERAND else 0 :]
+        missed += [] if start[0] in PLAIN_WRAPPERS else [" ".join(start)]
+
 
 PYTHON = re.compile(r"python[\d.]*")
 LAUNCHERS: Mapping[tuple[str, ...], str] = {
@@ -102,18 +160,18 @@ def started(command: ForeignCommand) -> Started:
     names = [PurePosixPath(word).name for word in command.words[:3]]
     if names and PYTHON.fullmatch(names[0]):
         names[0] = "python"
-    start = next((one for one in LAUNCHERS if tuple(names[: len(one)]) == one), ())
+    start = next((prefix for prefix in LAUNCHERS if tuple(names[: len(prefix)]) == prefix), ())
     launcher, words, notes = LAUNCHERS.get(start), command.words[len(start) :], list[Note]()
     if launcher is not None:
         words = _read_launcher(launcher, words, settings, notes)
     rest = {name: value for name, value in command.environment.items() if name not in VARIABLES}
-    found = Started(words=words, read=command.read, environment=rest)
+    launch = Started(words=words, read=command.read, environment=rest)
     if launcher == "accelerate" and not {"all_processes", "file"} & settings.keys():
-        settings["all_processes"] = str(found.devices)
-        some = f"one for each of the {found.devices} of CUDA_VISIBLE_DEVICES"
-        taken = some if found.devices > 1 else "one is taken; name it with --num_processes"
+        settings["all_processes"] = str(launch.devices)
+        some = f"one for each of the {launch.devices} of CUDA_VISIBLE_DEVICES"
+        taken = some if launch.devices > 1 else "one is taken; name it with --num_processes"
         notes.append(Note("settled", "accelerate launch", f"no number of processes is given: {taken}"))
-    return with_numbers(replace(found, notes=tuple(notes)), settings)
+    return with_numbers(replace(launch, notes=tuple(notes)), settings)
 
 
 def with_numbers(start: Started, settings: Mapping[str, str]) -> Started:
@@ -171,10 +229,10 @@ def _read_launcher(
     return (*start, *words[at:])
 
 
-def check_precision(place: str, name: str, value: object) -> None:
+def check_precision(label: str, name: str, value: object) -> None:
     """Refuse half precision, which accelerate's `mixed_precision` asks for."""
     if name == "mixed_precision" and str(value) not in ("no", "bf16", "False"):
-        raise ConfigError(f"{place} must be no or bf16, got {value!r}; half precision is not offered, use bf16")
+        raise ConfigError(f"{label} must be no or bf16, got {value!r}; half precision is not offered, use bf16")
 
 
 def _count(name: str, text: str, least: int = 1) -> int:

@@ -12,7 +12,7 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from paceline.compat.commands.flags import GivenFlags, is_on, number, one
+from paceline.compat.commands.flags import Flags, is_on, number, value_of
 from paceline.compat.commands.launching import Started
 from paceline.compat.commands.translation import ReadText, Translation, as_words
 from paceline.compat.layouts import DEEPSPEED, FSDP, named, of_deepspeed
@@ -31,35 +31,35 @@ NUMBERS = {
 """Flags whose value is a number, as in ours."""
 
 
-def in_our_words(argv: Iterable[str]) -> list[str]:
+def translate_layout_flags(argv: Iterable[str]) -> list[str]:
     """Replace layout flags in argv by ours; ConfigError for a layout that none of the tools has under this name.
 
-    >>> in_our_words(["--deepspeed", "zero2", "--seed", "1"])
+    >>> translate_layout_flags(["--deepspeed", "zero2", "--seed", "1"])
     ['--zero-stage', '2', '--seed', '1']
     """
-    words, found = iter(argv), list[str]()
+    words, translated = iter(argv), list[str]()
     for word in words:
         flag, equals, value = word.partition("=")
         flag = flag.replace("_", "-")
         if flag == "--fsdp2" and not equals:
-            found += as_words(FSDP["full_shard"])
+            translated += as_words(FSDP["full_shard"])
         elif flag in NUMBERS:
-            found += [f"{NUMBERS[flag]}{equals}{value}"]
+            translated += [f"{NUMBERS[flag]}{equals}{value}"]
         elif flag in VALUES:
             name = value if equals else next(words, None)
             if name is None:
                 raise ConfigError(f"{flag} needs a value, such as {next(iter(VALUES[flag]))}")
-            found += as_words(named(flag, name, VALUES[flag], otherwise=OWN_OPTIONS))
+            translated += as_words(named(flag, name, VALUES[flag], otherwise=OWN_OPTIONS))
         else:
-            found.append(word)
-    return found
+            translated.append(word)
+    return translated
 
 
-def sharding(given: GivenFlags, start: Started) -> dict[str, object]:
+def sharding(flags: Flags, start: Started) -> dict[str, object]:
     """Options behind `--deepspeed`, `--fsdp` or the launcher; ConfigError for an unknown name or a missing stage."""
     options: dict[str, object] = {}
     for name in ("deepspeed", "fsdp"):
-        flag, value = f"--{name}", one(given, name)
+        flag, value = f"--{name}", value_of(flags, name)
         if value and value.endswith(".json"):
             options |= _from_file(flag, value, start.read)
         elif value:
@@ -73,45 +73,45 @@ def sharding(given: GivenFlags, start: Started) -> dict[str, object]:
 
 def _from_file(flag: str, path: str, read: ReadText) -> Mapping[str, object]:
     try:
-        found = json.loads(read(path))
+        settings = json.loads(read(path))
     except ValueError:
         raise ConfigError(f"{flag} {path} is not JSON; mend it, or give one of {', '.join(VALUES[flag])}") from None
-    return of_deepspeed(f"{flag} {path}", found)
+    return of_deepspeed(f"{flag} {path}", settings)
 
 
-def place(given: GivenFlags, start: Started, found: Translation, *, apart: bool) -> None:
-    """Add the options for engine, processes and launcher; `apart`: vLLM has devices of its own."""
-    share = number(given, "vllm_gpu_memory_utilization")
-    tensor = int(number(given, "vllm_tensor_parallel_size", int) or 1)
-    vllm = is_on(given, "use_vllm")
+def add_processes(flags: Flags, start: Started, translation: Translation, *, apart: bool) -> None:
+    """Add the options for engine, processes and launcher; `apart`: vLLM has separate devices."""
+    share = number(flags, "vllm_gpu_memory_utilization")
+    tensor = int(number(flags, "vllm_tensor_parallel_size", int) or 1)
+    vllm = is_on(flags, "use_vllm")
     is_own = start.ranks > 1 and not apart  # every process has one in itself
     if vllm:
-        found.decide(engine="vllm", vllm_tensor_parallel=1 if is_own else tensor)
+        translation.decide(engine="vllm", vllm_tensor_parallel=1 if is_own else tensor)
         if share is not None:
-            found.decide(vllm_memory=share)
+            translation.decide(vllm_memory=share)
     if not (vllm and apart):
-        found.launch = start.torchrun
+        translation.launch = start.torchrun
         if vllm and is_own and tensor > 1:
             text = (
                 f"each of the {start.ranks} processes has a vLLM of its own, on its own device; in the samplers of "
                 f"--cluster it may be spread over {tensor}"
             )
-            found.note("changed", "--vllm_tensor_parallel_size", text)
+            translation.note("changed", "--vllm_tensor_parallel_size", text)
         return
-    found.decide(cluster=True, num_producers=1, num_consumers=start.ranks)
+    translation.decide(cluster=True, num_producers=1, num_consumers=start.ranks)
     text = (
         f"a sampler computes on {tensor} device{'s' * (tensor > 1)} of its own and {start.ranks} "
         f"process{'es' * (start.ranks > 1)} train, as actors of Ray; --num-producers takes more of them"
     )
-    found.note("changed", "--use_vllm", text)
-    if flags := " ".join(word for word in start.torchrun[2:] if word.startswith("--")):
+    translation.note("changed", "--use_vllm", text)
+    if machine_flags := " ".join(word for word in start.torchrun[2:] if word.startswith("--")):
         text = "actors of Ray find each other; machines are joined by `ray start` and --cluster HOST:PORT"
-        found.note("idle", flags, text)
+        translation.note("idle", machine_flags, text)
 
 
-def check_length(given: GivenFlags, flag: str, options: Mapping[str, object], found: Translation) -> None:
+def check_length(flags: Flags, flag: str, options: Mapping[str, object], translation: Translation) -> None:
     """Note a flag for vLLM's maximum length, which `options` decide here; ConfigError if no prompt had room in it."""
-    most = number(given, flag, int) if is_on(given, "use_vllm") else None
+    most = number(flags, flag, int) if is_on(flags, "use_vllm") else None
     if most is None:
         return
     names = ("max_prompt_length", "max_completion_length")
@@ -126,7 +126,7 @@ def check_length(given: GivenFlags, flag: str, options: Mapping[str, object], fo
             f"bounded prompt and completion together by {most:g} tokens, so a long prompt shortened its completions; "
             f"here each has its own bound, {prompt} and {completion} tokens"
         )
-        found.note("changed", f"--{flag}", text)
+        translation.note("changed", f"--{flag}", text)
         return
     text = f"the greatest length is that of the longest prompt and completion, {prompt + completion} tokens"
-    found.note("idle", f"--{flag}", text)
+    translation.note("idle", f"--{flag}", text)

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from paceline.compat.commands.evaluating import ASSIGNMENT, UNKNOWN, sum_of, truth
-from paceline.compat.commands.launching import LAUNCHERS, PYTHON
-from paceline.compat.commands.wrapping import unwrapped
+from paceline.compat.commands.launching import LAUNCHERS, PYTHON, unwrapped
 from paceline.errors import ConfigError
 
 SHELLS = ("bash", "sh", "zsh", "dash")
 NAME = re.compile(r"[A-Za-z_]\w*")
 PARAMETER = re.compile(r"([A-Za-z_]\w*|\d+|[@*])(\[[@*]\])?(?:(:?[-=])(.*))?", re.DOTALL)
 OPENING = ("do", "while", "until", "{", "!")
-"""Words of the shell's own in front of a command."""
+"""Keywords of the shell in front of a command."""
 DECLARING = ("export", "declare", "local", "readonly", "typeset")
 SILENT = (
     *("fi", "done", "esac", "}", "set", "echo", "printf", "mkdir", "source", ".", "[", "[[", "test", "unset", "exit"),
@@ -52,7 +51,7 @@ class ShellCommand:
 
     @property
     def start(self) -> str:
-        """Its first two words, for a person."""
+        """First two words, for messages."""
         return " ".join(self.words[:2]).replace(UNKNOWN, "")
 
 
@@ -82,12 +81,12 @@ def inline_script(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
 
 
 def training_command(commands: Sequence[ShellCommand], path: str) -> tuple[ShellCommand, list[ShellCommand]]:
-    """The one command that trains, and the others that may matter; ConfigError for none or several."""
-    running = [one for one in commands if one.runs]
-    launched = [one for one in running if _is_training(one.words)]
-    training = launched or [one for one in running if _is_program(one.words)]
+    """Return the single command that trains, and the others that may matter; ConfigError for none or several."""
+    running = [command for command in commands if command.runs]
+    launched = [command for command in running if _is_training(command.words)]
+    training = launched or [command for command in running if _is_program(command.words)]
     if len(training) != 1:
-        lines = ", ".join(f"line {one.line} {one.start}" for one in training) or "none"
+        lines = ", ".join(f"line {command.line} {command.start}" for command in training) or "none"
         raise ConfigError(f"{path} must have one command that trains, got {lines}; write that command behind --")
     (chosen,) = training
     silent = [(word,) for word in SILENT]
@@ -97,7 +96,9 @@ def training_command(commands: Sequence[ShellCommand], path: str) -> tuple[Shell
                 f"{path}, line {chosen.line}: the value of {word.split(UNKNOWN)[1]} is not in the script; write it in "
                 "its place, or export the variable first"
             )
-    others = [one for one in commands if one is not chosen and unwrapped(one.words)[0][:1] not in silent]
+    others = [
+        command for command in commands if command is not chosen and unwrapped(command.words)[0][:1] not in silent
+    ]
     return chosen, others
 
 
@@ -126,7 +127,7 @@ def read_shell(text: str, *, arguments: Sequence[str], environment: Mapping[str,
     """Commands of a script in their order. `environment`: variables that are set before it starts.
 
     >>> text = 'export N=2\\nfor x in 1 2; do\\nA=(--model "my model")\\nswift rlhf "${A[@]}" --seed ${S:-$N} # seed'
-    >>> [(one.words, one.environment) for one in read_shell(text, arguments=(), environment={}) if "rlhf" in one.words]
+    >>> [(c.words, c.environment) for c in read_shell(text, arguments=(), environment={}) if "rlhf" in c.words]
     [(('swift', 'rlhf', '--model', 'my model', '--seed', '2'), {'N': '2'})]
     """
     reader = _Reader(text.replace("\r\n", "\n"), environment, arguments)
@@ -259,8 +260,8 @@ class _Reader:
         elif following == "(":
             inside = self._inside("(", ")")
             is_sum = inside.startswith("(") and inside.endswith(")")
-            found = sum_of(self._replaced(inside[1:-1], bare=True)) if is_sum else None
-            self._append(f"{UNKNOWN}$({inside}){UNKNOWN}" if found is None else str(found))
+            total = sum_of(self._replaced(inside[1:-1], bare=True)) if is_sum else None
+            self._append(f"{UNKNOWN}$({inside}){UNKNOWN}" if total is None else str(total))
         elif following == "{":
             self._add(self._value(self._inside("{", "}")), is_quoted=is_quoted)
         elif name := (NAME.match(self._text, self._at) or re.compile(r"[\d@*#?$!]").match(self._text, self._at)):
@@ -280,10 +281,10 @@ class _Reader:
             self._append(value)
 
     def _value(self, parameter: str) -> tuple[str, ...]:
-        found = PARAMETER.fullmatch(parameter)
-        if found is None:
+        match = PARAMETER.fullmatch(parameter)
+        if match is None:
             return (f"{UNKNOWN}${{{parameter}}}{UNKNOWN}",)
-        name, index, default, otherwise = found.groups()
+        name, index, default, otherwise = match.groups()
         value = self._variables.get(name)
         if default and (value is None or (default.startswith(":") and not "".join(value))):
             return (self._replaced(otherwise),)
@@ -295,7 +296,7 @@ class _Reader:
         """Text with its variables replaced; `bare`: names stand without a dollar too, as within a sum."""
         pattern = r"\$?\{?([A-Za-z_]\w*)\}?" if bare else r"\$\{?([A-Za-z_]\w*)\}?"
         plain = text.strip("\"'") if not bare else text
-        return re.sub(pattern, lambda found: "".join(self._value(found[1])[:1]), plain)
+        return re.sub(pattern, lambda match: "".join(self._value(match[1])[:1]), plain)
 
     def _inside(self, opening: str, closing: str) -> str:
         """Text within brackets that nest; the position goes behind them."""
@@ -382,7 +383,7 @@ class _Reader:
 
     def _assign(self, words: Sequence[str]) -> None:
         for word in words:
-            found = ASSIGNMENT.match(word)
-            assert found is not None
-            before = "".join(self._variables.get(found[1], ("",))[:1]) if found[2] else ""
-            self._variables[found[1]] = (before + word[found.end() :],)
+            match = ASSIGNMENT.match(word)
+            assert match is not None
+            before = "".join(self._variables.get(match[1], ("",))[:1]) if match[2] else ""
+            self._variables[match[1]] = (before + word[match.end() :],)

@@ -28,7 +28,7 @@ ReadText = Callable[[str], str]
 
 
 def no_files(path: str) -> str:
-    """Raise for every file: there is nothing to read from."""
+    """Refuse every file, where none can be read."""
     raise ConfigError(f"{path} cannot be read here; give its options as flags")
 
 
@@ -65,7 +65,7 @@ class Translation:
     """Assignments with the same meaning before `paceline train`."""
     launch: tuple[str, ...] = ()
     """Arguments of `torchrun` for several training processes; empty without a launcher."""
-    given: set[str] = field(default_factory=set)
+    explicit: set[str] = field(default_factory=set)
     """Options that the command's own flags decide: written out at their defaults too."""
 
     def decide(self, **options: object) -> None:
@@ -81,7 +81,7 @@ class Translation:
         """Add the options and notes of a part."""
         self.decide(**other.options)
         self.notes += other.notes
-        self.given |= other.given
+        self.explicit |= other.explicit
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ WIDTH = 110
 
 
 class Refusals:
-    """Refusals of independent parts of a command, so that all of them are said at once."""
+    """Refusals of independent parts of a command, collected so that one error reports all of them."""
 
     def __init__(self) -> None:
         self._sentences: list[str] = []
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Keep the refusal of this part."""
+        """Collect the refusal of this part."""
         try:
             yield
         except ConfigError as error:
@@ -118,7 +118,7 @@ class Refusals:
                 self._sentences.append(str(error))
 
     def check(self) -> None:
-        """Raise what was kept, as one ConfigError."""
+        """Raise the collected refusals as one ConfigError."""
         if len(self._sentences) == 1:
             raise ConfigError(self._sentences[0])
         if self._sentences:
@@ -126,16 +126,16 @@ class Refusals:
             raise ConfigError(f"{len(self._sentences)} refusals: {listed}")
 
 
-def without_defaults(values: Mapping[str, object], *, given: Collection[str] = ()) -> dict[str, object]:
-    """Options that change something: neither defaults nor values that other options or the preset imply.
+def without_defaults(values: Mapping[str, object], *, explicit: Collection[str] = ()) -> dict[str, object]:
+    """Return the options that are neither defaults nor implied by other options or the preset.
 
-    `given`: options that stay at their defaults too.
+    `explicit`: options that are kept at their defaults too.
     """
-    ground = {one.name: one.default for one in options() if one.default is not dataclasses.MISSING}
+    ground = {option.name: option.default for option in options() if option.default is not dataclasses.MISSING}
     ground |= following_values(values)
     ground |= preset_values(values.get("preset"))
     return {
-        name: value for name, value in values.items() if name in given or name not in ground or ground[name] != value
+        name: value for name, value in values.items() if name in explicit or name not in ground or ground[name] != value
     }
 
 
@@ -144,11 +144,15 @@ def as_words(values: Mapping[str, object]) -> list[str]:
     return [word for name, value in values.items() for word in _flag_words(name, value)]
 
 
-def as_shell(found: Translation) -> str:
+def as_shell(translation: Translation) -> str:
     """The command for a POSIX shell, one option per line."""
-    assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in found.environment.items())
-    lines = [shlex.join(_flag_words(name, value)) for name, value in found.options.items()]
-    start = shlex.join(["torchrun", *found.launch, "-m", "paceline", "train"]) if found.launch else "paceline train"
+    assignments = "".join(f"{name}={shlex.quote(value)} " for name, value in translation.environment.items())
+    lines = [shlex.join(_flag_words(name, value)) for name, value in translation.options.items()]
+    start = (
+        shlex.join(["torchrun", *translation.launch, "-m", "paceline", "train"])
+        if translation.launch
+        else "paceline train"
+    )
     return " \\\n    ".join([f"{assignments}{start}", *lines]) + "\n"
 
 

@@ -39,7 +39,7 @@ from paceline.models.pretrained import (
     read_generation_config,
 )
 from paceline.objective.schedule import warmup_updates
-from paceline.reports.trackers.opening import check_trackers
+from paceline.reports.trackers import check_trackers
 from paceline.rewards.resolving import reward_context
 from paceline.rewards.selecting import row_check
 from paceline.runtime.devices import choose_device

@@ -23,7 +23,7 @@ from paceline.compat.trl.grpo_fields import GRPOFields
 from paceline.compat.trl.processes import ProcessState
 from paceline.compat.trl.translation import objective_options
 from paceline.errors import ConfigError
-from paceline.reports.trackers.opening import check_trackers
+from paceline.reports.trackers import check_trackers
 from paceline.workers.torchrun.environment import Launched, device_index, launched
 
 ConfigT = TypeVar("ConfigT", bound=type)

@@ -18,12 +18,12 @@ from paceline.compat.trl.fields import Fields
 from paceline.compat.trl.training_fields import NO_LIMIT
 from paceline.config.sections import DataConfig
 from paceline.data.formats import IMAGE_COLUMNS
-from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_places
+from paceline.data.rows import SAMPLE, WHOLE, Row, RowsOnDemand, spread, spread_indices
 from paceline.data.sources import load_rows
 from paceline.data.tables import read_ahead
 from paceline.data.tasks import TaskSet, build_tasks
+from paceline.episodes.conversations import ENVIRONMENT
 from paceline.errors import ConfigError, DataError
-from paceline.training.rollouts.conversations import ENVIRONMENT
 from paceline.types import RowCheck, Task
 
 ANSWERS = ("answer", "solution", "ground_truth", "gt_answer")
@@ -96,7 +96,7 @@ class AddressedRows(Sequence[Mapping[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         rows = self.rows[index]
-        return rows.given if isinstance(rows, Row) else [row.given for row in rows]
+        return rows.reward_columns if isinstance(rows, Row) else [row.reward_columns for row in rows]
 
 
 def size_of(dataset: Any) -> int | None:
@@ -124,7 +124,7 @@ def read_rows(
         rows = list(dataset) if size is not None else list(islice(dataset, limit))
     if not len(rows):
         raise DataError(f"{name} has no rows; give one with at least one prompt")
-    for index in spread_places(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
+    for index in spread_indices(len(rows), SAMPLE) if len(rows) > WHOLE and not whole else range(len(rows)):
         _mapping(rows[index], row_id(name, index + 1))
     _check_names(tuple(rows[0]), name, may_lack_prompt=may_lack_prompt)
     return rows
@@ -187,7 +187,7 @@ def make_tasks(
         tools_of=environments.tools_of,
     )
     if environments:
-        built.hold_to(environments.check)
+        built.add_check(environments.check)
 
     def check_lengths(tasks: Sequence[Task]) -> None:
         """Limit prompts by the model's context if the user sets no limit, and by the user's where none is cut."""
@@ -205,7 +205,7 @@ def make_tasks(
             )
 
     if unlimited:
-        built.hold_to(check_lengths)
+        built.add_check(check_lengths)
     return built
 
 

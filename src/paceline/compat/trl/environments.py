@@ -30,8 +30,8 @@ from paceline.environments.hosting.results import TooLate
 from paceline.environments.objects import NO_TOOLS, opening_of, reward_of, row_for, tool_methods
 from paceline.environments.resolving import specs as specs_of
 from paceline.environments.tools import FAILURES, CallError, Functions, Tool, ToolEnvironment
+from paceline.episodes.conversations import ENVIRONMENT, refuse_plain_text
 from paceline.errors import ConfigError, DataError, first_line
-from paceline.training.rollouts.conversations import ENVIRONMENT, refuse_plain_text
 from paceline.types import Task
 
 ROW = "paceline_row"

@@ -22,13 +22,14 @@ from paceline.compat.trl.rewards import up_to_last
 from paceline.compat.trl.rollouts import checked_lists, extra_fields
 from paceline.engines import FurtherRequests, OnFinished, Request, RequestStream, Sampling, TrainedEngine
 from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite
+from paceline.episodes.conversations import Draws
+from paceline.episodes.driver import complete
 from paceline.errors import ConfigError, TrainingError
 from paceline.models.loaded import Loaded
 from paceline.models.plain_forward import evaluating, plain_logits
 from paceline.models.pretrained import end_token_ids
+from paceline.objective.streams import loss_mask
 from paceline.training.backend import OneProcess
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Draws
 from paceline.training.setup.samplers import sampling_of
 from paceline.types import Completion
 
@@ -264,29 +265,22 @@ def generated(
     with hosts, sampling_by_program(job):
         drawn = [(task, call) for task in tasks.looked_at]
         completed = complete(job.backend.engine, drawn, sampling_of(config.sampling), draws, conversations)
-    samples = [(part.tasks[0], part.completions[0]) for part in completed]
-    for _, completion in samples:
-        if completion.episode is not None and completion.episode.failure is not None:
-            raise TrainingError(completion.episode.failure)
-    masks = [_mask(completion) for _, completion in samples]
+    samples = [(group.tasks[0], group.trajectories[0]) for group in completed]
+    for _, trajectory in samples:
+        if trajectory.failure is not None:
+            raise TrainingError(trajectory.failure)
+    masks = [[*loss_mask([span for span in trajectory.spans if span.by != "prompt"])] for _, trajectory in samples]
     return Generated(
         prompt_ids=[list(task.prompt_ids) for task, _ in samples],
-        completion_ids=[list(completion.token_ids) for _, completion in samples],
+        completion_ids=[list(trajectory.completion_ids) for _, trajectory in samples],
         tool_mask=masks if environments else None,
         completions=[
-            completion.text if isinstance(prompt, str) else up_to_last(completion.messages, completion.text)
-            for prompt, (_, completion) in zip(prompts, samples, strict=True)
+            trajectory.text if isinstance(prompt, str) else up_to_last(trajectory.messages, trajectory.text)
+            for prompt, (_, trajectory) in zip(prompts, samples, strict=True)
         ],
-        logprobs=[_spread(completion.logprobs, mask) for (_, completion), mask in zip(samples, masks, strict=True)],
+        logprobs=[_spread(trajectory.logprobs, mask) for (_, trajectory), mask in zip(samples, masks, strict=True)],
         extra_fields={},
     )
-
-
-def _mask(completion: Completion) -> list[int]:
-    mask = [0] * len(completion.token_ids)
-    for start, end in completion.sampled_spans:
-        mask[start:end] = [1] * (end - start)
-    return mask
 
 
 def _spread(logprobs: Sequence[float], mask: Sequence[int]) -> list[float]:

@@ -23,6 +23,7 @@ from paceline.compat.vocabulary import (
     refused,
     table,
 )
+from paceline.config.packages import TRACKERS
 from paceline.config.presets import PRESETS
 from paceline.config.reading import field_docstrings
 
@@ -87,9 +88,7 @@ class GRPOFields:
     )
     bf16: bool | None = other_default(None, "Compute in bfloat16; None: where a CUDA device can. Weights stay float32.")
     lr_scheduler_kwargs: Keywords = other_default(None, "For the schedule, such as min_lr_rate or num_cycles.")
-    report_to: None | str | list[str] = other_default(
-        "none", "Trackers: tensorboard, wandb, trackio, mlflow, all or none."
-    )
+    report_to: None | str | list[str] = other_default("none", f"Trackers: {', '.join(TRACKERS)}, all or none.")
     remove_unused_columns: bool | None = other_default(False, "Of no effect: reward functions get every column.")
 
     # Paceline's own

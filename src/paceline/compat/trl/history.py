@@ -12,7 +12,7 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from paceline.metrics.statistics import mean_and_std
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 
 MetricsRecord = Mapping[str, Any]
 LogNumbers = dict[str, float | None]
@@ -64,14 +64,14 @@ def clip_numbers(low: float, high: float) -> LogNumbers:
 
 def rollout_numbers(record: MetricsRecord, batch: RolloutBatch) -> LogNumbers:
     """Rewards and lengths of a step's or an evaluation's completions; terminated ones ended by themselves."""
-    completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
-    turns = [turn for completion in completions if completion.episode is not None for turn in completion.episode.turns]
+    completions = [rollout.trajectory for group in batch.groups for rollout in group.rollouts]
+    turns = [turn for completion in completions for turn in completion.turns]
     calls, failed = sum(turn.calls for turn in turns), sum(turn.failed_calls for turn in turns)
     asked = {
         "tools/call_frequency": calls / len(completions),
         "tools/failure_frequency": failed / calls if calls else 0.0,
     }
-    silent = {completion.episode.environment for completion in completions if completion.episode is not None}
+    silent = {completion.environment for completion in completions}
     rewards = {name: of for name, of in record["rewards"].items() if of["count"] or name not in silent}
     terminated = [completion.num_sampled for completion in completions if completion.finish_reason == "stop"]
     return {
@@ -117,7 +117,7 @@ def unrewarded(batch: RolloutBatch) -> str:
     if not rows:
         return ""
     task, rollout = rows[0]
-    keywords = {"prompt": task.prompt, "completion": rollout.completion.text}
+    keywords = {"prompt": task.prompt, "completion": rollout.trajectory.text}
     return (
         f"All reward functions returned None for the following kwargs: {keywords} ({len(rows)} completions of this "
         "step); they are not trained on"
@@ -126,8 +126,8 @@ def unrewarded(batch: RolloutBatch) -> str:
 
 def num_tokens(batch: RolloutBatch) -> int:
     """Tokens of a step: each prompt once per completion, and the completions with what environments wrote in them."""
-    rollouts = [(group.task, rollout.completion) for group in batch.groups for rollout in group.rollouts]
-    return sum(len(task.prompt_ids) + len(completion.token_ids) for task, completion in rollouts)
+    pairs = [(group.task, rollout.trajectory) for group in batch.groups for rollout in group.rollouts]
+    return sum(len(task.prompt_ids) + len(trajectory.completion_ids) for task, trajectory in pairs)
 
 
 def averaged(window: Sequence[LogNumbers]) -> LogNumbers:
@@ -191,7 +191,7 @@ def print_completions(
         rewards = [rollout.rewards[name] for name in names]
         scores = ["none" if reward is None else f"{reward:.2f}" for reward in rewards]
         more = [str(values[index]) if index < len(values) else "" for values in columns.values()]
-        texts = (task.prompt, rollout.completion.text, *scores, *more, f"{rollout.advantage:.2f}")
+        texts = (task.prompt, rollout.trajectory.text, *scores, *more, f"{rollout.advantage:.2f}")
         table.add_row(*map(Text, texts))
     console.print(table)
 

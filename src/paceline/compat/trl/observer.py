@@ -32,9 +32,9 @@ from paceline.compat.trl.history import LogNumbers, MetricsRecord
 from paceline.compat.trl.rewards import RewardLog
 from paceline.errors import ConfigError
 from paceline.reports.console import open_console
-from paceline.reports.trackers.opening import Trackers
+from paceline.reports.trackers import Trackers
 from paceline.training.evaluation import EvalResult, RewardResult
-from paceline.training.rollouts.sampler import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import Requests, Run, notify, save, save_last
 from paceline.training.session import RunSession
 from paceline.training.trainer import updates_per_step

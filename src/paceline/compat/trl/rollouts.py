@@ -12,16 +12,16 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from paceline.compat.trl.environments import ROW
 from paceline.engines import Engine, TrainedEngine
+from paceline.episodes.conversations import Completed, Drawn
 from paceline.errors import ConfigError
-from paceline.training.rollouts.conversations import Completed, Drawn
-from paceline.types import Completion, Episode, FinishReason, Task, Turn
+from paceline.types import FinishReason, Span, Task, Trajectory, Turn
 
 REQUIRED = ("completion_ids", "logprobs", "prompt_ids")
 NAME = "rollout_func"
@@ -62,11 +62,11 @@ class RolloutFunction:
                 prompt_ids=prompt_ids,
                 row_prompt_ids=None if prompt_ids == task.prompt_ids else task.prompt_ids,
             )
-            completions = tuple(self._completion(part, prompt_ids, version) for part in parts)
+            trajectories = tuple(self._trajectory(part, prompt_ids, version) for part in parts)
             asked = tuple(
                 self._asked(begun, part, _of_completion(extras, at)) for at, part in zip(places, parts, strict=True)
             )
-            results.append(Completed(task=begun, completions=completions, asked=asked))
+            results.append(Completed(task=begun, trajectories=trajectories, shown_tasks=asked))
         return results
 
     def _part(self, at: int, lists: Mapping[str, list[Any]]) -> "_Part":
@@ -108,31 +108,31 @@ class RolloutFunction:
             logprobs=tuple(map(float, logprobs)),
         )
 
-    def _completion(self, part: "_Part", prompt_ids: tuple[int, ...], version: int) -> Completion:
+    def _trajectory(self, part: "_Part", prompt_ids: tuple[int, ...], version: int) -> Trajectory:
         runs = part.runs if part.runs[-1][0] else part.runs[:-1]
-        turns, at = list[Turn](), part.first
+        spans, turns, start = [Span(by="prompt", tokens=part.prompt_ids)], list[Turn](), part.first
+        logprobs = iter(part.logprobs)
         for is_sampled, length in runs:
-            text = self._text(part.ids[at : at + length])
+            tokens = part.ids[start : start + length]
+            text = self._text(tokens)
             if is_sampled:
-                message = {"role": "assistant", "content": text}
-                turns.append(Turn(sampled=length, finish_reason="stop", message=message))
+                spans.append(Span(by="policy", tokens=tokens, logprobs=tuple(islice(logprobs, length))))
+                turns.append(Turn(finish_reason="stop", message={"role": "assistant", "content": text}))
             else:
-                turns[-1] = replace(turns[-1], observed=length, answer=({"role": "tool", "content": text},))
-            at += length
-        if part.prompt_ids != prompt_ids:
-            turns[0] = replace(turns[0], prompt_ids=part.prompt_ids)
+                spans.append(Span(by="environment", tokens=tokens))
+                turns[-1] = replace(turns[-1], observation=({"role": "tool", "content": text},))
+            start += length
         reason: FinishReason = "stop" if part.ids[-1] in self.ends else "length"
         turns[-1] = replace(turns[-1], finish_reason=reason)
-        is_plain = len(turns) == 1 and turns[0].prompt_ids is None
-        return Completion(
-            token_ids=part.ids[part.first : at],
-            logprobs=part.logprobs,
+        is_plain = len(turns) == 1 and part.prompt_ids == prompt_ids
+        return Trajectory(
+            spans=tuple(spans),
             finish_reason=reason,
             text="\n".join(str(turn.message["content"]) for turn in turns),
             policy_version=version,
-            episode=None
-            if is_plain
-            else Episode(environment=NAME, turns=tuple(turns), end="done" if reason == "stop" else "length"),
+            environment=None if is_plain else NAME,
+            turns=() if is_plain else tuple(turns),
+            end=None if is_plain else "done" if reason == "stop" else "length",
         )
 
     def _asked(self, task: Task, part: "_Part", extras: Mapping[str, Any]) -> Task:

@@ -27,7 +27,7 @@ from paceline.config.reading import options
 from paceline.config.sections import Config
 from paceline.errors import CheckpointError, ConfigError, ModelError, first_line
 from paceline.models.places import FINAL
-from paceline.reports.model_card.facts import named
+from paceline.reports.model_card import named
 from paceline.runtime.interrupts import GraceOver
 from paceline.training.backend import OneProcess
 from paceline.training.card import card_facts, write_card

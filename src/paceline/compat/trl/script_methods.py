@@ -16,7 +16,7 @@ from paceline.compat.trl.datasets import RowOrder, row_loader, size_of
 from paceline.compat.trl.environments import GivenEnvironments
 from paceline.compat.trl.history import shown_metrics
 from paceline.compat.trl.surface import overridable
-from paceline.data.order import task_index
+from paceline.data.rows import task_index
 from paceline.errors import ConfigError
 
 if TYPE_CHECKING:

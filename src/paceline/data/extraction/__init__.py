@@ -2,7 +2,6 @@
 
 Every function here is pure and linear in the length of the text, whatever the text holds.
 
-nouns.py           things that are counted, which say nothing of their number
-wording.py         words around a number: which lead to it, which end a statement, which change its value
-answers.py         `<answer>...</answer>`, boxes, `####`, and the first of these that a text has
+wording.py   words around a number: which lead to it, which end a statement, which change its value, things counted
+answers.py   `<answer>...</answer>`, boxes, `####`, and the first of these that a text has
 """

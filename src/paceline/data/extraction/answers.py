@@ -45,9 +45,9 @@ _BOX_TOKEN = re.compile(r"(?P<box>\\boxed\s*\{)|\\.|(?P<open>\{)|(?P<close>\})",
 def _boxes(text: str) -> list[tuple[int, int, int]]:
     r"""Find every complete brace-matched `\boxed{...}`: start, start of its content, and end; sorted by start.
 
-    Escaped braces (`\{`) are content. Places and not contents: boxes in boxes would be copied once per level.
+    Escaped braces (`\{`) are content. Positions, not contents, as nested boxes would be copied once per level.
     """
-    found: list[tuple[int, int, int]] = []
+    boxes: list[tuple[int, int, int]] = []
     unclosed: list[tuple[bool, int, int]] = []  # is a box, where it starts, where its content starts
     for token in _BOX_TOKEN.finditer(text):
         if token["box"] or token["open"]:
@@ -55,8 +55,8 @@ def _boxes(text: str) -> list[tuple[int, int, int]]:
         elif token["close"] and unclosed:
             is_box, start, content_start = unclosed.pop()
             if is_box:
-                found.append((start, content_start, token.end()))
-    return sorted(found)
+                boxes.append((start, content_start, token.end()))
+    return sorted(boxes)
 
 
 def last_boxed(text: str) -> str | None:
@@ -67,8 +67,8 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed(r"\boxed{1}, so \boxed{\frac{1}{2}} and \boxed{"), last_boxed(r"\boxed{\boxed{42}}")
     ('\\frac{1}{2}', '42')
     """
-    found = _outer_boxes(text)
-    return unboxed(text[found[-1][1] : found[-1][2] - 1].strip()) if found else None
+    boxes = _outer_boxes(text)
+    return unboxed(text[boxes[-1][1] : boxes[-1][2] - 1].strip()) if boxes else None
 
 
 def _outer_boxes(text: str) -> list[tuple[int, int, int]]:
@@ -92,11 +92,11 @@ def boxed_answer(text: str) -> str | None:
     >>> boxed_answer(r"$x=\boxed{5}$ or $x=\boxed{6}$"), boxed_answer(r"\boxed{5} boys, so \boxed{6}")
     ('5, 6', '6')
     """
-    found = _outer_boxes(text)
-    if not found:
+    boxes = _outer_boxes(text)
+    if not boxes:
         return None
-    listed, start = [found[-1]], found[-1][0]
-    for box in reversed(found[:-1]):
+    listed, start = [boxes[-1]], boxes[-1][0]
+    for box in reversed(boxes[:-1]):
         between = text[box[2] : start] if box[2] <= start <= box[2] + _LONGEST_AROUND else ""
         if not _BETWEEN_BOXES.fullmatch(between):
             break
@@ -219,5 +219,5 @@ def plain_answer(text: str) -> str | None:
 
 
 def _clause(text: str) -> str:
-    """The end of a text, after its last punctuation mark."""
+    """Return the end of a text, after its last punctuation mark."""
     return text[max(text.rfind(mark) for mark in ".,:;!?()=") + 1 :]

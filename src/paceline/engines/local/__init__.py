@@ -2,12 +2,10 @@
 
 engine.py        the engine, and which decoder it samples with
 scheduling.py    when prompts enter, rows are refilled, and the batch shrinks and grows
-rows.py          which completion sits in which row
-parking.py       contexts of conversations between their turns
-decoder.py       the interface of what computes logits
-plain.py         any model of transformers, by its own forward pass, with and without a cache
+rows.py          which completion sits in which row, and contexts of conversations between their turns
+decoder.py       the interface of what computes logits; any model of transformers by its own forward pass
 fused.py         Llama-like models in few operations
-weights.py       weights with an adapter's product added, in the layout that the fused decoder's kernels read fastest
+weights.py       weights, adapters included, in the layout that the fused decoder's kernels read fastest
 operations.py    the operations of a layer besides attention
 attention.py     the interface of attention, which owns the cache
 grid.py          attention by torch's batched products: any device and precision

@@ -1,9 +1,9 @@
-"""The border between a layer and its attention, which owns the cache of keys and values.
+"""The interface between a layer and its attention, which owns the cache of keys and values.
 
 S rows, P prompts, L prompt length, H query heads, K key/value heads, D head width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from paceline.engines.local.operations import rms_norm
 from paceline.kernels.cpu.decoding import Heads
+from paceline.models.families import layer_plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,67 +24,64 @@ class Rotation:
 
     cosine: Float[Tensor, "L D"]
     sine: Float[Tensor, "L D"]
-    """With the sign of the rotated half."""
+    """Sines, negated in the first half."""
     norm_eps: float
     """Epsilon of the norm over each query and key head before the rotation, if a layer has one."""
 
 
 Context = Float[Tensor, "N 2 K C D"]
-"""Keys, turned by their positions, and values of the first C tokens of a row in all N layers."""
+"""Rotated keys, and values, of the first C tokens of a row in all N layers."""
 
 
 class SharedAttention(Protocol):
     """Attention of rows that share prompts, and its cache. Knows rows and slots; nothing of weights."""
 
     def take_slots(self, prompt_lengths: Sequence[int], rows: Sequence[Sequence[int]]) -> Int[Tensor, " P"]:
-        """A free slot for each prompt, with room for its keys; `rows[i]` go on from prompt i with their next token."""
+        """Return a free slot for each prompt, with room for its keys; `rows[i]` continue prompt i."""
 
     def of_prompts(
         self, qkv: Float[Tensor, "P L (H+2K)*D"], layer: int, norm: Tensor | None, slots: Int[Tensor, " Q"], known: int
     ) -> Float[Tensor, "P L-known H*D"]:
-        """Causal attention within padded prompts, whose keys and values are kept for the first Q of them.
+        """Compute causal attention within right-padded prompts; store keys and values of the first Q prompts.
 
-        Nothing is asked for the first `known` tokens of each. Padding lies behind every token that counts. `norm`
-        [H+K, D] scales the norm of query and key heads, if any.
+        The first `known` tokens of each prompt have no output. `norm` [H+K, D] scales the norm of query and key heads,
+        if any.
         """
 
     def begin_step(self) -> None:
-        """A token follows in every row."""
+        """Prepare a step, which adds a token to every row."""
 
     def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
-        """Each row's new token over its prompt and its own tokens, the new one included; good until the next call."""
+        """Attend from each row's new token to its prompt and own tokens, itself included; valid until the next call."""
 
     def end_step(self) -> None:
-        """The token of every row is complete in all layers."""
+        """Finish a step, in which all layers have been computed."""
 
     def release(self, rows: Sequence[int]) -> None:
-        """These rows' completions have ended."""
+        """Free rows whose completions have ended."""
 
     def park(self, rows: Sequence[int]) -> list[Context]:
-        """Copies of what these rows read: their prompts and their own tokens."""
+        """Copy the cache of these rows: their prompts and own tokens."""
 
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
-        """Let each of these rows, whose completions have ended, go on from a context with its next token."""
+        """Let each of these free rows continue a parked context."""
 
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """Keep these rows in this order, the first `alive` living, and the prompts that they need.
+        """Keep these rows in this order, and the prompts that they need; the first `alive` of them are in use.
 
-        `keep` may name rows again behind those. None need be alive if prompts or contexts follow at once.
+        Behind those, `keep` may repeat rows. None need be alive if prompts or contexts follow at once.
         """
 
 
 MOST_MASKED = 1 << 24
-"""Places of a mask, at most, by which tokens behind known ones attend: 16 MiB, and four times as much within torch. The
-flag for causal attention needs none, but computes the known ones too; on a GPU only that way is a fast kernel's."""
-
-NewAttention = Callable[[int, int, Heads, Rotation], SharedAttention]
-"""Rows, layers, heads and the rotation of a call to its attention."""
+"""Largest number of elements of a mask over tokens behind known ones: 16 MiB, and four times as much within torch. The
+flag for causal attention needs no mask, but computes the known tokens too; fast kernels of a GPU take only the flag."""
 
 
 def rotated(
     qk: Float[Tensor, "... H+K D"], norm: Tensor | None, eps: float, cosine: Tensor, sine: Tensor
 ) -> Float[Tensor, "... H+K D"]:
-    """Turn query and key heads by their positions, normed before where `norm` has a scale for each head."""
+    """Rotate query and key heads by their positions, after a norm if `norm` has a scale for each head."""
     if norm is not None:
         qk = rms_norm(qk, norm, eps)
     return torch.mul(qk, cosine).addcmul_(qk.roll(qk.shape[-1] // 2, -1), sine)
@@ -93,9 +91,9 @@ def causal_attention(qkv: Float[Tensor, "P L H+2K D"], heads: Heads, known: int)
     """Compute causal attention from rotated queries and keys, of all tokens but the first `known` of each prompt."""
     query, key, value = qkv.transpose(1, 2).split((heads.query, heads.kv, heads.kv), dim=1)
     length = qkv.shape[1]
-    own = length - known
-    if qkv.device.type == "cpu" and own < known and own * length <= MOST_MASKED:
-        mask = qkv.new_ones(own, length, dtype=torch.bool).tril(known)
+    new = length - known
+    if qkv.device.type == "cpu" and new < known and new * length <= MOST_MASKED:
+        mask = qkv.new_ones(new, length, dtype=torch.bool).tril(known)
         mixed = F.scaled_dot_product_attention(query[:, :, known:], key, value, attn_mask=mask, enable_gqa=True)
     else:
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)[:, :, known:]
@@ -103,14 +101,13 @@ def causal_attention(qkv: Float[Tensor, "P L H+2K D"], heads: Heads, known: int)
 
 
 def heads_of(model: PreTrainedModel) -> Heads:
-    """From the model's configuration."""
-    config = model.config
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return Heads(query=config.num_attention_heads, kv=config.num_key_value_heads, width=width)
+    """Return the heads of a model's layers, which are the same in all of them."""
+    plan = layer_plans(model.config)[0]
+    return Heads(query=plan.query_heads, kv=plan.key_value_heads, width=plan.head_dim)
 
 
 def rotation_of(model: PreTrainedModel, length: int, like: Tensor) -> Rotation:
-    """Tables of `length` positions by the model's own rotary module, with its scaling; in `like`'s dtype and device."""
+    """Make tables of `length` positions by the model's own rotary module, in `like`'s dtype and device."""
     positions = torch.arange(length, device=like.device)[None]
     cosine, sine = model.model.rotary_emb(like, positions)
     half = sine.shape[-1] // 2

@@ -1,40 +1,52 @@
-"""The border between scheduling (which rows live, what was sampled) and decoding (tokens in, logits out)."""
+"""The interface between scheduling (which rows are in use, what was sampled) and decoding (tokens in, logits out).
 
+Two decoders here run any causal language model of transformers by its own forward pass: with its cache, or without one.
+They are slower than the fused decoder and make no assumptions. They do not run in inference mode: some rotary modules
+keep tensors that they make on the way, and training must be able to use these. P prompts, S rows, V vocabulary.
+"""
+
+import inspect
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from typing_extensions import override
 
 from paceline.engines import Sampling
 from paceline.engines.local.attention import Context
 from paceline.engines.sampling import draw
+from paceline.models.plain_forward import computing_in
+
+TOKENS_AT_ONCE = 8192
+"""Tokens of contexts that `RecomputingDecoder` computes together, at most (a longer context is computed alone)."""
 
 
 class Decoder(Protocol):
     """Computes next-token logits for rows that share prompts. Knows nothing of sampling, keys or stopping.
 
-    A row is one completion's place in the batch. Rows without a living completion are computed along; what they
-    hold is never read.
+    A row is the batch index of one completion. Free rows are computed too, and never read.
     """
 
     refills: bool
-    """True: prompts may be admitted while other rows are alive, and rows parked and resumed. False: prompts enter only
-    when no row is alive, and no row is parked."""
+    """True: prompts may be admitted while other rows are in use, and rows parked and resumed. False: prompts enter only
+    when all rows are free, and no row is parked."""
     runs_ahead: bool = False
-    """True: a step is the device's work, and the next one may be begun before the host has read what it drew. A row may
-    then take one token more than its completion has."""
+    """True: a step runs on the device, and the next one may start before the host has read what it drew. A row may then
+    take one token more than its completion has."""
     least_rows: int = 1
-    """Fewest rows that living completions are brought together to: fewer would be no faster."""
+    """Smallest batch; fewer rows would be no faster."""
 
     def begin(self, num_rows: int, max_length: int) -> None:
         """Make room for `num_rows` rows whose prompt and completion have at most `max_length` tokens together."""
 
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
-        """Compute prompts, let `rows[i]` go on from `prompts[i]`; gives the logits after each prompt."""
+        """Compute prompts, which `rows[i]` continue; return the logits after each prompt."""
 
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
-        """Append one token to every row; gives the logits after it."""
+        """Append one token to every row; return the logits after it."""
 
     def draw_next(
         self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
@@ -43,29 +55,29 @@ class Decoder(Protocol):
         return draw(self.step(tokens), uniform, sampling)
 
     def reread(self) -> None:
-        """The model's weights have changed: compute with these from now on. What is cached stays as it is."""
+        """Use the model's changed weights from now on. The cache stays as it is."""
         return
 
     def park(self, rows: Sequence[int]) -> list[Context]:
-        """Copy what is cached of these rows' prompts and own tokens, so that others may take their places."""
+        """Copy the cache of these rows' prompts and own tokens, so that other completions can take the rows."""
         raise TypeError(f"{type(self).__name__} parks no rows")
 
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
-        """Let each of these free rows go on from a context with its next token."""
+        """Let each of these free rows continue a parked context."""
         raise TypeError(f"{type(self).__name__} parks no rows")
 
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        """Keep these rows, in this order; the first `alive` of them have a living completion.
+        """Keep these rows, in this order; the first `alive` of them are in use.
 
-        `keep` may name rows again behind those, as so many more free rows.
+        Behind those, `keep` may repeat rows, which makes more free ones.
         """
 
     def release(self, rows: Sequence[int]) -> None:
-        """These rows have ended: what only they needed may be used again."""
+        """Free rows whose completions have ended."""
         return
 
     def end(self) -> None:
-        """Give back the caches."""
+        """Free the caches."""
 
 
 def rounded_up(count: int) -> int:
@@ -79,3 +91,108 @@ def rounded_up(count: int) -> int:
     power = 1 << max(0, count - 1).bit_length()
     three_quarters = power // 4 * 3
     return three_quarters if three_quarters >= count else power
+
+
+class _ModelDecoder(Decoder):
+    """Base of decoders that run the model itself."""
+
+    refills = False
+
+    def __init__(self, model: PreTrainedModel, dtype: torch.dtype) -> None:
+        self._model, self._dtype = model, dtype
+        takes_number = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._options = {"logits_to_keep": 1} if takes_number else {}
+
+    def _last_logits(self, ids: Int[Tensor, "N L"], **inputs: Any) -> Float[Tensor, "N V"]:
+        with computing_in(self._model, self._dtype):
+            logits: Tensor = self._model(input_ids=ids, **inputs, **self._options).logits[:, -1]
+        return logits
+
+
+class PlainDecoder(_ModelDecoder):
+    """A `Decoder` that computes each prompt once, left-padded, and copies its cache for each of its rows."""
+
+    @override
+    def begin(self, num_rows: int, max_length: int) -> None:
+        self._cache = DynamicCache(config=self._model.config)
+
+    @override
+    def end(self) -> None:
+        del self._cache, self._mask
+
+    @override
+    @torch.no_grad()
+    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+        # Rows must be numbered in the order of the prompts, as they are after `begin`.
+        longest = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        self._mask = mask.to(self._model.device)
+        logits = self._forward(ids.to(self._model.device), (self._mask.cumsum(-1) - 1).clamp_(min=0))
+        counts = torch.tensor([len(members) for members in rows], device=self._model.device)
+        self._select(torch.repeat_interleave(counts))
+        return logits
+
+    @override
+    @torch.no_grad()
+    def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
+        self._mask = torch.cat((self._mask, self._mask.new_ones(len(tokens), 1)), dim=-1)
+        return self._forward(tokens[:, None], self._mask.sum(-1, keepdim=True) - 1)
+
+    @override
+    @torch.no_grad()
+    def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
+        self._select(keep)
+
+    def _select(self, rows: Int[Tensor, " R"]) -> None:
+        # what beams are reordered by: caches of every kind have it, also those that keep states and no keys
+        self._cache.reorder_cache(rows)  # type: ignore[arg-type]  # LongTensor is a Tensor of int64
+        self._mask = self._mask.index_select(0, rows)
+
+    def _forward(self, ids: Int[Tensor, "N L"], positions: Int[Tensor, "N L"]) -> Float[Tensor, "N V"]:
+        cached = {"past_key_values": self._cache, "use_cache": True}
+        return self._last_logits(ids, attention_mask=self._mask, position_ids=positions, **cached)
+
+
+class RecomputingDecoder(_ModelDecoder):
+    """A `Decoder` without a cache: each token costs a pass over its context, together with others of one length."""
+
+    @override
+    def begin(self, num_rows: int, max_length: int) -> None:
+        self._contexts = list[list[int]]()
+
+    @override
+    def end(self) -> None:
+        del self._contexts
+
+    @override
+    def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
+        # Rows must be numbered in the order of the prompts, as they are after `begin`.
+        self._contexts = [list(prompt) for prompt, members in zip(prompts, rows, strict=True) for _ in members]
+        return self._after(prompts)
+
+    @override
+    def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
+        for context, token in zip(self._contexts, tokens.tolist(), strict=True):
+            context.append(token)
+        return self._after(self._contexts)
+
+    @override
+    def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
+        self._contexts = [self._contexts[row] for row in keep.tolist()]
+
+    @torch.no_grad()
+    def _after(self, contexts: Sequence[Sequence[int]]) -> Float[Tensor, "N V"]:
+        """Return the logits after the last token of each context."""
+        members = dict[int, list[int]]()
+        for index, context in enumerate(contexts):
+            members.setdefault(len(context), []).append(index)
+        parts = list[Tensor]()
+        for length, indices in members.items():
+            ids = torch.tensor([contexts[index] for index in indices], device=self._model.device)
+            parts += [self._last_logits(some, use_cache=False) for some in ids.split(max(1, TOKENS_AT_ONCE // length))]
+        order = torch.tensor([index for indices in members.values() for index in indices])
+        return torch.cat(parts).index_select(0, order.argsort().to(self._model.device))

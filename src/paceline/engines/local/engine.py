@@ -22,13 +22,11 @@ from paceline.engines import (
     TrainedEngine,
 )
 from paceline.engines.local.attention import heads_of
-from paceline.engines.local.decoder import Decoder
+from paceline.engines.local.decoder import Decoder, PlainDecoder, RecomputingDecoder
 from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.graphs import GraphedDecoder, free_cuda_bytes, record_cuda_graph
 from paceline.engines.local.operations import kernels_reason
-from paceline.engines.local.parking import ASSUMED_FREE, PARKED_SHARE, Parked
-from paceline.engines.local.plain import PlainDecoder, RecomputingDecoder
-from paceline.engines.local.rows import SamplingJob
+from paceline.engines.local.rows import ASSUMED_FREE, PARKED_SHARE, Parked, SamplingJob
 from paceline.engines.local.scheduling import Scheduler
 from paceline.engines.local.weights import rounded_layers, unaligned_reason, unsupported_reason
 from paceline.engines.requests import Stopping, check_requests, completions_of, limits_of, refuse_not_finite, texts_of
@@ -46,20 +44,19 @@ Path = Literal["fused", "float8", "plain", "recomputing"]
 PROBE_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 1e-1, FLOAT8: 0.5}
 """Largest difference of logits taken for rounding, as a share of the largest logit (or of 1, where it is smaller).
 
-In eight bits what bfloat16 rounds otherwise may be the next number: eight random layers were up to 0.37 off, and scales
-that are mixed up at least 0.9.
+In eight bits a different rounding in bfloat16 can give the next number: eight random layers differed by up to 0.37, and
+mixed-up scales by at least 0.9.
 """
 _PROMPTS, _STEPS = (11, 3), 5
-"""Tokens of the probe's prompts, and after them: some more than a convolution of a state space model looks back, some
-fewer."""
+"""Tokens of the probe's prompts, one longer than a state space model's convolution and one shorter, and after them."""
 
 
 class LocalEngine(TrainedEngine):
     """An `Engine` over a transformers model. Weights are read at each call: an update in place is seen by the next.
 
-    With `take_newer` they may also change within a call, between two tokens. Completions then go on with the cache that
-    they have, keys and values of the older weights (PipelineRL, arXiv:2509.19128), and say which token is of which. So
-    do the turns of a conversation, whose cache is kept in between.
+    With `take_newer` they may also change within a call, between two tokens. Completions then continue with keys and
+    values of the older weights (PipelineRL, arXiv:2509.19128), and record which weights sampled each token. So do the
+    turns of a conversation, whose cache is kept in between.
     """
 
     takes_further = True
@@ -88,7 +85,7 @@ class LocalEngine(TrainedEngine):
             ModelError: no decoder gives the model's own logits, or this model or device has no products in eight bits.
         """
         self.policy_version = 0
-        """How many optimiser updates the weights have seen; copied into completions."""
+        """Number of optimiser updates of the weights; copied into completions."""
         self._take_newer = None if take_newer is None else lambda: self._taken(take_newer())
         self._model, self._tokenizer, self._dtype = model, tokenizer, compute_dtype
         self._capacity, self._end_tokens, self._parked_bytes = concurrent_sequences, eos_token_ids, parked_bytes
@@ -264,7 +261,7 @@ class _Call:
         return jobs
 
     def finished(self, sequence: int, tokens: list[int], text: str, stopping: Stopping) -> Finished:
-        """What there is to say of an ended completion."""
+        """Describe an ended completion."""
         request, sample = self._places[sequence]
         reason = stopping.finish_reason(tokens, self.limits[sequence])
         return Finished(request=request, sample=sample, token_ids=tuple(tokens), text=text, finish_reason=reason)
@@ -319,7 +316,7 @@ def choose_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool =
 
 
 def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, problem: str | None) -> Decoder:
-    """Return the fused decoder in eight bits; `problem` is what speaks against it in `dtype`."""
+    """Return the fused decoder in eight bits; `problem` says why it cannot be used in `dtype`."""
     problem = problem or float8_problem(model.device, dtype)
     if problem is None and model.device.type == "cuda":
         problem = unaligned_reason(model)
@@ -332,21 +329,23 @@ def _float8_decoder(model: PreTrainedModel, dtype: torch.dtype, problem: str | N
 
 
 def fused_decoder(model: PreTrainedModel, dtype: torch.dtype, *, float8: bool = False) -> Decoder:
-    """On CUDA, where the kernel serves, with steps that are recorded once and replayed."""
+    """Make the fused decoder; on CUDA, if the kernel supports it, with steps that are recorded and replayed."""
     heads, device = heads_of(model), model.device
     if flash_problem(device, dtype, (heads.query, heads.kv), heads.width) is not None:
         return FusedDecoder(model, dtype, decoding_kernels(), float8=float8)
     return GraphedDecoder(
-        lambda make_attention: FusedDecoder(model, dtype, None, make_attention, float8=float8),
+        model,
+        dtype,
         attention=FlashKernel(),
         record=record_cuda_graph,
         free_bytes=lambda: free_cuda_bytes(device),
         between=cuda_kernels(device, dtype),
+        float8=float8,
     )
 
 
 def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dtype: torch.dtype) -> str | None:
-    """How the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only."""
+    """Return how the logits of a path's decoder differ from the model's own in `dtype`; None: by rounding only."""
     vocab_size = cast(Tensor, model.get_input_embeddings().weight).shape[0]
     made_up = (torch.arange(1, 100) * 7919 % vocab_size).tolist()
     first, second = made_up[: _PROMPTS[0]], made_up[_PROMPTS[0] : sum(_PROMPTS)]
@@ -361,12 +360,12 @@ def _problem(path: Path, model: PreTrainedModel, make: Callable[[], Decoder], dt
             decoder.end()
         got = torch.cat(logits).double()
         rows = [(prompt, [*prompt, *fed[:, row].tolist()]) for row, prompt in enumerate((first, first, second))]
-        own = [plain_logits(model, torch.tensor(row), dtype)[len(prompt) - 1 :].double() for prompt, row in rows]
+        expected = [plain_logits(model, torch.tensor(row), dtype)[len(prompt) - 1 :].double() for prompt, row in rows]
     except torch.OutOfMemoryError:
         raise
     except MISFITS as error:
         return f"the {path} decoder fails with {type(error).__name__}: {first_line(error)}"
-    wanted = torch.cat([own[0][:1], own[2][:1], torch.stack(own, dim=1)[1:].flatten(0, 1)])
+    wanted = torch.cat([expected[0][:1], expected[2][:1], torch.stack(expected, dim=1)[1:].flatten(0, 1)])
     difference = float((got - wanted).abs().max())
     allowed = PROBE_TOLERANCE[FLOAT8 if path == "float8" else dtype] * max(1.0, float(wanted.abs().max()))
     if difference <= allowed:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from paceline.engines.local.attention import Context, NewAttention, SharedAttention, heads_of, rotation_of
+from paceline.engines.local.attention import Context, Rotation, SharedAttention, heads_of, rotation_of
 from paceline.engines.local.decoder import Decoder, rounded_up
 from paceline.engines.local.grid import TILE, GridAttention, whole_tiles
 from paceline.engines.local.operations import choose_kernels
@@ -24,7 +24,7 @@ from paceline.kernels.cpu.decoding import CpuDecodingKernels
 PREFILL_TOKENS = 8192
 """Prompt tokens computed at once, at most (one longer prompt is computed alone): memory only."""
 KEPT_BYTES = 64 * 2**20
-"""Memory for what the layers make of the tokens that prompts begin with, kept for prompts that are admitted later."""
+"""Memory for projections of tokens that prompts begin with, kept for prompts that are admitted later."""
 
 
 class FusedDecoder(Decoder):
@@ -33,37 +33,24 @@ class FusedDecoder(Decoder):
     refills = True
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        dtype: torch.dtype,
-        native: CpuDecodingKernels | None,
-        make_attention: NewAttention | None = None,
-        *,
-        float8: bool = False,
+        self, model: PreTrainedModel, dtype: torch.dtype, native: CpuDecodingKernels | None, *, float8: bool = False
     ) -> None:
-        """`native`: what the machine has; None computes everything by torch's operations. `float8`: layers multiply in
-        eight bits.
-
-        `make_attention` gives each call its attention; None: the one that belongs to the kernels.
-        """
-        self._model, self._heads, self._make_attention = model, heads_of(model), make_attention
+        """`native`: this machine's compiled kernels; None: torch's operations. `float8`: layers are in eight bits."""
+        self._model, self._heads = model, heads_of(model)
         self._kernels = choose_kernels(model.device, dtype, native, float8=float8)
 
     @override
     def begin(self, num_rows: int, max_length: int) -> None:
-        kernels = self._kernels
-        self._weights = prepared_weights(self._model, kernels)
+        self._weights = prepared_weights(self._model, self._kernels)
         self._forget()
-        like = torch.empty(0, dtype=kernels.residual_dtype, device=self._model.device)
-        rotation = rotation_of(self._model, whole_tiles(max_length), like)
-        given = (num_rows, len(self._weights.layers), self._heads, rotation)
-        self._attention: SharedAttention
-        if self._make_attention is not None:
-            self._attention = self._make_attention(*given)
-        elif kernels.native is None:
-            self._attention = GridAttention(*given)
-        else:
-            self._attention = TableAttention(*given, dtype=kernels.dtype, kernels=kernels.native)
+        like = torch.empty(0, dtype=self._kernels.residual_dtype, device=self._model.device)
+        self._attention = self._new_attention(num_rows, rotation_of(self._model, whole_tiles(max_length), like))
+
+    def _new_attention(self, num_rows: int, rotation: Rotation) -> SharedAttention:
+        kernels, sizes = self._kernels, (num_rows, len(self._weights.layers), self._heads, rotation)
+        if kernels.native is None:
+            return GridAttention(*sizes)
+        return TableAttention(*sizes, dtype=kernels.dtype, kernels=kernels.native)
 
     @override
     def reread(self) -> None:
@@ -73,7 +60,7 @@ class FusedDecoder(Decoder):
 
     def _forget(self) -> None:
         self._latest: Sequence[int] = ()
-        """First prompt of the last admission, which the next one is compared with."""
+        """First prompt of the last admission, with which the next one is compared."""
         self._kept = [torch.zeros(0) for _ in self._weights.layers]
         """Queries, keys and values by layer of that prompt's first tokens, as many as others began with."""
 
@@ -82,10 +69,12 @@ class FusedDecoder(Decoder):
         del self._weights, self._attention, self._kept
 
     @override
+    @torch.inference_mode()
     def release(self, rows: Sequence[int]) -> None:
         self._attention.release(rows)
 
     @override
+    @torch.inference_mode()
     def park(self, rows: Sequence[int]) -> list[Context]:
         return self._attention.park(rows)
 
@@ -121,8 +110,8 @@ class FusedDecoder(Decoder):
         shared = shared_tokens(prompts if len(prompts) > 1 else [*prompts, self._latest])
         known = min(shared, shared_tokens([prompts[0], self._latest]), len(self._kept[0]))
         self._latest = prompts[0]
-        own = length - shared
-        last = torch.tensor([row * own + len(prompt) - 1 for row, prompt in enumerate(prompts)]) - known
+        unshared = length - shared
+        last = torch.tensor([row * unshared + len(prompt) - 1 for row, prompt in enumerate(prompts)]) - known
         residual, normed = self._embedded(once(ids[..., None], shared).squeeze(-1)[known:].to(slots.device))
         for index, layer in enumerate(self._weights.layers):
             qkv = self._with_known(index, self._kernels.linear(normed, layer.qkv), known, shared)
@@ -136,7 +125,7 @@ class FusedDecoder(Decoder):
     def _with_known(
         self, layer: int, qkv: Float[Tensor, "T (H+2K)*D"], known: int, shared: int
     ) -> Float[Tensor, "T+known (H+2K)*D"]:
-        """Put a layer's known first tokens before those that were computed, and keep those that are shared."""
+        """Prepend a layer's known first tokens to the computed ones, and keep those that are shared."""
         if known:
             qkv = torch.cat((self._kept[layer][:known], qkv))
         most = KEPT_BYTES // (len(self._kept) * qkv[0].nbytes) // TILE * TILE
@@ -155,14 +144,14 @@ class FusedDecoder(Decoder):
         return self._kernels.linear(normed, self._weights.head)
 
     def _embedded(self, tokens: Int[Tensor, " N"]) -> tuple[Float[Tensor, "N W"], Float[Tensor, "N W"]]:
-        """The residual stream, and what its norm gives the first layer."""
+        """Return the residual stream after the embedding, and its norm for the first layer."""
         residual = F.embedding(tokens, self._weights.embedding).to(self._kernels.residual_dtype)
         return residual, self._kernels.add_norm(residual, None, self._weights.first_norm, self._weights.norm_eps)
 
     def _after_attention(
         self, residual: Float[Tensor, "N W"], mixed: Float[Tensor, "N H*D"], layer: PreparedLayer
     ) -> Float[Tensor, "N W"]:
-        """The rest of a layer: changes the residual stream, and gives its norm for what comes next."""
+        """Compute the rest of a layer: update the residual stream, and return its norm for the next layer."""
         kernels, eps = self._kernels, self._weights.norm_eps
         normed = kernels.add_norm(residual, kernels.linear(mixed, layer.output), layer.mlp_norm, eps)
         update = kernels.linear(kernels.gated(normed, *layer.gate_up), layer.down)
@@ -177,18 +166,18 @@ def shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
     """
     first, final = min(map(tuple, prompts)), max(map(tuple, prompts))  # of all pairs these two part first
     most = max(0, min(len(prompt) for prompt in prompts) - 1)
-    alike = next((place for place in range(most) if first[place] != final[place]), most)
+    alike = next((index for index in range(most) if first[index] != final[index]), most)
     return alike // TILE * TILE
 
 
 def once(each: Shaped[Tensor, "P L X"], shared: int) -> Shaped[Tensor, "T X"]:
-    """Tokens by prompt without the repetitions of the `shared` first ones, which lead."""
+    """Return tokens of all prompts with the `shared` first ones once, in front."""
     if not shared:
         return each.flatten(0, 1)
     return torch.cat((each[0, :shared], each[:, shared:].flatten(0, 1)))
 
 
 def in_each(tokens: Shaped[Tensor, "T X"], shared: int, count: int) -> Shaped[Tensor, "P L X"]:
-    """The inverse of `once`: of a view where nothing is shared."""
-    own = tokens[shared:].view(count, -1, tokens.shape[-1])
-    return torch.cat((tokens[:shared].expand(count, -1, -1), own), dim=1) if shared else own
+    """Invert `once`; a view if nothing is shared."""
+    rest = tokens[shared:].view(count, -1, tokens.shape[-1])
+    return torch.cat((tokens[:shared].expand(count, -1, -1), rest), dim=1) if shared else rest

@@ -1,4 +1,4 @@
-"""Decoding steps over storage that stays in its place: run operation by operation at first, then as one CUDA graph.
+"""Decoding steps over storage that never moves: run operation by operation at first, then as one CUDA graph.
 
 A step is hundreds of short kernels, and starting them takes the host longer than running them takes the device. A
 recorded graph starts them all at once. S rows, P prompts, V vocabulary.
@@ -10,30 +10,29 @@ from contextlib import contextmanager
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import PreTrainedModel
 from typing_extensions import override
 
 from paceline.engines import Sampling
-from paceline.engines.local.attention import Context, NewAttention, Rotation, SharedAttention
-from paceline.engines.local.decoder import Decoder
-from paceline.engines.local.grid import GridAttention
+from paceline.engines.local.attention import Context, Rotation, SharedAttention
+from paceline.engines.local.fused import FusedDecoder
 from paceline.engines.local.static import StaticAttention, room_problem
 from paceline.engines.sampling import draw
 from paceline.errors import first_line
-from paceline.kernels.cpu.decoding import Heads
 from paceline.kernels.cuda.decoding import CudaDecodingKernels
 from paceline.kernels.flash_attention import AttentionKernel
 
 EAGER_CALLS = 2
-"""Calls before recording: libraries set themselves up in them, which must not happen while recording. Below the number
-of steps by which an engine compares a decoder with the model, so that a replay is among what is compared."""
+"""Calls before recording, in which libraries initialise. Fewer than the steps in which an engine compares a decoder
+with the model, so that a replay is among them."""
 
 LEAST_ROWS = 16
-"""Rows below which a step takes a GPU no less time: it reads the same weights. Each smaller batch would have to be
+"""Rows below which a step takes a GPU no less time, as it reads the same weights. Each smaller batch would have to be
 recorded, which takes as long as ten steps."""
 
 StepRecorder = Callable[[Callable[[], tuple[Tensor, ...]]], tuple[Callable[[], None], tuple[Tensor, ...]]]
-"""From a call to its replay and the tensors that each replay fills; the call's effects on other storage happen with
-each replay and not before. Raises `RuntimeError` where some operation cannot be recorded."""
+"""Records a call; returns its replay and the tensors that each replay fills. The call's effects on other storage happen
+in replays only. Raises `RuntimeError` if an operation cannot be recorded."""
 
 
 def record_cuda_graph(call: Callable[[], tuple[Tensor, ...]]) -> tuple[Callable[[], None], tuple[Tensor, ...]]:
@@ -48,14 +47,14 @@ class GraphedStep:
     """Calls a function of tensors whose shapes do not change between two `forget`s."""
 
     def __init__(self, step: Callable[..., tuple[Tensor, ...]], record: StepRecorder | None) -> None:
-        """`record` None: nothing is recorded."""
+        """Call `step`, recorded by `record`; None: nothing is recorded."""
         self._step, self._record = step, record
         self.problem: str | None = None
-        """Why it runs operation by operation although it could be recorded; kept for good."""
+        """Why recording failed, if it did; recording is not tried again."""
         self.forget()
 
     def forget(self) -> None:
-        """Storage that the function uses has moved, or a shape has changed: record anew."""
+        """Record anew, since storage of the function has moved or a shape has changed."""
         self._calls = 0
         self._replay: Callable[[], None] | None = None
         self._inputs: tuple[Tensor, ...] = ()
@@ -67,7 +66,7 @@ class GraphedStep:
         return self._replay is not None
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The function's result, in tensors of its own."""
+        """Return the function's result in new tensors."""
         if self._replay is None and self._calls >= EAGER_CALLS and self._record is not None and self.problem is None:
             kept = tuple(tensor.clone() for tensor in inputs)
             try:
@@ -78,55 +77,59 @@ class GraphedStep:
         self._calls += 1
         if self._replay is None:
             return self._step(*inputs)
-        for recorded, given in zip(self._inputs, inputs, strict=True):
-            recorded.copy_(given)
+        for recorded, tensor in zip(self._inputs, inputs, strict=True):
+            recorded.copy_(tensor)
         self._replay()
         return tuple(output.clone() for output in self._outputs)
 
 
 def free_cuda_bytes(device: torch.device) -> int:
-    """What the device has left, and what torch holds of it without using it."""
+    """Return the device's free bytes, and those that torch has reserved and does not use."""
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + held
 
 
-class GraphedDecoder(Decoder):
-    """A `Decoder` over another one, whose attention it makes static and whose step it records.
+class GraphedDecoder(FusedDecoder):
+    """A fused decoder whose attention is static and whose step is recorded.
 
     A call whose rows would take too much memory laid out for their longest completion is decoded over a cache that
     grows, and not recorded.
     """
 
-    refills, runs_ahead, least_rows = True, True, LEAST_ROWS
+    runs_ahead, least_rows = True, LEAST_ROWS
 
     def __init__(
         self,
-        make: Callable[[NewAttention], Decoder],
+        model: PreTrainedModel,
+        dtype: torch.dtype,
         *,
         attention: AttentionKernel,
         record: StepRecorder | None,
         free_bytes: Callable[[], int],
         between: CudaDecodingKernels | None = None,
+        float8: bool = False,
     ) -> None:
-        """`make` gives the decoder, which must take its attention from what it is given, once in each `begin`.
+        """`attention` is the kernel, and `between` computes what it needs before and after; None: torch's operations.
 
-        `free_bytes` is of the device's memory; `between` is what attention computes besides the kernel's calls.
+        `free_bytes` reads the device's free memory. `record` None: nothing is recorded.
         """
+        super().__init__(model, dtype, None, float8=float8)
         self._kernel, self._free_bytes, self._between = attention, free_bytes, between
         self._static: StaticAttention | None = None
         self.room_problem: str | None = None
-        """Why the last call was not recorded, where memory was the reason."""
-        self._decoder = make(self._new_attention)
-        self.steps = GraphedStep(lambda tokens: (self._decoder.step(tokens),), record)
+        """Why memory did not suffice to record the last call, if so."""
+        self.steps = GraphedStep(lambda tokens: (FusedDecoder.step(self, tokens),), record)
         self.draws = GraphedStep(self._draw_next, record)
         self._sampling = Sampling(max_completion_length=1)
 
-    def _new_attention(self, num_rows: int, num_layers: int, heads: Heads, rotation: Rotation) -> SharedAttention:
+    @override
+    def _new_attention(self, num_rows: int, rotation: Rotation) -> SharedAttention:
+        num_layers, heads = len(self._weights.layers), self._heads
         per_token = 2 * num_layers * heads.kv * heads.width * rotation.cosine.itemsize
         length, free = len(rotation.cosine), self._free_bytes()
         self.room_problem = room_problem(num_rows, length, bytes_per_token=per_token, free=free)
         if self.room_problem is not None:
-            return GridAttention(num_rows, num_layers, heads, rotation)
+            return super()._new_attention(num_rows, rotation)
         self._static = StaticAttention(
             num_rows, num_layers, heads, rotation, kernel=self._kernel, between=self._between
         )
@@ -135,70 +138,60 @@ class GraphedDecoder(Decoder):
     @override
     @torch.inference_mode()
     def begin(self, num_rows: int, max_length: int) -> None:
-        self._forget()
+        self._forget_steps()
         self._static = None  # of a call that was broken off
-        self._decoder.begin(num_rows, max_length)
+        super().begin(num_rows, max_length)
 
     @override
     @torch.inference_mode()
     def reread(self) -> None:
         # What was recorded reads the old copies.
-        self._forget()
-        self._decoder.reread()
+        self._forget_steps()
+        super().reread()
 
     @override
     def end(self) -> None:
-        self._forget()
+        self._forget_steps()
         self._static = None
-        self._decoder.end()
+        super().end()
 
     @override
     @torch.inference_mode()
     def admit(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[int]]) -> Float[Tensor, "P V"]:
         with self._forgetting_moved():
-            return self._decoder.admit(prompts, rows)
-
-    @override
-    @torch.inference_mode()
-    def park(self, rows: Sequence[int]) -> list[Context]:
-        return self._decoder.park(rows)
+            return super().admit(prompts, rows)
 
     @override
     @torch.inference_mode()
     def resume(self, contexts: Sequence[Context], rows: Sequence[int]) -> None:
         with self._forgetting_moved():
-            self._decoder.resume(contexts, rows)
+            super().resume(contexts, rows)
 
     @contextmanager
     def _forgetting_moved(self) -> Iterator[None]:
-        """Record steps anew, but only where what enters needs more room than anything before."""
+        """Record steps anew after the context, but only if storage has moved in it."""
         moves = None if self._static is None else self._static.moves
         yield
         if self._static is not None and self._static.moves != moves:
-            self._forget()
+            self._forget_steps()
 
     @override
     @torch.inference_mode()
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
-        self._forget()
-        self._decoder.compact(keep, alive)
-
-    @override
-    @torch.inference_mode()
-    def release(self, rows: Sequence[int]) -> None:
-        self._decoder.release(rows)
+        self._forget_steps()
+        super().compact(keep, alive)
 
     @override
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " S"]) -> Float[Tensor, "S V"]:
-        return self._decoder.step(tokens) if self._static is None else self.steps(tokens)[0]
+        return super().step(tokens) if self._static is None else self.steps(tokens)[0]
 
     @override
     @torch.inference_mode()
     def draw_next(
         self, tokens: Int[Tensor, " S"], uniform: Float[Tensor, " S"], sampling: Sampling
     ) -> tuple[Int[Tensor, " S"], Float[Tensor, " S"]]:
-        # The draw is recorded with the step: logits leave the device's own storage for nobody.
+        # The draw is recorded with the step: logits are needed nowhere else.
         if sampling != self._sampling:
             self.draws.forget()
             self._sampling = sampling
@@ -206,8 +199,8 @@ class GraphedDecoder(Decoder):
         return drawn, logprobs
 
     def _draw_next(self, tokens: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-        return draw(self._decoder.step(tokens), uniform, self._sampling)
+        return draw(FusedDecoder.step(self, tokens), uniform, self._sampling)
 
-    def _forget(self) -> None:
+    def _forget_steps(self) -> None:
         self.steps.forget()
         self.draws.forget()

@@ -4,7 +4,7 @@ S rows, G slots (one prompt each), W rows of the largest group, L prompt length,
 heads, R = H / K, D head width. One product per key/value head serves a whole group.
 
 All rows write their next token at the same column, whatever their age: the position is already in the rotated keys,
-so a row only remembers the column that it started at. A finished row's place is taken over without moving anything.
+so a row only remembers the column that it started at. A finished row is reused without moving anything.
 Heads come first in every tensor: then grid order (slot by slot) and row order are the same memory in the usual case.
 """
 
@@ -29,7 +29,7 @@ _NO_SLOT = -1
 
 
 def whole_tiles(columns: int) -> int:
-    """`columns` rounded up to a multiple of TILE, at least LEAST_COLUMNS."""
+    """Round `columns` up to a multiple of TILE, at least LEAST_COLUMNS."""
     return max(LEAST_COLUMNS, -(-columns // TILE) * TILE)
 
 
@@ -66,7 +66,7 @@ class GridAttention(SharedAttention):
         return torch.tensor(slots, device=self._like.device)
 
     def _make_room(self, places: int, length: int) -> None:
-        """Let there be so many slots of so many columns."""
+        """Grow storage to at least this many slots and columns."""
         before, columns = len(self._prompt_length), self._prompt_keys[0].shape[2]
         places, length = max(before, places), max(columns, whole_tiles(length))
         if places > before or length > columns:
@@ -84,18 +84,18 @@ class GridAttention(SharedAttention):
     def park(self, rows: Sequence[int]) -> list[Context]:
         contexts = []
         for row in rows:
-            slot, own = self._slot_of[row], slice(int(self._start[row]), self.column)
+            slot, columns = self._slot_of[row], slice(int(self._start[row]), self.column)
             before, heads = int(self._prompt_length[slot]), self._heads
-            length = before + own.stop - own.start
+            length = before + columns.stop - columns.start
             context = self._like.new_empty(self._layers, 2, heads.kv, length, heads.width)
             for layer, (keys, values) in enumerate(context.unbind(0)):
                 keys[:, :before], keys[:, before:] = (
                     self._prompt_keys[layer][:, slot, :before],
-                    self.own_keys[layer][:, row, own],
+                    self.own_keys[layer][:, row, columns],
                 )
                 values[:, :before], values[:, before:] = (
                     self._prompt_values[layer][:, slot, :before],
-                    self.own_values[layer][:, row, own],
+                    self.own_values[layer][:, row, columns],
                 )
             contexts.append(context)
         return contexts
@@ -132,7 +132,7 @@ class GridAttention(SharedAttention):
             self._read_tables()
 
     def _read_tables(self) -> None:
-        """Derive what each row reads from the tables, whenever rows come or go or columns are moved."""
+        """Derive masks and positions from the tables, after rows or columns have changed."""
         living, device = np.flatnonzero(self._alive), self._like.device
         slots = self._slot_of[living]
         counts = np.bincount(slots, minlength=len(self._prompt_length))
@@ -156,8 +156,8 @@ class GridAttention(SharedAttention):
             self._row_at, self._place_of = (torch.from_numpy(table).to(device) for table in (row_at, place_of))
 
         # 0 where a row reads, else -inf, also at columns still to be written: `begin_step` opens them one by one
-        own = np.arange(self._first_column, self.own_keys[0].shape[2])
-        reads_own = (own >= self._start[:, None]) & (own < self.column)
+        columns = np.arange(self._first_column, self.own_keys[0].shape[2])
+        reads_own = (columns >= self._start[:, None]) & (columns < self.column)
         of_prompt = np.arange(self._prompt_columns) < self._prompt_length[self._slot_of][:, None]
         reads = np.concatenate([of_prompt, reads_own], axis=1)
         if (reads[living] == reads[living[0]]).all():
@@ -222,9 +222,9 @@ class GridAttention(SharedAttention):
         # Each row attends to its group's prompt (L columns) and its own tokens, under one softmax.
         query = qk[:, : self._heads.query].unflatten(1, (kv_heads, -1)).transpose(0, 1).flatten(0, 1)
         length, groups = self._prompt_columns, self._prompt_keys[layer].shape[1]
-        own = slice(self._first_column, self._first_column + whole_tiles(column + 1 - self._first_column))
+        columns = slice(self._first_column, self._first_column + whole_tiles(column + 1 - self._first_column))
         by_prompt = self._scores(self._to_grid(query, groups), self._prompt_keys[layer][:, :, :length])
-        by_own = self._scores(query, own_keys[:, :, own])
+        by_own = self._scores(query, own_keys[:, :, columns])
         scores = torch.cat((self._to_rows(by_prompt, rows), by_own), dim=-1)
         scores = scores.view(kv_heads, rows, -1, scores.shape[-1]).add_(self._bias[..., : scores.shape[-1]])
         exact = torch.float32 if query.dtype == torch.bfloat16 else None
@@ -232,7 +232,7 @@ class GridAttention(SharedAttention):
         prompt_values = self._prompt_values[layer][:, :, :length].flatten(0, 1)
         from_prompt = torch.bmm(self._to_grid(shares[..., :length], groups), prompt_values)
         mixed = torch.baddbmm(
-            self._to_rows(from_prompt, rows), shares[..., length:], own_values[:, :, own].flatten(0, 1)
+            self._to_rows(from_prompt, rows), shares[..., length:], own_values[:, :, columns].flatten(0, 1)
         )
         return mixed.view(kv_heads, rows, -1).transpose(0, 1).reshape(rows, -1)
 
@@ -241,14 +241,14 @@ class GridAttention(SharedAttention):
         return torch.baddbmm(self._zero, query, keys, beta=0, alpha=self._heads.width**-0.5)
 
     def _to_grid(self, by_row: Float[Tensor, "K*S R X"], groups: int) -> Float[Tensor, "K*G W*R X"]:
-        """Rows to groups: the group's rows beside each other in the query length. No copy where rows lie in order."""
+        """Fold rows of a group into the query length. No copy if rows are in order."""
         if self._row_at is not None:
             by_row = by_row.view(self._heads.kv, -1, *by_row.shape[1:]).index_select(1, self._row_at)
         # with one kv head the queries are still a slice of qkv, so this may have to copy
         return by_row.reshape(self._heads.kv * groups, -1, by_row.shape[-1])
 
     def _to_rows(self, grid: Float[Tensor, "K*G W*R X"], rows: int) -> Float[Tensor, "K*S R X"]:
-        """The inverse of `_to_grid`."""
+        """Invert `_to_grid`."""
         repeats = self._heads.query // self._heads.kv
         if self._place_of is not None:
             grid = grid.view(self._heads.kv, -1, repeats, grid.shape[-1]).index_select(1, self._place_of)

@@ -32,11 +32,11 @@ class Kernels:
     """The operations of one decoder, with their precisions."""
 
     dtype: torch.dtype
-    """What products take and give."""
+    """Precision of products' inputs and outputs."""
     native: CpuDecodingKernels | None
     """Compiled kernels of a CPU for all but the products; None: torch's operations."""
     cuda: CudaDecodingKernels | None
-    """The same of a CUDA device."""
+    """Compiled kernels of a CUDA device; None: torch's operations."""
     onednn: bool
     """Products go to oneDNN; else to whatever torch's `linear` takes."""
     float8: bool = False
@@ -53,7 +53,7 @@ class Kernels:
         return self.onednn and self.dtype == torch.bfloat16
 
     def projection(self, layer: Linear) -> Linear | Float8Linear:
-        """A projection of a decoder layer as `linear` takes it: in eight bits, where these are asked for."""
+        """Prepare a projection for `linear`, in eight bits if `float8`."""
         if not self.float8:
             return self.prepared(layer)
         weight, bias = layer
@@ -63,14 +63,14 @@ class Kernels:
         return Float8Linear(numbers, scale.T.contiguous(), bias)
 
     def prepared(self, layer: Linear) -> Linear:
-        """The layer as `linear` takes it fastest."""
+        """Prepare a layer for `linear`, in oneDNN's layout if that is faster."""
         weight, bias = layer
         if not self.packs or weight.numel() < PACKED_WEIGHTS:
             return layer
         return torch.ops.mkldnn._reorder_linear_weight(weight), bias
 
     def linear(self, x: Float[Tensor, "N I"], layer: Linear | Float8Linear) -> Float[Tensor, "N O"]:
-        """x @ weight.T + bias."""
+        """Return x @ weight.T + bias."""
         if isinstance(layer, Float8Linear):
             numbers, scale = self._quantized(x)
             if x.is_cuda:
@@ -88,7 +88,7 @@ class Kernels:
     def add_norm(
         self, residual: Float[Tensor, "N W"], update: Tensor | None, scale: Float[Tensor, " W"], eps: float
     ) -> Float[Tensor, "N W"]:
-        """Add `update` to `residual` in place; gives residual / rms(residual) * scale for the next product."""
+        """Add `update` to `residual` in place; return residual / rms(residual) * scale."""
         if self.native is not None:
             return self.native.add_norm(residual, update, scale, eps, self.dtype)
         if self.cuda is not None:
@@ -96,7 +96,7 @@ class Kernels:
         return rms_norm(residual if update is None else residual.add_(update), scale, eps)
 
     def gated(self, x: Float[Tensor, "N I"], *layers: Linear | Float8Linear) -> Float[Tensor, "N O"]:
-        """silu(gate(x)) * up(x), for the two layers or for one that has them below each other."""
+        """Return silu(gate(x)) * up(x), for two layers or for one with both concatenated."""
         parts = tuple(self.linear(x, layer) for layer in layers)
         if self.native is not None:
             return self.native.silu_mul(*parts)
@@ -109,7 +109,7 @@ class Kernels:
 def choose_kernels(
     device: torch.device, dtype: torch.dtype, native: CpuDecodingKernels | None = None, *, float8: bool = False
 ) -> Kernels:
-    """For this device and precision; `native` is what the machine has, None for torch's operations."""
+    """Choose kernels by device and precision; `native` are the machine's, None for torch's operations."""
     on_cpu = device.type == "cpu"
     native = native if on_cpu and dtype in STORAGE else None
     return Kernels(
@@ -134,9 +134,9 @@ def kernels_reason(device: torch.device, dtype: torch.dtype, native: CpuDecoding
 
 
 def rms_norm(x: Float[Tensor, "... D"], scale: Float[Tensor, "*heads D"], eps: float) -> Float[Tensor, "... D"]:
-    """x / rms(x) * scale, where the root mean square is taken in float32 whatever the precision, as transformers does.
+    """Return x / rms(x) * scale; the root mean square is computed in float32 at any precision, as in transformers.
 
-    In float64 that rounding is far above all others, so it is repeated operation by operation.
+    In float64 that rounding exceeds all others, so it is repeated operation by operation.
     """
     if x.dtype == torch.float64:
         single = x.float()

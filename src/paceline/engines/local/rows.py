@@ -1,4 +1,4 @@
-"""The rows of a batch, and the completions that take them: numbers in columns, nothing of attention or text."""
+"""The rows of a batch, the completions that take them, and contexts of conversations between their turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,10 +7,20 @@ from itertools import pairwise
 import numpy as np
 
 from paceline.engines import Sampling
+from paceline.engines.local.attention import Context
 from paceline.engines.sampling import as_signed_64
 
 FREE = -1
 """Number of the completion of a row that has none."""
+PARKED_SHARE = 0.25
+"""Share of free memory for parked contexts. The rest is for the rows in use, whose contexts grow, and for environments,
+tools and reward functions."""
+ASSUMED_FREE = 4 << 30
+"""Free bytes of memory to assume if the system does not tell."""
+READ_COST = 4
+"""Tokens of a prompt that are computed in the time in which a row of a decoding step reads one. On two CPU cores in
+float32: 9 of 32 rows, 5 of 64 and 2 of 256 with the embedded model, 5 of 8 rows, 2 of 32 and 1 of 64 with layers of a
+model of half a billion parameters."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +36,7 @@ class SamplingJob:
     sampling: Sampling
     """How tokens are drawn."""
     continues: int | None = None
-    """Number of the completion with whose prompt and tokens the prompt begins; None: it is of its own."""
+    """Number of the completion that the prompt continues; None: it continues none."""
 
 
 class Rows:
@@ -37,14 +47,14 @@ class Rows:
         self.sequence = np.full(count, FREE)
         """Number of each row's completion. Replaced and never changed in place, since the log of draws refers to it."""
         self.num_sampled = np.zeros(count, dtype=np.int64)
-        """Tokens drawn for each row's completion, those included that are on their way to the host; below 0 while it
-        still reads, so that it is 0 at the first draw."""
+        """Tokens drawn for each row's completion, including those not yet on the host; below 0 while the row reads its
+        prompt, so that it is 0 at the first draw."""
         self.keys = np.zeros(count, dtype=np.int64)
         self.limits = np.zeros(count, dtype=np.int64)
         self.history = np.zeros((count, history), dtype=np.int32)
         """Tokens sampled by each row's completion."""
         self.sampling = np.full(count, None, dtype=object)
-        """How the tokens of each row's completion are drawn; of a free row, those of an earlier one, or None."""
+        """Sampling options of each row's completion; stale or None for a free row."""
         self.alive = 0
         """Number of rows that hold a completion."""
 
@@ -52,7 +62,7 @@ class Rows:
         return len(self.sequence)
 
     def numbers(self, rows: np.ndarray | slice) -> np.ndarray:
-        """Return the numbers of the rows that an index takes."""
+        """Return the numbers of the rows that an index selects."""
         numbers: np.ndarray = np.arange(len(self.sequence))[rows]
         return numbers
 
@@ -79,7 +89,7 @@ class Rows:
     def resize(self, size: int) -> np.ndarray:
         """Keep `size` rows, those with a completion first; return the rows that stay, in their new order.
 
-        Where that is more rows than there are, the first one stands for each that is new.
+        If there are fewer rows, the first one is repeated for each new one.
         """
         keep = np.argsort(self.sequence == FREE, kind="stable")[:size]
         keep = np.concatenate([keep, np.zeros(size - len(keep), dtype=keep.dtype)])
@@ -88,3 +98,42 @@ class Rows:
         self.keys, self.limits, self.history = self.keys[keep], self.limits[keep], self.history[keep]
         self.sampling = self.sampling[keep]
         return keep
+
+
+def reading_pays(observed: int, prompt: int) -> bool:
+    """Return whether reading the last `observed` tokens one by one takes less than computing the whole prompt anew.
+
+    It depends on lengths only, so that a run can be repeated.
+
+    >>> reading_pays(250, 1000), reading_pays(251, 1000)
+    (True, False)
+    """
+    return observed * READ_COST <= prompt
+
+
+class Parked:
+    """Contexts by the numbers of their completions; the oldest are dropped when memory runs out."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most, self._bytes = most_bytes, 0
+        self._contexts = dict[int, Context]()
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._contexts
+
+    def park(self, number: int, context: Context) -> None:
+        """Keep a context; drop the oldest ones if they do not fit."""
+        self._contexts[number] = context
+        self._bytes += context.nbytes
+        while self._bytes > self._most:
+            self.take(next(iter(self._contexts)))
+
+    def length(self, number: int) -> int:
+        """Return the tokens of a context."""
+        return self._contexts[number].shape[-2]
+
+    def take(self, number: int) -> Context:
+        """Remove a context and return it."""
+        context = self._contexts.pop(number)
+        self._bytes -= context.nbytes
+        return context

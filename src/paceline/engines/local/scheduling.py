@@ -1,11 +1,10 @@
 """Continuous batching: prompts enter, rows end, free rows are refilled, the batch shrinks and grows.
 
-Knows rows and tokens; nothing of attention, caches or text. A completion that may be continued gives its row to
-another, and what is cached of it is parked. Its next turn takes any free row and reads what was said since, token by
-token among the others' steps.
+Knows rows and tokens; nothing of attention, caches or text. When a completion that may be continued ends, its cache is
+parked and its row freed. Its next turn takes any free row and reads the new tokens one by one in the other rows' steps.
 
-On a GPU a step starts before the tokens of the one before are read, so that the device does not wait for the host. A
-row that turns out to have ended has then drawn one token for nobody.
+On a GPU a step starts before the tokens of the previous one are read, so that the device does not wait for the host. A
+row that turns out to have ended has then drawn one token too many, which is dropped.
 """
 
 from collections import deque
@@ -21,8 +20,7 @@ from torch import Tensor
 from paceline.engines import Sampling, TakeNewer
 from paceline.engines.local.attention import Context
 from paceline.engines.local.decoder import Decoder, rounded_up
-from paceline.engines.local.parking import Parked, reading_pays
-from paceline.engines.local.rows import FREE, Rows, SamplingJob
+from paceline.engines.local.rows import FREE, Parked, Rows, SamplingJob, reading_pays
 from paceline.engines.requests import Stopping
 from paceline.engines.sampling import draw_each, uniforms
 from paceline.runtime.activity import ACTIVITY
@@ -31,30 +29,29 @@ from paceline.runtime.devices import on_its_way
 UNIFORM_BLOCK = 32
 """Positions whose uniform numbers are made at once."""
 REFILL_SHARE = 4
-"""Waiting prompts enter once one row in this many is free: fewer, larger prefills."""
+"""Waiting prompts enter once one row in this many is free, for fewer and larger prefills."""
 SPARE_ROWS = 2
-"""A batch that conversations may come back to shrinks once the rows in use are one in this many: storage moves less."""
+"""A batch with conversations shrinks once only one row in this many is in use, so that storage moves less."""
 
 OnEnded = Callable[[list[tuple[int, list[int]]]], list[bool]]
-"""Called with the completions that one step has ended: the number and the tokens of each. Returns which of them may be
-continued."""
+"""Called with the number and the tokens of each completion that ended in a step. Returns which may be continued."""
 OnDrawn = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""Called with what one step has drawn: the numbers of the completions, a token and its logprob of each, and True where
-it has ended. Returns True for those that are to end too."""
+"""Called with the numbers of the completions in a step, the token and logprob of each, and whether it has ended.
+Returns which others to end."""
 TakeJobs = Callable[[bool], Sequence[SamplingJob] | None]
-"""Gives the jobs that have come up since it was called last; None: there will be no more. True: waits until either."""
+"""Returns the jobs since the last call; None: there will be no more. True waits until either."""
 
 
 class _Draw(NamedTuple):
-    """One token of some rows, free ones included, on its way from the device."""
+    """One token of some rows, free ones included, not yet read from the device."""
 
     rows: np.ndarray | slice
     sequences: np.ndarray
-    """Numbers of the completions that had these rows, FREE for those that only read."""
+    """Numbers of the completions in these rows, FREE for rows that only read."""
     tokens: Callable[[], np.ndarray]
     logprobs: Tensor
     nats: Callable[[], np.ndarray] | None
-    """The logprobs on the host, where somebody is told each token."""
+    """Reads the logprobs on the host, if `on_drawn` needs them."""
     policy_version: int
 
 
@@ -76,19 +73,19 @@ class Scheduler:
     stopping: Stopping
     jobs: Sequence[SamplingJob]
     policy_version: int
-    """Version of the weights at hand."""
+    """Version of the current weights."""
     take_newer: TakeNewer | None
     concurrent_sequences: int
     """Largest number of rows computed at once."""
     device: torch.device
     on_ended: OnEnded | None
     take_jobs: TakeJobs | None
-    """Gives further jobs, numbered on; None: there are none."""
+    """Returns further jobs, numbered consecutively; None: there are none."""
     parked: Parked
     on_drawn: OnDrawn | None = None
-    """Told each token at once; then nothing is kept of it, and `run` returns nothing."""
+    """Called with each step's tokens; then no tokens are kept, and `run` returns an empty list."""
     room: int = 0
-    """Tokens that a prompt and its completion have together, at most; 0: as many as the jobs at the start."""
+    """Largest number of tokens of a prompt and its completion together; 0: that of the first jobs."""
 
     def __post_init__(self) -> None:
         self._waiting, self._num_sequences = list[SamplingJob](), 0
@@ -99,24 +96,24 @@ class Scheduler:
 
         keeps_history = self.stopping.watches_text or self.on_ended is not None
         self._history = self.sampling.max_completion_length if keeps_history else 0
-        """Tokens of each completion that are kept, as somebody reads them before the end."""
+        """Number of each completion's tokens to keep on the host, for stop strings and `on_ended`."""
         self._rows = Rows(0, self._history)
         self._unread = dict[int, tuple[int, ...]]()
-        """Tokens that the rows of these completions began with; all but the first are fed to them one by one."""
+        """Prompt tokens that resumed completions had not cached; all but the first are fed one by one."""
         self._tokens = torch.zeros(0, dtype=torch.int64, device=self.device)
         """Newest token of each row."""
         self._uniforms = torch.zeros(0, 0, device=self.device)
         """Uniform numbers of all rows for the next `UNIFORM_BLOCK` positions."""
         self._uniforms_used = UNIFORM_BLOCK
-        """Positions of them that have been drawn."""
+        """Number of those positions that have been used."""
 
         self._on_the_way = deque[_Draw]()
-        """Draws whose tokens are not read yet, oldest first. Before rows are given or change places, all are read."""
+        """Draws whose tokens are not read yet, oldest first. All are read before rows are assigned or moved."""
         self._log = list[_Drawn]()
         self._num_tokens, self._num_ended = 0, 0
 
     def run(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Sample every completion to its end, from the weights at hand and newer ones that arrive meanwhile.
+        """Sample every completion to its end, from the current weights and newer ones that arrive meanwhile.
 
         Returns:
             Tokens of each completion, their logprobs and the policy versions that sampled them.
@@ -145,11 +142,13 @@ class Scheduler:
         return self._by_completion() if self.on_drawn is None else []
 
     def _by_completion(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Sort all draws by completion; free rows fall out."""
-        sequences = np.concatenate([one.sequences for one in self._log])
-        tokens = np.concatenate([one.tokens for one in self._log])
-        nats = torch.cat([one.logprobs for one in self._log]).double().cpu().numpy()
-        versions = np.repeat([one.policy_version for one in self._log], [len(one.sequences) for one in self._log])
+        """Sort all draws by completion; drop those of free rows."""
+        sequences = np.concatenate([drawn.sequences for drawn in self._log])
+        tokens = np.concatenate([drawn.tokens for drawn in self._log])
+        nats = torch.cat([drawn.logprobs for drawn in self._log]).double().cpu().numpy()
+        versions = np.repeat(
+            [drawn.policy_version for drawn in self._log], [len(drawn.sequences) for drawn in self._log]
+        )
         order = np.argsort(sequences, kind="stable")
         order = order[np.searchsorted(sequences[order], 0) :]
         ends = np.cumsum(np.bincount(sequences[order], minlength=self._num_sequences))
@@ -157,7 +156,7 @@ class Scheduler:
         return list(zip(*columns, strict=True))
 
     def _add(self, jobs: Sequence[SamplingJob]) -> None:
-        """Let jobs wait with the others."""
+        """Queue jobs."""
         # Shortest prompts enter last, so that neighbours are padded little and the cache is sized at the start. Equal
         # ones are neighbours, and so are their rows.
         self._waiting = sorted([*self._waiting, *jobs], key=lambda job: (-len(job.prompt_ids), job.prompt_ids))
@@ -168,7 +167,7 @@ class Scheduler:
             self._longest = max(self._longest, len(job.prompt_ids) + most)
 
     def _take_further(self, take_jobs: TakeJobs) -> None:
-        """Let jobs that have come up wait with the others; block for them where there is nothing else to do."""
+        """Queue jobs that have come up; block for them if there is nothing else to do."""
         is_idle = not (self._waiting or self._rows.alive)
         jobs = take_jobs(is_idle)
         if jobs is None:
@@ -185,7 +184,7 @@ class Scheduler:
             self._add(jobs)
 
     def _take_weights(self) -> None:
-        """Sample the next tokens from newer weights, if there are any."""
+        """Switch to newer weights, if there are any."""
         version = None if self.take_newer is None else self.take_newer()
         if version is not None:
             self.policy_version = version
@@ -193,7 +192,7 @@ class Scheduler:
                 self.decoder.reread()
 
     def _begin(self) -> None:
-        """Lay out the decoder for the jobs that wait."""
+        """Size the decoder for the waiting jobs."""
         if not self.decoder.refills:
             count = sum(len(job.sequences) for job in self._fitting(self.concurrent_sequences))
         else:
@@ -221,14 +220,14 @@ class Scheduler:
         return max(rounded_up(self._rows.alive), self.decoder.least_rows)
 
     def _resize(self, size: int) -> None:
-        """Keep so many rows, or make as many of them."""
+        """Shrink or grow to this many rows."""
         keep = self._to_device(self._rows.resize(size))
         self._tokens = self._tokens.index_select(0, keep)
         self._uniforms_used = UNIFORM_BLOCK
         self.decoder.compact(keep, self._rows.alive)
 
     def _refill(self) -> None:
-        """Let waiting prompts enter: once enough rows are free, or once all are where the decoder cannot refill."""
+        """Admit waiting prompts once enough rows are free, or all of them if the decoder cannot refill."""
         if not self._waiting:
             return
         if not self.decoder.refills or self._longest > self._room:
@@ -238,7 +237,7 @@ class Scheduler:
             self._begin()
         if self._parks:
             self._resume()
-        # whoever is told each token waits for the first one
+        # a listener to each token waits for the first one
         if self._rows.alive and self._free() * REFILL_SHARE < len(self._rows) and self.on_drawn is None:
             return
         if not self._fitting(self._free()):
@@ -266,7 +265,7 @@ class Scheduler:
         return len(self._rows) - self._rows.alive
 
     def _resume(self) -> None:
-        """Let completions whose contexts are parked go on in free rows, of which more are made if there may be more."""
+        """Continue parked contexts in free rows, after growing the batch if it may grow."""
         if len(self._rows) < self.concurrent_sequences:
             wanted = self._rows.alive + sum(len(job.sequences) for job in self._waiting)
             if wanted > len(self._rows):
@@ -295,7 +294,7 @@ class Scheduler:
         self._uniforms_used = UNIFORM_BLOCK
 
     def _feed_unread(self) -> None:
-        """Rows that still read go on with the next token of their prompt, whatever was drawn for them."""
+        """Feed rows that still read the next token of their prompt in place of what was drawn."""
         rows = np.flatnonzero((self._rows.num_sampled <= 0) & (self._rows.sequence != FREE))
         if len(rows):
             places = zip(self._rows.sequence[rows].tolist(), self._rows.num_sampled[rows].tolist(), strict=True)
@@ -331,16 +330,16 @@ class Scheduler:
         return draw_each(self.decoder.step(self._tokens), uniform, each.tolist())
 
     def _note(self, rows: np.ndarray | slice, tokens: Int[Tensor, " N"], logprobs: Float[Tensor, " N"]) -> None:
-        """These rows draw: what comes of it is read later, as the device may not have come so far."""
+        """Queue a draw of these rows, to be read once the device has computed it."""
         sequences = self._rows.sequence[rows]
-        if self._unread:  # rows that still read draw for nobody
+        if self._unread:  # what rows draw while they read is dropped
             sequences = np.where(self._rows.num_sampled[rows] < 0, FREE, sequences)
         self._rows.num_sampled[rows] += 1
         nats = None if self.on_drawn is None else on_its_way(logprobs.double())
         self._on_the_way.append(_Draw(rows, sequences, on_its_way(tokens), logprobs, nats, self.policy_version))
 
     def _catch_up(self, but: int = 0) -> None:
-        """Read what has been drawn, but for the newest so many draws."""
+        """Read all draws but the newest `but`."""
         while len(self._on_the_way) > but:
             self._read(self._on_the_way.popleft())
 

@@ -1,4 +1,4 @@
-"""Attention over a cache that stays in its place while rows grow, end and are refilled, so that a step can be recorded.
+"""Attention over a cache that never moves while rows grow, end and are refilled, so that a step can be recorded.
 
 S rows of C columns for their own tokens, G slots of L columns for prompts, H query heads, K key/value heads, D head
 width. Each row's length is counted on the device, so that a step needs nothing from the host. Columns beyond a row's
@@ -32,7 +32,7 @@ class _Tables:
         self.slot_of = torch.zeros(num_rows, dtype=torch.int64, device=device)
         """Slot of each row's prompt."""
         self.row_at, self.place_of = torch.zeros_like(self.slot_of), torch.zeros_like(self.slot_of)
-        """Rows sorted by slot, and the place of each row in that order."""
+        """Rows sorted by slot, and the index of each row in that order."""
         self.prompt_length = torch.zeros(num_slots, dtype=torch.int32, device=device)
         self.each_row = torch.arange(num_rows + 1, dtype=torch.int32, device=device)
         self.own_starts = self.each_row * columns
@@ -49,7 +49,7 @@ class _Tables:
         )
 
     def fill(self, slot_of: np.ndarray, prompt_length: np.ndarray) -> None:
-        """Take over the host's tables, in place."""
+        """Copy the host's tables, in place."""
         order = np.argsort(slot_of, kind="stable")
         rows_by_slot = np.bincount(slot_of, minlength=len(prompt_length))
         for table, values in (
@@ -83,14 +83,14 @@ class StaticAttention(SharedAttention):
         self._between = between
         self._like, self._columns = rotation.cosine, len(rotation.cosine)
         self.moves = 0
-        """Times that storage or tables have moved; a step recorded before reads memory that is gone."""
+        """Number of times that storage or tables have moved, which invalidates recorded steps."""
         self._own_keys, self._own_values = (self._storage(num_rows * self._columns) for _ in range(2))
         self._prompt_keys, self._prompt_values, self._prompt_columns = self._storage(0), self._storage(0), 0
         self._slot_of, self._alive = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=bool)
         self._prompt_length = np.zeros(0, dtype=np.int64)
         self._own_length = torch.zeros(num_rows, dtype=torch.int64, device=self._like.device)
         self._new: tuple[RotaryTurn, Spans] | None = None
-        """Where a step's new tokens go, and what they see of their rows: the same for all layers."""
+        """Cache positions of a step's new tokens and the spans they attend to: the same for all layers."""
 
     def _storage(self, places: int) -> list[Tensor]:
         # Zeros, not empty: an unread column may be multiplied by 0, and 0 * nan is nan.
@@ -111,7 +111,7 @@ class StaticAttention(SharedAttention):
         return self._on_device(np.array(slots))
 
     def _make_room(self, places: int, length: int) -> bool:
-        """Let there be so many slots of so many columns; return whether storage has moved for it."""
+        """Grow storage to at least this many slots and columns; return whether it has moved."""
         before, columns = len(self._prompt_length), max(self._prompt_columns, length)
         moves = places > before or columns > self._prompt_columns
         if moves:
@@ -139,15 +139,15 @@ class StaticAttention(SharedAttention):
     def park(self, rows: Sequence[int]) -> list[Context]:
         contexts = []
         own_lengths = self._own_length[self._on_device(np.asarray(rows))].tolist()
-        for row, own in zip(rows, own_lengths, strict=True):
+        for row, length in zip(rows, own_lengths, strict=True):
             slot, heads = int(self._slot_of[row]), self._heads
             before, first, mine = int(self._prompt_length[slot]), slot * self._prompt_columns, row * self._columns
-            context = self._like.new_empty(self._layers, 2, heads.kv, before + own, heads.width)
+            context = self._like.new_empty(self._layers, 2, heads.kv, before + length, heads.width)
             for layer, by_token in enumerate(context.transpose(2, 3).unbind(0)):
                 of_layer = (self._prompt_keys, self._own_keys), (self._prompt_values, self._own_values)
                 for (prompts, owns), tokens in zip(of_layer, by_token, strict=True):
                     tokens[:before] = prompts[layer][first : first + before]
-                    tokens[before:] = owns[layer][mine : mine + own]
+                    tokens[before:] = owns[layer][mine : mine + length]
             contexts.append(context)
         return contexts
 
@@ -160,13 +160,13 @@ class StaticAttention(SharedAttention):
             self._move_tables()
         slots = self.take_slots([1] * len(rows), [[row] for row in rows])
         for slot, row, context in zip(slots.tolist(), rows, contexts, strict=True):
-            own = context.shape[-2] - 1
+            length = context.shape[-2] - 1
             for layer, by_token in enumerate(context.transpose(2, 3).unbind(0)):
                 of_layer = (self._prompt_keys, self._own_keys), (self._prompt_values, self._own_values)
                 for (prompts, owns), tokens in zip(of_layer, by_token, strict=True):
                     prompts[layer][slot * self._prompt_columns] = tokens[0]
-                    owns[layer][row * self._columns : row * self._columns + own] = tokens[1:]
-            self._own_length[row] = own
+                    owns[layer][row * self._columns : row * self._columns + length] = tokens[1:]
+            self._own_length[row] = length
 
     @override
     def compact(self, keep: Int[Tensor, " R"], alive: int) -> None:
@@ -219,7 +219,7 @@ class StaticAttention(SharedAttention):
             places=tables.own_starts[:-1] + column,
             query_places=tables.place_of,
         )
-        own = Spans(
+        spans = Spans(
             queries=tables.each_row,
             keys=tables.own_starts,
             most_queries=1,
@@ -227,7 +227,7 @@ class StaticAttention(SharedAttention):
             causal=False,
             used_keys=(column + 1).int(),
         )
-        self._new = turn, own
+        self._new = turn, spans
 
     @override
     def of_step(self, qkv: Float[Tensor, "S (H+2K)*D"], layer: int, norm: Tensor | None) -> Float[Tensor, "S H*D"]:
@@ -252,11 +252,11 @@ class StaticAttention(SharedAttention):
             query, by_place = self._between.rotate_and_store(qkv, with_eps, turn, own_cache)
 
         # Own tokens and prompts are attended to apart, each with its logsumexp, and merged.
-        own = self._kernel.forward(query, *own_cache, own_spans, scaling)
+        from_own = self._kernel.forward(query, *own_cache, own_spans, scaling)
         out, normaliser = self._kernel.forward(by_place, *prompt_cache, self._tables.prompts, scaling)
         if self._between is None:
-            return merged(own, (out[place_of], normaliser[:, place_of])).flatten(1)
-        return self._between.merge(own, (out, normaliser), place_of)
+            return merged(from_own, (out[place_of], normaliser[:, place_of])).flatten(1)
+        return self._between.merge(from_own, (out, normaliser), place_of)
 
     @override
     def end_step(self) -> None:

@@ -21,7 +21,7 @@ from paceline.kernels.cpu.decoding import QUERIES, CpuDecodingKernels, Heads, Sh
 
 FIRST_COLUMNS = 64
 _TILE = 16
-"""Columns are stored in multiples of this: of every X."""
+"""Columns are stored in multiples of this, a multiple of every X."""
 _NO_SLOT = -1
 
 
@@ -49,7 +49,7 @@ class TableAttention(SharedAttention):
         self._stale = True
 
     def _storage(self, places: int, columns: int) -> tuple[Tensor, Tensor]:
-        """Keys [places, K, C / X, D, X] and values [places, K, C, D in whole vectors]."""
+        """Allocate keys [places, K, C / X, D, X] and values [places, K, C, D in whole vectors]."""
         keys = (places, self._heads.kv, columns // self._lanes, self._heads.width, self._lanes)
         values = (places, self._heads.kv, columns, self._value_width)
         return torch.empty(keys, dtype=self._dtype), torch.empty(values, dtype=self._dtype)
@@ -66,7 +66,7 @@ class TableAttention(SharedAttention):
         return torch.tensor(slots)
 
     def _make_room(self, places: int, length: int) -> None:
-        """Let there be so many slots of so many columns."""
+        """Grow storage to at least this many slots and columns."""
         before = len(self._prompt_lengths)
         places, columns = max(before, places), max(self._prompt_columns, -(-length // _TILE) * _TILE)
         if places > before or columns > self._prompt_columns:
@@ -90,17 +90,17 @@ class TableAttention(SharedAttention):
     def park(self, rows: Sequence[int]) -> list[Context]:
         contexts = []
         for row in rows:
-            slot, own = self._slot_of[row], int(self._own_lengths[row])
+            slot, length = self._slot_of[row], int(self._own_lengths[row])
             before, heads = int(self._prompt_lengths[slot]), self._heads
-            context = torch.empty(len(self._layers), 2, heads.kv, before + own, heads.width, dtype=self._dtype)
+            context = torch.empty(len(self._layers), 2, heads.kv, before + length, heads.width, dtype=self._dtype)
             for (keys, values), stored in zip(context.unbind(0), self._layers, strict=True):
                 own_keys, own_values, prompt_keys, prompt_values = stored
                 keys[:, :before], keys[:, before:] = (
                     _by_column(prompt_keys[slot], before),
-                    _by_column(own_keys[row], own),
+                    _by_column(own_keys[row], length),
                 )
                 values[:, :before] = prompt_values[slot, :, :before, : heads.width]
-                values[:, before:] = own_values[row, :, :own, : heads.width]
+                values[:, before:] = own_values[row, :, :length, : heads.width]
             contexts.append(context)
         return contexts
 
@@ -163,7 +163,7 @@ class TableAttention(SharedAttention):
         return self._mixed
 
     def _read_tables(self) -> None:
-        """What the kernels are told, after rows or storage have changed."""
+        """Make the kernels' arguments anew, after rows or storage have changed."""
         if not self._stale:
             return
         self._stale = False
@@ -193,7 +193,7 @@ class TableAttention(SharedAttention):
 
 
 def _by_column(keys: Float[Tensor, "K C/X D X"], count: int) -> Float[Tensor, "K count D"]:
-    """The keys of the first `count` columns."""
+    """Return the keys of the first `count` columns."""
     blocks = -(-count // keys.shape[-1])
     return keys[:, :blocks].transpose(2, 3).flatten(1, 2)[:, :count]
 
@@ -201,7 +201,7 @@ def _by_column(keys: Float[Tensor, "K C/X D X"], count: int) -> Float[Tensor, "K
 def blocks_of_rows(
     rows: Int[np.ndarray, " A"], slots: Int[np.ndarray, " A"], at_once: int
 ) -> tuple[Int[np.ndarray, " A"], Int[np.ndarray, " B+1"]]:
-    """Rows in the order of their slots, and where each block of at most `at_once` rows of one slot begins.
+    """Sort rows by slot; return them, and where each block of at most `at_once` rows of one slot begins.
 
     >>> blocks_of_rows(np.array([0, 1, 4, 5]), np.array([7, 2, 7, 7]), 2)
     (array([1, 0, 4, 5]), array([0, 1, 3, 4]))

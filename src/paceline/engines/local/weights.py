@@ -1,4 +1,4 @@
-"""A model's weights as the fused decoder's kernels take them fastest: joined, packed, in the precisions of each.
+"""A model's weights in the layout and precision that the fused decoder's kernels read fastest: joined and packed.
 
 W width of the model, V vocabulary, H query heads, K key/value heads, D head width; of one layer O outputs, I inputs.
 """
@@ -6,7 +6,7 @@ W width of the model, V vocabulary, H query heads, K key/value heads, D head wid
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,22 +17,19 @@ from transformers import PretrainedConfig, PreTrainedModel
 from paceline.engines.local.operations import Kernels, Linear
 from paceline.kernels.float8 import ALIGNED, Float8Linear, quantized
 from paceline.kernels.linear import ProductLinear
-from paceline.models.pretrained import partial_attention
+from paceline.models.families import FAMILIES, layer_plans, partial_attention
+from paceline.models.families.layer_plan import LayerParts
 
 # peft's layers are recognised by their class's name: an engine needs nothing else of the library
 _LORA_LINEAR = ("peft.tuners.lora.layer", "Linear")
-# Their modules differ in biases and in query/key norms only, which are read off the module.
-KNOWN_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 # The other types change their frequencies with the length of the sequence.
 FIXED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-_PROJECTIONS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-_MLP = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 JOINED_WEIGHTS = 1 << 16
-"""Elements of a weight below which copying it for each call costs less than a product more at each step."""
+"""Elements of a weight below which a copy per call costs less than another product per step."""
 
 
 def linear_problem(module: nn.Module) -> str | None:
-    """What keeps this module from being read as weight and bias, None when nothing does."""
+    """Return why this module cannot be read as weight and bias; None if it can."""
     if _is_plain(module):
         return None
     layer: Any = module
@@ -46,16 +43,16 @@ def linear_problem(module: nn.Module) -> str | None:
 
 
 def is_adapted(module: nn.Module) -> bool:
-    """Return whether the module is one of peft's, of whatever kind."""
+    """Return whether the module is one of peft's."""
     return type(module).__module__.startswith("peft.")
 
 
 def read_linear(module: nn.Module) -> Linear:
-    """Weight and bias: the module's own tensors where no adapter adds to them.
+    """Return weight and bias: the module's own tensors if it has no active adapter.
 
         weight = W + sum over active adapters of (alpha / r) B A
 
-    The sum is made in the weights' own precision and belongs to the caller; the module is not changed.
+    The sum is a new tensor in the weights' precision.
     """
     layer: Any = module
     base = layer.base_layer if _is_lora(layer) else layer
@@ -79,37 +76,47 @@ def _is_lora(module: nn.Module) -> bool:
 
 
 def unknown_architecture(name: str, config: PretrainedConfig) -> str | None:
-    """Why the fused decoder cannot read a model of this class and configuration; None: its layers may be read."""
-    if name not in KNOWN_ARCHITECTURES:
-        return f"{name} is not among the architectures that it knows ({', '.join(KNOWN_ARCHITECTURES)})"
+    """Return why the fused decoder cannot read models of this class and configuration; None if it may."""
+    known = [family.architecture for family in FAMILIES]
+    if name not in known:
+        return f"{name} is not among the architectures that it knows ({', '.join(known)})"
     if config.hidden_act != "silu":
         return f"hidden_act is {config.hidden_act!r}, not 'silu'"
-    return partial_attention(config)
+    return partial_attention(layer_plans(config, name))
+
+
+def planned_layers(model: PreTrainedModel) -> list[tuple[Any, LayerParts]]:
+    """Return the layers of a model that `unknown_architecture` lets pass, with the paths of their modules."""
+    parts = [plan.parts for plan in layer_plans(model.config, type(model).__name__)]
+    return [(layer, part) for layer, part in zip(model.model.layers, parts, strict=False) if part is not None]
 
 
 def unsupported_reason(model: PreTrainedModel) -> str | None:
-    """Why the fused decoder cannot read this model, None when it can."""
+    """Return why the fused decoder cannot read this model, None when it can."""
     if (reason := unknown_architecture(type(model).__name__, model.config)) is not None:
         return reason
     rope_type = model.model.rotary_emb.rope_type
     if rope_type not in FIXED_ROPE_TYPES:
         return f"rope_type is {rope_type!r}, not one of {', '.join(FIXED_ROPE_TYPES)}"
-    for layer in model.model.layers:
-        for path in _PROJECTIONS + _MLP:
+    layers = planned_layers(model)
+    for layer, parts in layers:
+        for path in parts.linear:
             problem = linear_problem(layer.get_submodule(path))
             if problem is not None:
                 return f"{path} {problem}"
+    paths = layers[0][1].linear
     for name, module in model.named_modules():  # anywhere but in the linear layers, which have been looked at
-        if is_adapted(module) and not name.endswith(_PROJECTIONS + _MLP):
+        if is_adapted(module) and not name.endswith(paths):
             return f"{name} has an adapter that it cannot read ({type(module).__name__})"
     return None
 
 
 def unaligned_reason(model: PreTrainedModel) -> str | None:
-    """Why the layers of a model that the fused decoder reads cannot be multiplied in eight bits on CUDA."""
-    for path in _PROJECTIONS + _MLP:
-        layer: Any = model.model.layers[0].get_submodule(path)
-        sides = layer.in_features, layer.out_features
+    """Return why the layers of a model that the fused decoder reads cannot be multiplied in eight bits on CUDA."""
+    layer, parts = planned_layers(model)[0]
+    for path in parts.linear:
+        linear: Any = layer.get_submodule(path)
+        sides = linear.in_features, linear.out_features
         if any(side % ALIGNED for side in sides):
             return f"{path} is {sides[0]} by {sides[1]}, and both must be multiples of {ALIGNED}"
     return None
@@ -117,9 +124,9 @@ def unaligned_reason(model: PreTrainedModel) -> str | None:
 
 @contextlib.contextmanager
 def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model's own forward pass has the products of its layers in eight bits, by torch's plain operations.
+    """Within the context, the model's own forward pass multiplies its layers in eight bits, by torch's operations.
 
-    What the fused decoder gives in eight bits is held to this: the model that is not rounded may be far from both.
+    The fused decoder in eight bits is compared with this, as the unrounded model may differ from both.
     """
 
     def product(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -131,8 +138,8 @@ def rounded_layers(model: PreTrainedModel) -> Iterator[None]:
         result: Tensor = (sums if bias is None else sums + bias).to(dtype)
         return result.view(*rows.shape[:-1], result.shape[-1])
 
-    parts = [layer.get_submodule(path) for layer in model.model.layers for path in _PROJECTIONS + _MLP]
-    hooks = [part.register_forward_hook(product) for part in parts]
+    linear = [layer.get_submodule(path) for layer, parts in planned_layers(model) for path in parts.linear]
+    hooks = [module.register_forward_hook(product) for module in linear]
     try:
         yield
     finally:
@@ -145,24 +152,24 @@ class PreparedLayer:
     """One decoder layer. Its norms have the residual stream's precision."""
 
     qkv: Linear | Float8Linear
-    """Queries, keys and values below each other: [(H + 2K) * D, W]."""
+    """Queries, keys and values, concatenated: [(H + 2K) * D, W]."""
     qk_norm: Float[Tensor, "H+K D"] | None
     """Scale of the norm over each query and key head, where the architecture has one."""
     output: Linear | Float8Linear
     mlp_norm: Float[Tensor, " W"]
     gate_up: tuple[Linear | Float8Linear, ...]
-    """Gate and up, or one layer that has them below each other."""
+    """Gate and up, or one layer with both concatenated."""
     down: Linear | Float8Linear
     next_norm: Float[Tensor, " W"]
-    """Before the next layer's attention; behind the last layer, before the head."""
+    """Scale of the norm before the next layer's attention, or before the head."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedWeights:
-    """A whole model."""
+    """All weights of a model."""
 
     embedding: Float[Tensor, "V W"]
-    """The model's own, in its own precision: only rows of it are read."""
+    """The model's own tensor, since only rows of it are read."""
     first_norm: Float[Tensor, " W"]
     layers: tuple[PreparedLayer, ...]
     head: Linear
@@ -170,27 +177,27 @@ class PreparedWeights:
 
 
 def prepared_weights(model: PreTrainedModel, kernels: Kernels) -> PreparedWeights:
-    """The model's present weights. Made layer by layer, so that no two copies of all of them exist at a time.
+    """Prepare the model's current weights, layer by layer, so that no two copies of all of them exist at a time.
 
-    They are the model's own tensors but for what is joined, what has a LoRA adapter in it, and what needs another
-    precision or oneDNN's layout. In eight bits are the layers alone: the head decides between tokens.
+    They are the model's own tensors, except where they are joined, have a LoRA adapter, or need another precision or
+    oneDNN's layout. Only layers are in eight bits, not the head, which decides between tokens.
     """
-    decoder = model.model
-    norms = [layer.input_layernorm for layer in decoder.layers] + [decoder.norm]
+    decoder, planned = model.model, planned_layers(model)
+    norms = [layer.get_submodule(parts.attention_norm) for layer, parts in planned] + [decoder.norm]
     scales = [norm.weight.detach().to(kernels.residual_dtype) for norm in norms]
     layers = list[PreparedLayer]()
-    for layer, next_norm in zip(decoder.layers, scales[1:], strict=True):
-        attention, mlp = layer.self_attn, layer.mlp
-        own = mlp.gate_proj.weight
-        copies = kernels.packs or kernels.float8 or kernels.dtype != own.dtype or own.numel() < JOINED_WEIGHTS
-        gate_up = ((mlp.gate_proj, mlp.up_proj),) if copies else ((mlp.gate_proj,), (mlp.up_proj,))
+    for (layer, parts), next_norm in zip(planned, scales[1:], strict=True):
+        gate, up = map(layer.get_submodule, parts.gate_up)
+        weight = gate.weight
+        copies = kernels.packs or kernels.float8 or kernels.dtype != weight.dtype or weight.numel() < JOINED_WEIGHTS
+        feed_forward_norm = layer.get_submodule(parts.feed_forward_norm)
         prepared = PreparedLayer(
-            qkv=_projection(kernels, attention.q_proj, attention.k_proj, attention.v_proj),
-            qk_norm=joined_qk_norm(attention, kernels.residual_dtype) if hasattr(attention, "q_norm") else None,
-            output=_projection(kernels, attention.o_proj),
-            mlp_norm=layer.post_attention_layernorm.weight.detach().to(kernels.residual_dtype),
-            gate_up=tuple(_projection(kernels, *parts) for parts in gate_up),
-            down=_projection(kernels, mlp.down_proj),
+            qkv=_projection(kernels, *map(layer.get_submodule, parts.projections)),
+            qk_norm=joined_qk_norm(layer, parts, kernels.residual_dtype),
+            output=_projection(kernels, layer.get_submodule(parts.output)),
+            mlp_norm=feed_forward_norm.weight.detach().to(kernels.residual_dtype),
+            gate_up=tuple(_projection(kernels, *group) for group in (((gate, up),) if copies else ((gate,), (up,)))),
+            down=_projection(kernels, layer.get_submodule(parts.down)),
             next_norm=next_norm,
         )
         layers.append(prepared)
@@ -208,10 +215,7 @@ def _projection(kernels: Kernels, *modules: nn.Module) -> Linear | Float8Linear:
 
 
 def _joined(dtype: torch.dtype, *modules: nn.Module) -> Linear:
-    """Layers of one input below each other: a single one's own tensors where they have this precision.
-
-    Several are written where they will lie, so that nothing is copied twice. All have a bias, or none has.
-    """
+    """Concatenate layers of one input, all with or all without bias; a single layer is not copied."""
     layers = [read_linear(module) for module in modules]
     biases = [bias for _, bias in layers if bias is not None]
     weight = _below_each_other([weight for weight, _ in layers], dtype)
@@ -226,16 +230,18 @@ def _below_each_other(
         return parts[0].to(dtype)
     sizes = [len(part) for part in parts]
     whole = parts[0].new_empty(sum(sizes), *parts[0].shape[1:], dtype=dtype)
-    for place, part in zip(whole.split(sizes), parts, strict=True):
-        place.copy_(part)
+    for rows, part in zip(whole.split(sizes), parts, strict=True):
+        rows.copy_(part)
     return whole
 
 
-def joined_qk_norm(attention: Any, dtype: torch.dtype) -> Float[Tensor, "H+K D"]:
-    """Scales of the norms over query and key heads, one for each head."""
-    head_width = attention.head_dim
-    scales = [
-        norm.weight.detach().to(dtype).expand(projection.out_features // head_width, head_width)
-        for norm, projection in ((attention.q_norm, attention.q_proj), (attention.k_norm, attention.k_proj))
-    ]
+def joined_qk_norm(layer: nn.Module, parts: LayerParts, dtype: torch.dtype) -> Float[Tensor, "H+K D"] | None:
+    """Return the scales of the norms over query and key heads, one for each head; None where there are none."""
+    if parts.head_norms is None:
+        return None
+    scales = list[Tensor]()
+    for paths in zip(parts.head_norms, parts.projections, strict=False):
+        norm, projection = cast(tuple[Any, Any], tuple(map(layer.get_submodule, paths)))
+        scale = norm.weight.detach().to(dtype)
+        scales.append(scale.expand(projection.out_features // len(scale), len(scale)))
     return torch.cat(scales)

@@ -8,14 +8,14 @@ from paceline.engines import Request, Sampling
 from paceline.engines.requests import Stopping, check_requests, limits_of
 from paceline.errors import DataError
 
-# Words that the engine and vLLM's workers, which may be other processes, use for the same things.
+# Names shared by the engine and vLLM's workers, which may be other processes.
 BACKEND = "paceline"
 """Name of the weight transfer in vLLM's table."""
 EXTENSION = "paceline.engines.vllm.worker.Extension"
 KEY = "paceline_key"
-"""Argument of a request that seeds its random numbers."""
+"""Name of a request's argument with the key of its random numbers."""
 SAMPLING = "paceline_sampling"
-"""Argument of a request that says how its tokens are drawn."""
+"""Name of a request's argument with its `Sampling`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,29 +32,29 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class News:
-    """What vLLM tells of a completion: its tokens since it was last told of."""
+class NewTokens:
+    """Tokens that vLLM has added to a completion."""
 
     index: int
     """Index of the completion in the call."""
     tokens: Sequence[int]
     logprobs: Sequence[float]
     versions: Sequence[int]
-    """By token: how many updates the weights had seen that sampled it."""
+    """Policy version of the weights that sampled each token."""
     has_ended: bool
 
 
 @dataclass(kw_only=True, slots=True)
 class Collected:
-    """Tokens of one completion as they come, each with its logprob and the version of its weights."""
+    """Tokens of one completion so far, each with its logprob and policy version."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
-    def take(self, news: News, stopping: Stopping) -> bool:
-        """Add what was sampled since; whether a stop string ends it, and then without what came after."""
-        for token, logprob, version in zip(news.tokens, news.logprobs, news.versions, strict=True):
+    def take(self, new: NewTokens, stopping: Stopping) -> bool:
+        """Add tokens up to the end of a stop string; return whether one ends the completion."""
+        for token, logprob, version in zip(new.tokens, new.logprobs, new.versions, strict=True):
             self.tokens.append(token)
             self.logprobs.append(logprob)
             self.versions.append(version)
@@ -64,7 +64,7 @@ class Collected:
 
 
 def orders_of(requests: Sequence[Request], sampling: Sampling, *, first: int = 0) -> list[Order]:
-    """One per completion, in the order of requests and keys; `first` is the index of the first request in the call."""
+    """Make one order per completion; `first` is the index of the first request in the call."""
     return [
         Order(request=index, sample=sample, prompt_ids=request.prompt_ids, key=key, limit=limit)
         for index, request in enumerate(requests, start=first)
@@ -73,19 +73,19 @@ def orders_of(requests: Sequence[Request], sampling: Sampling, *, first: int = 0
 
 
 class Call:
-    """Requests, orders and tokens of one call, those that came up while it ran behind the others."""
+    """Requests, orders and tokens of one call, further requests included."""
 
     def __init__(self, sampling: Sampling, length: int) -> None:
         """`length` bounds the tokens of a prompt and its completion."""
         self.sampling, self._length = sampling, length
         self.requests, self.orders, self.collected = list[Request](), list[Order](), list[Collected]()
         self.asked = 0
-        """Orders that vLLM has been given."""
+        """Number of orders that have been sent to vLLM."""
         self.continued = dict[tuple[int, int], tuple[int, ...]]()
         """Tokens of the completions that may be continued, by request and sample."""
 
     def add(self, requests: Sequence[Request]) -> None:
-        """Check further requests, and order their completions."""
+        """Check further requests and add orders for their completions."""
         check_requests(requests, self.sampling, self.requests, self.continued)
         orders = orders_of(requests, self.sampling, first=len(self.requests))
         for order in orders:
@@ -100,7 +100,7 @@ class Call:
 
 
 class Asker:
-    """Knows vLLM's requests by the index of their completion."""
+    """Sends requests to vLLM and reads its outputs, by the index of the completion."""
 
     def __init__(self, vllm: Any, end_tokens: frozenset[int]) -> None:
         """`vllm` is a `LLMEngine`; a completion ends after any of `end_tokens`."""
@@ -114,28 +114,28 @@ class Asker:
         return bool(self._waiting)
 
     def ask(self, call: Call, policy_version: int) -> None:
-        """Queue a request per completion that is new: what prompts share, or continue, vLLM computes once.
+        """Queue a request for each new completion. What prompts share or continue, vLLM computes once.
 
-        It finds again what requests of the same policy version have left in its cache, and nothing else.
+        Its prefix cache is used within one policy version only.
         """
         for index in range(call.asked, len(call.orders)):
             self.queue(index, call.orders[index], call.sampling, policy_version, at_once=bool(call.sampling.stop))
         call.asked = len(call.orders)
 
     def ask_anew(self, call: Call, policy_version: int) -> None:
-        """Queue those again that have no token yet: weights have changed, and parts of their prompts may be cached."""
+        """Queue completions without a token again after weights have changed, as prompts may be partly cached."""
         scheduled, own_names = self._vllm.engine_core.engine_core.scheduler.requests, self._vllm.output_processor
         names = [
             name
             for name in self._waiting
-            if not any(scheduled[own].num_output_tokens for own in own_names.external_req_ids[name])
+            if not any(scheduled[internal].num_output_tokens for internal in own_names.external_req_ids[name])
         ]
         self._vllm.abort_request(names)
         for index in [self._waiting.pop(name) for name in names]:
             self.queue(index, call.orders[index], call.sampling, policy_version, at_once=bool(call.sampling.stop))
 
     def queue(self, index: int, order: Order, sampling: Sampling, policy_version: int, *, at_once: bool) -> None:
-        """Queue a completion under its index; `at_once`: `step` tells each token, and not all of them at the end."""
+        """Queue a completion; `at_once`: `step` returns each token at once, else all of them at the end."""
         name = self._add(
             order.prompt_ids,
             order.key,
@@ -148,9 +148,9 @@ class Asker:
         )
         self._waiting[name] = index
 
-    def step(self) -> list[News]:
-        """What one step has brought of those that wait."""
-        news = list[News]()
+    def step(self) -> list[NewTokens]:
+        """Run one step; return the new tokens of queued completions."""
+        outputs = list[NewTokens]()
         for output in self._vllm.step():
             index = self._waiting.get(output.request_id)
             if index is None:
@@ -158,8 +158,8 @@ class Asker:
             (completion,) = output.outputs
             if output.finished:
                 del self._waiting[output.request_id]
-            news.append(
-                News(
+            outputs.append(
+                NewTokens(
                     index=index,
                     tokens=completion.token_ids,
                     logprobs=completion.logprobs.logprobs,
@@ -167,22 +167,22 @@ class Asker:
                     has_ended=output.finished,
                 )
             )
-        return news
+        return outputs
 
     def abort(self, index: int) -> None:
-        """This completion has ended, by what vLLM does not know of."""
+        """Abort a completion that has ended for a reason unknown to vLLM."""
         (name,) = (name for name, waiting in self._waiting.items() if waiting == index)
         del self._waiting[name]
         self._vllm.abort_request([name])
 
     def abort_all(self) -> None:
-        """Whatever still waits is not wanted any more."""
+        """Abort all completions that have not ended."""
         if self._waiting:
             self._vllm.abort_request(list(self._waiting))
             self._waiting.clear()
 
     def score(self, prompt: list[int], length: int) -> tuple[list[int], list[float]]:
-        """Prompt and `length` most probable tokens after it, and the logprobs of all but the first, in nats."""
+        """Return a prompt with `length` greedy tokens after it, and logprobs of all but the first token, in nats."""
         greedy = Sampling(max_completion_length=length, temperature=0.0)
         self._add(prompt, 0, length, greedy, prompt_logprobs=0)
         outputs = list[Any]()

@@ -1,4 +1,4 @@
-"""vLLM as an engine of a training run: it samples from a model of ours, whose weights it takes when they change."""
+"""vLLM as an engine of a training run: it samples with the trainer's weights, which are sent after each update."""
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
@@ -10,12 +10,21 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from paceline.engines import Finished, FurtherRequests, OnFinished, Request, RequestStream, Sampled, Sampling, TakeNewer
 from paceline.engines.requests import Stopping, check_requests, completions_of, refuse_not_finite, texts_of
-from paceline.engines.vllm.asking import Asker, Call, News, Order, orders_of
-from paceline.engines.vllm.probe import GREEDY_TOKENS, check_probe, probe_prompt, trainer_logprobs
+from paceline.engines.vllm.asking import Asker, Call, NewTokens, Order, orders_of
 from paceline.engines.vllm.starting import Room, start
-from paceline.engines.vllm.weight_transfer import deliver, head_width, named_weights, widened, widening
+from paceline.engines.vllm.weight_transfer import (
+    GREEDY_TOKENS,
+    check_probe,
+    deliver,
+    named_weights,
+    probe_prompt,
+    trainer_logprobs,
+    widened,
+    widening,
+)
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import EngineError, PacelineError, TrainingError, first_line
+from paceline.models.families import layer_plans
 from paceline.runtime.activity import ACTIVITY
 from paceline.types import Completion, FinishReason
 
@@ -51,7 +60,7 @@ class VllmEngine:
         for _ in named_weights(model):
             pass  # looks at every adapter before the time is spent
         self.policy_version = 0
-        """Updates that the weights have seen which vLLM has; copied into completions."""
+        """Policy version of vLLM's weights; copied into completions."""
         self._model, self._tokenizer, self._dtype, self._room = model, tokenizer, compute_dtype, room
         self._take_newer = take_newer
         self._vocab_size = model.get_output_embeddings().weight.shape[0]
@@ -64,13 +73,13 @@ class VllmEngine:
         self.path_reason = f"vLLM on {model.device.type}, checked against the trainer's logprobs after every update"
 
     def take_weights(self, policy_version: int) -> None:
-        """Sample from the model's weights as they are now, which have seen so many updates.
+        """Send the model's current weights, of this policy version, to vLLM.
 
-        vLLM gets all that training changes in one call, the first time everything, forgets what it has cached of
-        prompts, and is held to the model's own logprobs.
+        All weights are sent the first time, then those that training changes. vLLM's prefix cache is reset, and its
+        logprobs are compared with the model's.
 
         Raises:
-            TrainingError: completions are being sampled; or what vLLM computes is not what the model does.
+            TrainingError: completions are being sampled, or vLLM computes other logprobs than the model.
             EngineError: vLLM failed.
         """
         if self._busy:
@@ -91,7 +100,7 @@ class VllmEngine:
         self._probe()
 
     def rest(self) -> None:
-        """Leave the device's memory to the learner until the next `take_weights`. A CPU has nothing to leave."""
+        """Free the GPU's memory for the learner until the next `take_weights`; nothing happens on a CPU."""
         if self._model.device.type == "cuda" and not self._asleep:
             with self._dying("it went to sleep"):
                 self._vllm.sleep(level=2)
@@ -135,8 +144,10 @@ class VllmEngine:
                 )
                 if on_finished(finished):
                     call.continued[order.request, order.sample] = finished.token_ids
-        refuse_not_finite(np.concatenate([one.logprobs for one in call.collected] or [[]]), self.policy_version)
-        sampled = [(one.tokens, one.logprobs, one.versions) for one in call.collected]
+        refuse_not_finite(
+            np.concatenate([completion.logprobs for completion in call.collected] or [[]]), self.policy_version
+        )
+        sampled = [(completion.tokens, completion.logprobs, completion.versions) for completion in call.collected]
         completions = iter(completions_of(self._tokenizer, stopping, sampled, [order.limit for order in call.orders]))
         return [tuple(next(completions) for _ in request.keys) for request in call.requests]
 
@@ -164,31 +175,31 @@ class VllmEngine:
                 if not self._asker.waits:
                     continue
                 with self._dying("it sampled"):
-                    told = self._asker.step()
+                    outputs = self._asker.step()
                 sampled = [
                     Sampled(
-                        request=orders[news.index].request,
-                        sample=orders[news.index].sample,
-                        token_ids=tuple(news.tokens),
-                        logprobs=tuple(news.logprobs),
-                        finish_reason=self._why(news) if news.has_ended else None,
+                        request=orders[new.index].request,
+                        sample=orders[new.index].sample,
+                        token_ids=tuple(new.tokens),
+                        logprobs=tuple(new.logprobs),
+                        finish_reason=self._why(new) if new.has_ended else None,
                     )
-                    for news in told
+                    for new in outputs
                 ]
-                for news, is_unwanted in zip(told, stream.tell(sampled), strict=True):
-                    if is_unwanted and not news.has_ended:
-                        self._asker.abort(news.index)
-                    if is_unwanted or news.has_ended:
-                        del orders[news.index]
+                for new, is_unwanted in zip(outputs, stream.tell(sampled), strict=True):
+                    if is_unwanted and not new.has_ended:
+                        self._asker.abort(new.index)
+                    if is_unwanted or new.has_ended:
+                        del orders[new.index]
         finally:
             self._busy = False
             self._asker.abort_all()
 
-    def _why(self, news: News) -> FinishReason:
-        return "length" if self._end_tokens.isdisjoint(news.tokens[-1:]) else "stop"
+    def _why(self, new: NewTokens) -> FinishReason:
+        return "length" if self._end_tokens.isdisjoint(new.tokens[-1:]) else "stop"
 
     def _ending(self, call: Call, further: FurtherRequests | None, stopping: Stopping) -> Generator[int, None, None]:
-        """Sample; the index of each completion as soon as it has ended. Leaves nothing behind, however it is left."""
+        """Sample; yield the index of each completion as soon as it has ended. Aborts the rest if closed early."""
         self._busy, ended, tokens = True, 0, 0
         ACTIVITY.advance("generate", 0, len(call.orders))
         try:
@@ -203,9 +214,9 @@ class VllmEngine:
                     if further is None:
                         break
                     continue
-                # What is under way goes on with what is cached of it, as in every engine; what has no token yet finds
-                # nothing that older weights have computed. The probe waits for the next `take_weights`: here it would
-                # be another request among those that are under way.
+                # Completions under way keep their cache, as in every engine; those without a token find nothing that
+                # older weights have computed. The probe waits for the next `take_weights`: here it would be another
+                # request among those under way.
                 version = None if self._take_newer is None else self._take_newer()
                 if version is not None:
                     with self._dying("it took weights"):
@@ -214,15 +225,15 @@ class VllmEngine:
                 with self._dying("it took requests"):
                     self._asker.ask(call, self.policy_version)
                 with self._dying("it sampled"):
-                    told = self._asker.step()
-                for news in told:
-                    stopped = call.collected[news.index].take(news, stopping)
-                    if stopped and not news.has_ended:
-                        self._asker.abort(news.index)
-                    tokens += len(news.tokens)
-                    if stopped or news.has_ended:
+                    outputs = self._asker.step()
+                for new in outputs:
+                    stopped = call.collected[new.index].take(new, stopping)
+                    if stopped and not new.has_ended:
+                        self._asker.abort(new.index)
+                    tokens += len(new.tokens)
+                    if stopped or new.has_ended:
                         ended += 1
-                        yield news.index
+                        yield new.index
                 ACTIVITY.advance("generate", ended, len(call.orders), tokens=tokens)
         finally:
             self._busy = False
@@ -231,14 +242,14 @@ class VllmEngine:
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         config = self._model.config.get_text_config()
         weights = named_weights(self._model, only_trained=self._is_complete)
-        return widened(weights, head_width(config), widening(config, self._model.device.type))
+        return widened(weights, layer_plans(config)[0].head_dim, widening(config, self._model.device.type))
 
     def _deliver(self, policy_version: int) -> None:
         deliver(self._vllm, self._weights(), policy_version=policy_version, workers=self._room.tensor_parallel)
         self.policy_version = policy_version
 
     def _probe(self) -> None:
-        """Hold the logprobs of the same tokens through both to each other."""
+        """Compare logprobs of the same tokens by vLLM and by the model."""
         with self._dying("it was probed"):
             tokens, engine = self._asker.score(probe_prompt(self._vocab_size), GREEDY_TOKENS)
         trainer = trainer_logprobs(self._model, tokens, self._dtype)
@@ -246,7 +257,7 @@ class VllmEngine:
 
     @contextlib.contextmanager
     def _dying(self, when: str) -> Iterator[None]:
-        """Whatever vLLM fails with, it is not to be asked again."""
+        """Turn any failure of vLLM into an EngineError that names the occasion."""
         try:
             yield
         except PacelineError:

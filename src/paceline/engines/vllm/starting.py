@@ -1,4 +1,4 @@
-"""Start vLLM in this process, on a model that is already here: from its configuration, with weights that follow."""
+"""Start vLLM in this process from a loaded model's configuration, without weights, which are sent later."""
 
 import contextlib
 import copy
@@ -16,8 +16,8 @@ import torch.distributed as dist
 from transformers import PreTrainedModel
 
 from paceline.engines.vllm.asking import BACKEND, EXTENSION
-from paceline.engines.vllm.probe import PROBE_LENGTH
-from paceline.engines.vllm.weight_transfer import head_width, widening
+from paceline.engines.vllm.weight_transfer import PROBE_LENGTH, widening
+from paceline.models.families import layer_plans
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # scheduler and model in this process: weights are handed over as they are
@@ -28,7 +28,7 @@ DEFAULTS = {
     "VLLM_LOGGING_LEVEL": "ERROR",  # it warns of much that is meant to be so
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # `auto` leaves one core to a process that is not there
 }
-"""Set only where they are not."""
+"""Environment variables that are set unless they already are."""
 BLOCK = 128
 """Tokens of a cache block of vLLM on a CPU; a sequence's last one is filled in part."""
 MOST_BYTES = 4 << 30
@@ -37,7 +37,7 @@ MOST_BYTES = 4 << 30
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Room:
-    """Sizes that vLLM is started with: it would take nearly all of a machine, unless told."""
+    """Sizes that vLLM is started with; by default it would take nearly all of a machine's memory."""
 
     sequences: int
     """Completions computed at the same time, at most."""
@@ -54,20 +54,19 @@ class Room:
 
 
 def wanted_cache(config: Any, room: Room, dtype: torch.dtype) -> int:
-    """Bytes that hold every concurrent sequence at its greatest length, up to `MOST_BYTES`, but never less than one.
+    """Return bytes for all concurrent sequences at their greatest length, at most `MOST_BYTES`, at least two sequences.
 
-    `config` is that of the model's text part, `dtype` the precision of keys and values.
+    `config` is of the model's text part, `dtype` the precision of keys and values.
     """
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    token = 2 * config.num_hidden_layers * heads * head_width(config) * dtype.itemsize
+    token = sum(2 * plan.key_value_heads * plan.head_dim for plan in layer_plans(config)) * dtype.itemsize
     sequence: int = token * BLOCK * (-(-room.length // BLOCK) + 1)
     return max(2 * sequence, min(room.sequences * sequence, MOST_BYTES))
 
 
 def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
-    """A `LLMEngine` of vLLM with the model's architecture, weights still to come, that draws by our keys.
+    """Start an `LLMEngine` of vLLM with the model's architecture, dummy weights and `KeyedSampler`.
 
-    The process's random state, its threads and what its children inherit are afterwards what they were.
+    The process's random state, threads and inherited environment are restored afterwards.
     """
     is_cpu = model.device.type == "cpu"
     # vLLM reads these when it is imported
@@ -90,7 +89,7 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
     text = config.get_text_config()
     times = widening(text, model.device.type)
     if times > 1:
-        text.head_dim = head_width(text) * times
+        text.head_dim = layer_plans(text)[0].head_dim * times
     size = room.cache_bytes or (wanted_cache(text, room, dtype) if is_cpu else None)
     with TemporaryDirectory() as directory, _process_as_it_was():
         config.save_pretrained(directory)
@@ -122,7 +121,7 @@ def start(model: PreTrainedModel, dtype: torch.dtype, room: Room) -> Any:
 
 
 def _executor(room: Room) -> str:
-    """How vLLM runs its worker. On a rank it takes the ranks' process group as it is, and this rank's device."""
+    """Return how vLLM runs its worker. On a rank it uses the existing process group and this rank's device."""
     if room.tensor_parallel > 1:
         return "mp"
     index = torch.cuda.current_device() if torch.cuda.is_available() else 0
@@ -141,8 +140,11 @@ def _executor(room: Room) -> str:
 
 @contextlib.contextmanager
 def _process_as_it_was() -> Iterator[None]:
-    """vLLM seeds every generator there is. On a CPU it makes `torch.set_num_threads` do nothing, and has every child of
-    this process, thus every program that a sandbox runs, load two libraries first."""
+    """Restore random state, threads and environment after the context.
+
+    vLLM seeds every generator. On a CPU it makes `torch.set_num_threads` do nothing, and preloads two libraries into
+    every child process, programs in a sandbox included.
+    """
     set_num_threads, python, numpy = torch.set_num_threads, random.getstate(), np.random.get_state()
     environment = dict(os.environ)
     try:

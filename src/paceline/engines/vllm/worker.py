@@ -1,6 +1,6 @@
-"""What runs inside vLLM's workers: tokens drawn by our keys, weights taken in one call.
+"""Code inside vLLM's workers: tokens drawn by Paceline's keys, weights loaded in one call.
 
-vLLM imports this file by name (`worker_extension_cls`) in every process that computes, which also registers `Handover`.
+vLLM imports this file by name (`worker_extension_cls`) in every worker process, which also registers `Handover`.
 
 S sequences, V vocabulary.
 """
@@ -40,8 +40,8 @@ from paceline.engines.vllm.asking import BACKEND, KEY, SAMPLING
 def can_pack(model: nn.Module) -> bool:
     """Return whether `Packing` serves all layers of a vLLM model on a CPU.
 
-    It serves plain linear layers and embeddings, whose weights a kernel alone prepares; experts, latent attention and
-    convolutions are prepared otherwise.
+    It supports plain linear layers and embeddings, whose weights a kernel alone prepares; experts, latent attention
+    and convolutions are prepared otherwise.
     """
     # on a processor with Zen's own library a kernel may go on reading the weight itself
     return current_platform.is_cpu() and not current_platform.is_zen_cpu() and all(map(_is_plain, model.modules()))
@@ -55,9 +55,9 @@ def _is_plain(module: Any) -> bool:
 
 
 def pack_heads(model: nn.Module, loaded: Collection[str] | None = None) -> None:
-    """On a CPU the head multiplies with a packed copy of its weight, which no reload makes again where the head is tied
-    to the embedding: it would go on with the old one, without a word. `loaded` names what has new values; None:
-    anything may.
+    """Pack the head's weight again on a CPU, which no reload does for a head that is tied to the embedding.
+
+    It would silently multiply with the old weight. `loaded` names what has new values; None: anything may.
     """
     if not current_platform.is_cpu():
         return
@@ -70,15 +70,15 @@ def pack_heads(model: nn.Module, loaded: Collection[str] | None = None) -> None:
 
 
 class Packing:
-    """Lets `load_weights` be called again on a CPU, where a linear layer has its weight only as its kernel packed it.
+    """Allows repeated `load_weights` on a CPU, where a linear layer keeps its weight only as packed for its kernel.
 
-    vLLM's own reload lays every weight out anew before it is packed, and packs embeddings that nothing multiplies with.
-    Here a layer's weight is packed from where it lies; where vLLM joins several (query, key and value), they are put
-    together first, in memory that all layers share. Weights of one layer must follow each other.
+    vLLM's own reload copies every weight before it is packed, and packs embeddings that are never multiplied. Here a
+    layer's weight is packed in place; weights that vLLM joins (query, key and value) are first joined in memory that
+    all layers share. Weights of one layer must be consecutive.
     """
 
     def __init__(self, model: Any) -> None:
-        """Give every packed layer a weight to load into, of which only the one that is being loaded has a content."""
+        """Give every packed layer a weight to load into; only that of the layer being loaded has contents."""
         self._model = model
         # layers that have their weight only as their kernel has packed it
         methods = ((module, getattr(module, "quant_method", None)) for module in model.modules())
@@ -95,10 +95,10 @@ class Packing:
         self._packed = set[Any]()
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Take these, under the names of the model's files; layers of which none is among them stay as they are.
+        """Load weights by their names in the model's files; layers without any stay unchanged.
 
         Raises:
-            ValueError: weights of a layer did not follow each other.
+            ValueError: weights of a layer were not consecutive.
         """
         self._packed.clear()
         loaded = self._model.load_weights(weights)
@@ -113,21 +113,21 @@ class Packing:
         return weight
 
     def _take(
-        self, layer: Any, load: Callable[..., None], weight: nn.Parameter, given: Tensor, *part: object, **more: Any
+        self, layer: Any, load: Callable[..., None], weight: nn.Parameter, value: Tensor, *part: object, **more: Any
     ) -> None:
         if layer is not self._open:
             self._close()
             self._open = layer
         if layer in self._packed:
             raise ValueError(f"a weight of {type(layer).__name__} came after those of other layers")
-        is_whole = not part and not more and given.shape == weight.shape
-        if is_whole and given.dtype == weight.dtype and given.is_contiguous():
-            weight.data = given
+        is_whole = not part and not more and value.shape == weight.shape
+        if is_whole and value.dtype == weight.dtype and value.is_contiguous():
+            weight.data = value
         else:
-            load(weight, given, *part, **more)
+            load(weight, value, *part, **more)
 
     def _close(self) -> None:
-        """All of a layer's weights have come."""
+        """Pack the layer whose weights have all been loaded."""
         if self._open is not None:
             dispatch_cpu_unquantized_gemm(self._open, remove_weight=False)
             self._open.weight.data = self._places[self._open]
@@ -139,10 +139,10 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 class KeyedSampler(Sampler):
-    """Draws as every engine of ours does: by the completion's key and position, and with its logprob at that moment.
+    """Draws tokens as every engine does: by the completion's key and position, and with the logprob of the draw.
 
-    vLLM's own seeds are not used: on a CPU they end the engine where a prompt is computed in chunks, and a chunk would
-    use up a number of the generator, so that a completion would depend on its neighbours.
+    vLLM's own seeds are not used: on a CPU they crash the engine if a prompt is computed in chunks, and a chunk would
+    consume a number of the generator, so that a completion would depend on its neighbours.
     """
 
     def __init__(self, runner: Any) -> None:
@@ -150,7 +150,7 @@ class KeyedSampler(Sampler):
         super().__init__()
         self._runner = runner
         self.policy_version = 0
-        """How many updates the weights have seen that `logits` are of; said of every token, where vLLM has its rank."""
+        """Policy version of the weights; reported for every token in place of vLLM's rank."""
 
     def forward(
         self,
@@ -159,7 +159,7 @@ class KeyedSampler(Sampler):
         predict_bonus_token: bool = False,
         logprobs_mode_override: Any = None,
     ) -> SamplerOutput:
-        """One token for each row of `logits` [S, V], drawn as its request says."""
+        """Draw one token for each row of `logits` [S, V] by its request's sampling."""
         requests = [self._runner.requests[name] for name in self._runner.input_batch.req_ids]
         orders = [request.sampling_params.extra_args for request in requests]
         keys = torch.tensor([as_signed_64(order[KEY]) for order in orders], device=logits.device)
@@ -176,22 +176,22 @@ class KeyedSampler(Sampler):
 
 @dataclass
 class Nothing(WeightTransferInitInfo):
-    """There is no connection to open."""
+    """Empty: there is no connection to open."""
 
 
 @dataclass
 class Given(WeightTransferUpdateInfo):
-    """Weights under the names of the model's files."""
+    """Weights by their names in the model's files."""
 
     tensors: Iterable[tuple[str, Tensor]] | None = None
-    """In this process."""
+    """Weights in this process."""
     path: str | None = None
-    """For workers in other processes: a safetensors file in memory."""
+    """Path of a safetensors file in memory, for workers in other processes."""
     names: Sequence[str] = ()
-    """Names of the tensors in the file, which forgets their order."""
+    """Names of the tensors in order, which the file does not keep."""
 
     def weights(self) -> Iterable[tuple[str, Tensor]]:
-        """One after the other."""
+        """Yield names and weights."""
         if self.path is None:
             yield from self.tensors or ()
             return
@@ -201,7 +201,7 @@ class Given(WeightTransferUpdateInfo):
 
 
 class Handover(WeightTransferEngine[Nothing, Given]):
-    """Whole weights, layer by layer: each is read, prepared for its kernels, and takes the place of the old one."""
+    """Loads whole weights layer by layer: each is read, prepared for its kernels, and replaces the old one."""
 
     init_info_cls = Nothing
     update_info_cls = Given
@@ -233,15 +233,15 @@ class Handover(WeightTransferEngine[Nothing, Given]):
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, Handover)
-# It warns, at every update, of a tied head and of rotary tables that they got no weights; the probe sees what matters.
+# It warns at every update that a tied head and rotary tables got no weights; the probe detects what matters.
 logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 
 
 class Extension:
-    """Methods that a vLLM worker gets beside its own."""
+    """Methods added to vLLM's workers."""
 
     def draw_by_keys(self: Any) -> None:
-        """From now on tokens are drawn by `KeyedSampler`."""
+        """Draw tokens by `KeyedSampler` from now on."""
         self.model_runner.sampler = KeyedSampler(self.model_runner)
 
     def leave_no_files(self: Any) -> None:
@@ -250,8 +250,7 @@ class Extension:
             path.unlink(missing_ok=True)
 
     def take_weights(self: Any, update_info: dict[str, Any], policy_version: int) -> None:
-        """A whole update. In one call, because between the three parameters are nowhere, and any other call meanwhile
-        would end the engine."""
+        """Run a whole update in one call: between its steps weights are missing, and any other call would fail."""
         self.start_weight_update()
         self.update_weights(update_info)
         self.finish_weight_update()

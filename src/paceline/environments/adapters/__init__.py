@@ -25,7 +25,7 @@ from paceline.config.packages import install_command
 from paceline.config.reading import base_name, parameter_texts
 from paceline.config.sections import json_or_text
 from paceline.environments import Environment
-from paceline.environments.hosting.inside import seed_generators
+from paceline.environments.hosting.processes import seed_generators
 from paceline.environments.hosting.results import attempt
 from paceline.errors import ConfigError
 
@@ -94,10 +94,10 @@ class Adapted:
         Raises:
             ConfigError: there is no such environment, or it does not say.
         """
-        found, failure = attempt(self._tools)
+        tools, failure = attempt(self._tools)
         if failure is not None:
             raise ConfigError(f"{self.label}: {failure}")
-        return tuple(found)
+        return tuple(tools)
 
     def prepare(self) -> None:
         """Load the package, and begin one game twice: what does not begin, or not alike, is refused.

@@ -33,14 +33,14 @@ from paceline.environments.builtin.games import behind_prompt, last_number, said
 from paceline.errors import ConfigError, first_line
 
 ACTIONS = "actions"
-MOST_NAMED = 30  # Numbers that are told one by one as actions
+MOST_NAMED = 30  # Numbers that are listed as actions
 COLOURS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
 """Colours of a terminal from code 30 on, and of its background from 40 on."""
 _CODE = re.compile("(\x1b\\[[\\d;]*m)")
 
 
 class Known(NamedTuple):
-    """What Gymnasium says of a game in pictures and tables only."""
+    """Rules of games that Gymnasium gives in pictures and tables only."""
 
     actions: tuple[str, ...]
     """Names in the order of their numbers."""
@@ -78,7 +78,7 @@ class Steps:
         kind = type(self._inner.unwrapped)
         rules = " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
         legend = KNOWN[kind.__name__].legend if kind.__name__ in KNOWN else ""
-        lines = [one for one in (rules, legend) if one]
+        lines = [*filter(None, (rules, legend))]
         return behind_prompt(task, "\n".join([*lines, self._seen(observation), self._told(info)]))
 
     def answer(self, turn: AgentTurn) -> Observation:
@@ -119,12 +119,12 @@ class Steps:
         first, count = int(space.start), int(space.n)
         if not self._names and count > MOST_NAMED:
             return f"Action: a number from {first} to {first + count - 1}."
-        names = self._names or [str(first + place) for place in range(count)]
-        told = f"Actions: {', '.join(names)}."
+        names = self._names or [str(first + index) for index in range(count)]
+        listed = f"Actions: {', '.join(names)}."
         if "action_mask" not in info or all(info["action_mask"]):
-            return told
+            return listed
         allowed = [name for name, is_allowed in zip(names, info["action_mask"], strict=True) if is_allowed]
-        return f"{told} Possible now: {', '.join(allowed) or 'none'}."
+        return f"{listed} Possible now: {', '.join(allowed) or 'none'}."
 
     def _seen(self, observation: Any) -> str:
         if self._inner.render_mode == "ansi":
@@ -145,8 +145,8 @@ def coloured(text: str) -> str:
         elif piece in ("\x1b[m", "\x1b[0m"):
             parts += [f"</{opened.pop()}>"] if opened else []
         else:
-            place = int(piece[2:-1].split(";")[0] or 0) % 10
-            opened.append(COLOURS[place] if place < len(COLOURS) else "colour")
+            number = int(piece[2:-1].split(";")[0] or 0) % 10
+            opened.append(COLOURS[number] if number < len(COLOURS) else "colour")
             parts.append(f"<{opened[-1]}>")
     return "".join(parts)
 
@@ -161,12 +161,12 @@ def _words(space: Any, value: Any) -> str:
     if kind == "Tuple":
         return f"({', '.join(_words(*pair) for pair in zip(space.spaces, value, strict=True))})"
     if kind == "Dict":
-        return "\n".join(f"{name}: {_words(one, value[name])}" for name, one in space.spaces.items())
+        return "\n".join(f"{name}: {_words(part, value[name])}" for name, part in space.spaces.items())
     return str(value.tolist())
 
 
 def _is_told(space: Any) -> bool:
-    """Return True if an observation of this space can be told exactly: no floating point in it."""
+    """Return True if an observation of this space can be written exactly: no floating point in it."""
     kind = type(space).__name__
     if kind == "Tuple":
         return all(map(_is_told, space.spaces))
@@ -179,9 +179,9 @@ def load(name: str, parameters: Parameters) -> Callable[[], Steps]:
     """Return what makes the episodes of an environment; see `adapters.Load`."""
     import gymnasium
 
-    given = {key: value for key, value in parameters.items() if key != ACTIONS}
+    options = {key: value for key, value in parameters.items() if key != ACTIONS}
     try:
-        plain = gymnasium.make(name, disable_env_checker=True, **given)
+        plain = gymnasium.make(name, disable_env_checker=True, **options)
     except (gymnasium.error.Error, ImportError, TypeError) as error:
         raise ConfigError(f"{first_line(error)}; `gymnasium.pprint_registry()` lists all") from error
     plain.close()
@@ -191,14 +191,14 @@ def load(name: str, parameters: Parameters) -> Callable[[], Steps]:
         raise ConfigError(f"its actions are of the space {shape}, but words can say those of Discrete and Text only")
     modes = plain.metadata.get("render_modes", ())
     if "ansi" in modes:
-        given["render_mode"] = "ansi"
+        options["render_mode"] = "ansi"
     elif not _is_told(plain.observation_space):
         raise ConfigError(
             f"it has no rendering as text, and an observation of {plain.observation_space} cannot be told in words; "
             "register a wrapper that returns text"
         )
     names = _names(parameters, KNOWN[kind].actions if kind in KNOWN else (), action_space)
-    return lambda: Steps(gymnasium.make(name, disable_env_checker=True, **given), names)
+    return lambda: Steps(gymnasium.make(name, disable_env_checker=True, **options), names)
 
 
 def _names(parameters: Parameters, known: Sequence[str], space: Any) -> Sequence[str]:
@@ -206,7 +206,7 @@ def _names(parameters: Parameters, known: Sequence[str], space: Any) -> Sequence
         return known
     names = str(parameters[ACTIONS]).lower().split("/")
     count = int(space.n) if hasattr(space, "n") else 0
-    if len(names) != count or len(set(names)) != count or not all(re.fullmatch(r"\w+", one) for one in names):
+    if len(names) != count or len(set(names)) != count or not all(re.fullmatch(r"\w+", word) for word in names):
         raise ConfigError(f"actions must name each of {count} actions by a word of its own, got {len(names)}: a/b/c")
     return names
 

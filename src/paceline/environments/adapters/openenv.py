@@ -31,7 +31,6 @@ import math
 import re
 import socket
 import threading
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -45,11 +44,13 @@ from paceline.environments.builtin.games import behind_prompt, last_number, said
 from paceline.environments.builtin.mcp import listed_schema, listed_tool
 from paceline.environments.tools import CallError, Functions, ToolEnvironment
 from paceline.errors import ConfigError, EnvironmentFailure, first_line
+from paceline.http.client import HttpCallError, HttpClient
 from paceline.runtime.own_code import own_module
 
 HOST = "127.0.0.1"
 CALL_SECONDS = 600.0
 """Seconds for one answer of a server, where nothing else ends the wait before."""
+LARGEST_SCHEMA = 16 << 20  # Bytes
 END_SECONDS = 10.0  # Seconds for a server of this process to end
 NO_ACTION = "That is no action."
 TOOL_FIELDS = {"type", "tool_name", "arguments"}
@@ -59,32 +60,35 @@ TOOL_FIELDS = {"type", "tool_name", "arguments"}
 class OpenEnvSession:
     """A connection to a server, of one episode."""
 
-    def __init__(self, place: Any) -> None:
-        """`place`: address of a server, or an application to serve."""
+    def __init__(self, server: Any) -> None:
+        """`server`: its address, or an application to serve."""
         from openenv.core.generic_client import GenericEnvClient
 
-        self._server = None if isinstance(place, str) else ServedApplication(place)
-        self._url = place if self._server is None else self._server.url
+        self._server = None if isinstance(server, str) else ServedApplication(server)
+        self._url = server if self._server is None else self._server.url
         self._client = GenericEnvClient(base_url=self._url, message_timeout_s=CALL_SECONDS).sync()
 
     def action_schema(self) -> Mapping[str, Any]:
         """Ask for the JSON schema of an action, references resolved; its properties are those that a turn may set."""
-        is_local = urlsplit(self._url).hostname in (HOST, "localhost")
-        opener = urllib.request.build_opener(*[urllib.request.ProxyHandler({})] * is_local)
+        address = f"{self._url.rstrip('/')}/schema"
         try:
-            with opener.open(f"{self._url.rstrip('/')}/schema", timeout=CALL_SECONDS) as answer:
-                schema = json.load(answer)["action"]
-        except (OSError, ValueError, KeyError) as error:
+            reply = HttpClient(self._url).call(
+                address, seconds=CALL_SECONDS, limit=LARGEST_SCHEMA, follow_redirects=True
+            )
+            if not reply.is_success or reply.body is None:
+                raise HttpCallError(f"status {reply.status}", was_sent=True)
+            schema = json.loads(reply.body)["action"]
+        except (HttpCallError, ValueError, KeyError) as error:
             raise EnvironmentFailure(f"the server {self._url} does not say what an action is ({error})") from error
-        kinds = {f"#/$defs/{name}": one for name, one in schema.get("$defs", {}).items()}
+        kinds = {f"#/$defs/{name}": definition for name, definition in schema.get("$defs", {}).items()}
         fields = {
-            name: {**kinds.get(one.get("$ref"), {}), **one}
-            for name, one in schema.get("properties", {}).items()
+            name: {**kinds.get(field.get("$ref"), {}), **field}
+            for name, field in schema.get("properties", {}).items()
             if name != "metadata"
         }
         return {**schema, "properties": fields}
 
-    def ask(self, method: str, *given: Any, **named: Any) -> Any:
+    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Call a method of the package's client and return its result.
 
         Raises:
@@ -94,7 +98,7 @@ class OpenEnvSession:
         from websockets.exceptions import ConnectionClosed
 
         try:
-            return getattr(self._client, method)(*given, **named)
+            return getattr(self._client, method)(*arguments, **named)
         except RuntimeError as error:  # the server's own words
             if "VALIDATION_ERROR" in str(error):
                 raise CallError(NO_ACTION) from error
@@ -108,7 +112,7 @@ class OpenEnvSession:
     def tools(self) -> Sequence[Mapping[str, Any]]:
         """Ask for the tools; returns their schemas as chat templates show them."""
         listed = self.ask("step", {"type": "list_tools"}).observation["tools"]
-        return [listed_schema(one["name"], one["description"], one["input_schema"]) for one in listed]
+        return [listed_schema(tool["name"], tool["description"], tool["input_schema"]) for tool in listed]
 
     def close(self) -> None:
         """End the connection, and the server that is served for it."""
@@ -144,13 +148,13 @@ class ActionForm:
         fields: Mapping[str, Any] = schema["properties"]
         needed = [name for name in fields if name in schema.get("required", ())] or list(fields)
         self._name = needed[0] if len(needed) == 1 else ""
-        one = fields.get(self._name, {})
-        words = one.get("enum", ())
+        field = fields.get(self._name, {})
+        words = field.get("enum", ())
         self._words = {word.lower(): word for word in words if isinstance(word, str)}
-        self._kind = "word" if self._words and len(self._words) == len(words) else one.get("type", "object")
-        about = f": {one['description']}" if "description" in one else "."
+        self._kind = "word" if self._words and len(self._words) == len(words) else field.get("type", "object")
+        about = f": {field['description']}" if "description" in field else "."
         names = ", ".join(f"{name} ({_about(fields[name])})" for name in needed)
-        self.told = {
+        self.instruction = {
             "string": f"Action: a text, {self._name}{about}",
             "word": f"Actions: {', '.join(words)}.",
             "integer": f"Action: a whole number, {self._name}{about}",
@@ -163,14 +167,14 @@ class ActionForm:
             return {self._name: text} if text else None
         if self._kind == "word":
             longest = sorted(map(re.escape, self._words), key=len, reverse=True)
-            found: Sequence[Any] = re.findall(rf"(?<!\w)(?:{'|'.join(longest)})(?!\w)", text.lower())
-            return {self._name: self._words[found[-1]]} if found else None
+            matches: Sequence[Any] = re.findall(rf"(?<!\w)(?:{'|'.join(longest)})(?!\w)", text.lower())
+            return {self._name: self._words[matches[-1]]} if matches else None
         if self._kind == "integer":
             number = last_number(text)
             return None if number is None else {self._name: number}
         if self._kind == "number":
-            found = re.findall(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", text)
-            value = float(found[-1]) if found else math.inf
+            matches = re.findall(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", text)
+            value = float(matches[-1]) if matches else math.inf
             return {self._name: value} if math.isfinite(value) else None
         return last_object(text)
 
@@ -181,14 +185,14 @@ def last_object(text: str) -> Mapping[str, Any] | None:
     >>> last_object('{"a": 1} or rather {"a": {"b": 2}}'), last_object("{a}")
     ({'a': {'b': 2}}, None)
     """
-    found, at, decoder = None, text.find("{"), json.JSONDecoder()
+    latest, at, decoder = None, text.find("{"), json.JSONDecoder()
     while at >= 0:
         try:
-            found, end = decoder.raw_decode(text, at)
+            latest, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):  # no object, or one in more others than Python reads
             end = at + 1
         at = text.find("{", end)
-    return found
+    return latest
 
 
 def _about(field: Mapping[str, Any]) -> str:
@@ -213,8 +217,8 @@ def shown(observation: Mapping[str, Any]) -> str:
 class OpenEnvSteps:
     """`Environment` around a session whose actions are said in words, or are calls of tools."""
 
-    def __init__(self, place: Any, parameters: Parameters) -> None:
-        self._place, self._parameters = place, parameters
+    def __init__(self, server: Any, parameters: Parameters) -> None:
+        self._server, self._parameters = server, parameters
         self._session: OpenEnvSession | None = None
         self._form: ActionForm | None = None
         self._tools: ToolEnvironment | None = None
@@ -228,21 +232,21 @@ class OpenEnvSteps:
         """Reset; returns what is seen first, and the form of an action that is said in words."""
         with ExitStack() as stack:
             stack.callback(self.close)
-            self._session = session = OpenEnvSession(self._place)
+            self._session = session = OpenEnvSession(self._server)
             schema = session.action_schema()
             first = session.ask("reset", **{**self._parameters, "seed": seed_of(task, seed)})
             lines = [shown(first.observation)]
             if takes_tools(schema):
                 functions = Functions(())
                 functions.tools = [
-                    listed_tool(one["function"], functools.partial(self._call, one["function"]["name"]))
-                    for one in session.tools()
+                    listed_tool(tool["function"], functools.partial(self._call, tool["function"]["name"]))
+                    for tool in session.tools()
                 ]
                 self._tools = ToolEnvironment([functions])
                 self._tools.begin(task, seed)
             else:
                 self._form = ActionForm(schema)
-                lines.append(self._form.told)
+                lines.append(self._form.instruction)
             stack.pop_all()
         text = "\n".join(filter(None, lines))
         return behind_prompt(task, text) if text else None
@@ -261,7 +265,7 @@ class OpenEnvSteps:
                 raise CallError(NO_ACTION)
             text = shown(self._step(action))
         except CallError as error:
-            return said(f"{error} {self._form.told}", calls=1, failed_calls=1)
+            return said(f"{error} {self._form.instruction}", calls=1, failed_calls=1)
         return said(text, reward=self._gained, done=self._is_done, calls=1)
 
     def close(self) -> float:
@@ -294,7 +298,7 @@ def takes_tools(schema: Mapping[str, Any]) -> bool:
     return set(schema["properties"]) <= TOOL_FIELDS
 
 
-def _place(name: str) -> Any:
+def _server_of(name: str) -> Any:
     """Return the address of a server, or the application of an installed environment."""
     if "://" in name:
         if urlsplit(name).scheme not in ("http", "https"):
@@ -306,19 +310,19 @@ def _place(name: str) -> Any:
     module = own_module(where, label=f"its application {where}:{attribute}", error=ConfigError)
     if not hasattr(module, attribute):
         raise ConfigError(f"there is no {attribute!r} in {where}; name its application as module:NAME")
-    found = getattr(module, attribute)
-    return found if isinstance(found, FastAPI) else found()
+    application = getattr(module, attribute)
+    return application if isinstance(application, FastAPI) else application()
 
 
 def load(name: str, parameters: Parameters) -> Callable[[], OpenEnvSteps]:
     """Return what makes the episodes of an environment; see `adapters.Load`."""
-    place = _place(name)
-    return lambda: OpenEnvSteps(place, parameters)
+    server = _server_of(name)
+    return lambda: OpenEnvSteps(server, parameters)
 
 
 def tools(name: str, parameters: Parameters) -> Sequence[Mapping[str, Any]]:
     """Return the schemas of its tools; empty: actions are said in words."""
-    session = OpenEnvSession(_place(name))
+    session = OpenEnvSession(_server_of(name))
     try:
         return session.tools() if takes_tools(session.action_schema()) else ()
     finally:

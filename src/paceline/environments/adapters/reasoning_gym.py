@@ -84,9 +84,11 @@ class Attempts:
         self._dataset = self._dataset_of(number)
         is_given = "reasoning_gym" in task
         self._entry = task["reasoning_gym"] if is_given else self._dataset[0]
-        found = self._entry["metadata"]["source_dataset"]
-        if found != self._name:
-            raise EnvironmentFailure(f"the row's entry is of the task {found!r}, but the environment is {self._name!r}")
+        source = self._entry["metadata"]["source_dataset"]
+        if source != self._name:
+            raise EnvironmentFailure(
+                f"the row's entry is of the task {source!r}, but the environment is {self._name!r}"
+            )
         if self._name in TUPLES:
             self._entry = _tuples(self._entry)
         answer = self._entry["answer"]
@@ -132,7 +134,7 @@ def _count(number: int, what: str) -> str:
 
 def _tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _tuples(one) for key, one in value.items()}
+        return {key: _tuples(part) for key, part in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
@@ -146,7 +148,7 @@ def _tasks() -> Mapping[str, Any]:
 def evaluates(name: str) -> bool:
     """Return True if the file of a task, or that of its scorer, evaluates some text as code."""
     kind = _tasks()[name][0]
-    files = {sys.modules[one.__module__] for one in (kind, kind.score_answer)}
+    files = {sys.modules[code.__module__] for code in (kind, kind.score_answer)}
     return any(EVALUATES.search(inspect.getsource(file)) for file in files)
 
 
@@ -163,7 +165,7 @@ def load(name: str, parameters: Parameters) -> Callable[[], Attempts]:
     """Return what makes the episodes of a task; see `adapters.Load`."""
     import reasoning_gym
 
-    known = [one for one in sorted(_tasks()) if one not in REFUSED]
+    known = [task for task in sorted(_tasks()) if task not in REFUSED]
     if name not in _tasks():
         near = get_close_matches(name, known, n=3, cutoff=0.4) or known[:3]
         raise ConfigError(f"there is no task {name!r} among {len(known)}; nearest: {', '.join(near)}")

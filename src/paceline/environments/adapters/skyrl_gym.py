@@ -89,11 +89,11 @@ def load(name: str, parameters: Parameters) -> Callable[[], TextSteps]:
     if module:
         importlib.import_module(module)
     if registered not in skyrl_gym.registry:
-        known = ", ".join(one for one in sorted(skyrl_gym.registry) if one not in REFUSED)
+        known = ", ".join(known_id for known_id in sorted(skyrl_gym.registry) if known_id not in REFUSED)
         raise ConfigError(f"there is no environment {registered!r}; there are {known}, and your own as module:ID")
     settings = dict(parameters)
     extras = {MAX_TURNS: settings.pop(MAX_TURNS)} if MAX_TURNS in settings else {}
-    return lambda: TextSteps(lambda given: skyrl_gym.make(registered, env_config=settings, extras=given), extras)
+    return lambda: TextSteps(lambda extras: skyrl_gym.make(registered, env_config=settings, extras=extras), extras)
 
 
 ADAPTER = Adapter(package="skyrl-gym", example="gsm8k_multi_turn", load=load, needs_rows=True)

@@ -61,7 +61,7 @@ class SoloGame:
         rewards, info = self._inner.close()
         self._reward = float(rewards[0])
         reason = str(info[0]["reason"]) if "reason" in info[0] else ""
-        text = "\n".join(one for one in (heard, reason) if one)
+        text = "\n".join(filter(None, (heard, reason)))
         failed = int(info[0]["invalid_move"])
         return said(text, reward=self._reward, done=True, calls=1, failed_calls=failed)
 
@@ -73,9 +73,9 @@ class SoloGame:
         """Return what the game has said since the last move."""
         import textarena
 
-        own = textarena.ObservationType.PLAYER_ACTION
+        of_player = textarena.ObservationType.PLAYER_ACTION
         _, messages = self._inner.get_observation()
-        return "\n".join(str(text).strip() for _, text, kind in messages if kind != own)
+        return "\n".join(str(text).strip() for _, text, kind in messages if kind != of_player)
 
 
 def _put_in_order(state: Any) -> None:
@@ -105,8 +105,8 @@ def _found_here(names: Any, *args: object, **others: object) -> bool:
     import nltk
 
     for name in [names] if isinstance(names, str) else names:
-        places = [f"{folder}/{name}{ending}" for folder in NLTK_FOLDERS for ending in ("", ".zip")]
-        if not any(_has(nltk, place) for place in places):
+        paths = [f"{folder}/{name}{ending}" for folder in NLTK_FOLDERS for ending in ("", ".zip")]
+        if not any(_has(nltk, path) for path in paths):
             raise ConfigError(
                 f"the game needs NLTK's data {name!r}, which is not on this machine; "
                 f"run: python -m nltk.downloader {name}"
@@ -114,9 +114,9 @@ def _found_here(names: Any, *args: object, **others: object) -> bool:
     return True
 
 
-def _has(nltk: Any, place: str) -> bool:
+def _has(nltk: Any, path: str) -> bool:
     try:
-        nltk.data.find(place)
+        nltk.data.find(path)
     except LookupError:
         return False
     return True
@@ -132,7 +132,7 @@ def load(name: str, parameters: Parameters) -> Callable[[], SoloGame]:
         raise ConfigError(f"there is no game {name!r} among {len(ENV_REGISTRY)}; nearest: {', '.join(near) or 'none'}")
     if name.startswith(ASKS_A_SERVER):
         raise ConfigError(f"the game {name!r} asks a model on a server, and its answers could not be repeated")
-    wrappers = [one.__name__ for one in ENV_REGISTRY[name].default_wrappers or ()]
+    wrappers = [wrapper.__name__ for wrapper in ENV_REGISTRY[name].default_wrappers or ()]
     raw = f"{name}-raw" if f"{name}-raw" in ENV_REGISTRY else name
     return lambda: SoloGame(
         lambda: textarena.make(env_id=raw, **parameters), brackets="ActionFormattingWrapper" in wrappers

@@ -38,7 +38,7 @@ class TasksetRollout:
         """`tasks` are those of the taskset; None: it has no end."""
         self._environment, self._tasks = environment, tasks
         self.variables = dict[str, str]()
-        """What the endpoint would have set for a program that reads variables."""
+        """Variables that the endpoint would have set for a program that reads them."""
 
     async def play(self, task: Mapping[str, Any], base_url: str, api_key: str) -> float | None:
         """Play the task of a row; returns the sum of its rewards, None where nothing was rewarded.
@@ -61,9 +61,9 @@ class TasksetRollout:
             episode = await self._environment.run_slot(slot, context)
         if not episode.ok:
             errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-            said = f"{errors[-1].type}: {errors[-1].message}" if errors else "it does not say why"
-            raise EnvironmentFailure(f"the rollout failed ({said:.500})")
-        rewards = [one.value for trace in episode.traces for one in trace.rewards.values() if one is not None]
+            reason = f"{errors[-1].type}: {errors[-1].message}" if errors else "it does not say why"
+            raise EnvironmentFailure(f"the rollout failed ({reason:.500})")
+        rewards = [reward.value for trace in episode.traces for reward in trace.rewards.values() if reward is not None]
         return float(sum(rewards)) if rewards else None
 
     def _task(self, row: Mapping[str, Any]) -> Any:
@@ -73,8 +73,8 @@ class TasksetRollout:
             )
         index = int(row[INDEX])
         tasks = self._environment.taskset if self._tasks is None else self._tasks
-        for one in islice(tasks, index, None):
-            return one
+        for task in islice(tasks, index, None):
+            return task
         raise EnvironmentFailure(f"the taskset has no task {index}, which the row's column {INDEX!r} names")
 
 

@@ -1,6 +1,6 @@
 """`calculator`: arithmetic, exact where it can be.
 
-| an expression                                  | the answer                                                |
+| an expression                                  | the result                                                |
 |------------------------------------------------|-----------------------------------------------------------|
 | `17 * 24`, `2^10`, `(1 + 2) × 3`               | the whole number                                          |
 | `0.1 + 0.2`, `1/3`                             | `0.3`, `0.3333333333333333`: exact inside, then a float   |
@@ -69,12 +69,16 @@ def value_of(expression: str) -> Number:
     """
     if len(expression) > MOST_CHARACTERS:
         raise ExpressionError(f"an expression may have {MOST_CHARACTERS} characters, this has {len(expression)}")
+    tokens = _tokens(expression)
     try:
-        return _Reader(_tokens(expression)).whole()
+        value = _evaluate(tokens)
     except ZeroDivisionError as error:
         raise ExpressionError("division by zero") from error
     except OverflowError as error:
         raise ExpressionError(TOO_LARGE) from error
+    if tokens:
+        raise ExpressionError(f"an operator is missing before {tokens[-1]!r}")
+    return value
 
 
 def written(value: Number) -> str:
@@ -87,125 +91,81 @@ def written(value: Number) -> str:
 
 
 def _tokens(expression: str) -> list[str]:
-    found, at = list[str](), 0
+    """Return the tokens, the last one first, so that `pop` takes the next."""
+    tokens, start = list[str](), 0
     text = expression.rstrip()
-    while at < len(text):
-        match = _TOKEN.match(text, at)
+    while start < len(text):
+        match = _TOKEN.match(text, start)
         if match is None:
-            raise ExpressionError(f"{text[at:].strip()[:20]!r} is no arithmetic")
+            raise ExpressionError(f"{text[start:].strip()[:20]!r} is no arithmetic")
         token = next(group for group in match.groups() if group is not None)
-        found.append(_SPELLINGS.get(token, token))
-        at = match.end()
-    return found
+        tokens.append(_SPELLINGS.get(token, token))
+        start = match.end()
+    return tokens[::-1]
 
 
-class _Reader:
-    """Reader of tokens by recursive descent; operators bind as in Python."""
+def _evaluate(tokens: list[str], binding: int = 0, depth: int = 0) -> Number:
+    """Take an expression from the tokens, up to an operator that binds less than `binding`, and return its value.
 
-    def __init__(self, tokens: list[str]) -> None:
-        self._tokens, self._at, self._depth = tokens, 0, 0
+    Precedence climbing: operators of equal binding are computed from left to right, powers from right to left.
+    `depth` counts the brackets, signs and powers around the expression.
+    """
+    if depth > MOST_DEPTH:
+        raise ExpressionError(f"more than {MOST_DEPTH} levels of brackets")
+    value = _operand(tokens, depth)
+    while tokens and _BINDINGS.get(tokens[-1], -1) >= binding:
+        operator = tokens.pop()
+        if operator == "**":
+            value = _bounded(_raised(value, _evaluate(tokens, SIGN, depth + 1)))
+        else:
+            value = _bounded(_OPERATORS[operator](value, _evaluate(tokens, _BINDINGS[operator] + 1, depth)))
+    return value
 
-    def whole(self) -> Number:
-        """Return the value of all tokens."""
-        value = self._sum()
-        if self._next() is not None:
-            raise ExpressionError(f"an operator is missing before {self._next()!r}")
+
+def _operand(tokens: list[str], depth: int) -> Number:
+    """Take a number, a constant, a call, a bracket or a signed operand from the tokens and return its value."""
+    if not tokens:
+        raise ExpressionError("the expression ends where a number is missing")
+    token = tokens.pop()
+    if token in ("+", "-"):
+        value = _evaluate(tokens, SIGN, depth + 1)
+        return -value if token == "-" else value
+    if token == "(":
+        value = _evaluate(tokens, depth=depth + 1)
+        _close(tokens)
         return value
-
-    def _next(self) -> str | None:
-        return self._tokens[self._at] if self._at < len(self._tokens) else None
-
-    def _take(self, *wanted: str) -> str | None:
-        """Return the next token and go on, if it is one of these."""
-        token = self._next()
-        if token is None or token not in wanted:
-            return None
-        self._at += 1
-        return token
-
-    def _sum(self) -> Number:
-        value = self._product()
-        while operator := self._take("+", "-"):
-            value = _bounded(_OPERATORS[operator](value, self._product()))
-        return value
-
-    def _product(self) -> Number:
-        value = self._signed()
-        while operator := self._take("*", "/", "//", "%"):
-            value = _bounded(_OPERATORS[operator](value, self._signed()))
-        return value
-
-    def _signed(self) -> Number:
-        sign = self._take("+", "-")
-        if sign is None:
-            return self._power()
-        with _Deeper(self):
-            value = self._signed()
-        return -value if sign == "-" else value
-
-    def _power(self) -> Number:
-        base = self._atom()
-        if self._take("**") is None:
-            return base
-        with _Deeper(self):
-            return _bounded(_raised(base, self._signed()))
-
-    def _atom(self) -> Number:
-        token = self._next()
-        if token is None:
-            raise ExpressionError("the expression ends where a number is missing")
-        self._at += 1
-        if token == "(":
-            with _Deeper(self):
-                value = self._sum()
-            self._close()
-            return value
-        if token[0].isdigit() or token[0] == ".":
-            return _bounded(_number(token))
-        if token in _CONSTANTS:
-            return _CONSTANTS[token]
-        if token in FUNCTIONS:
-            return self._called(token)
-        if token[0].isalpha() or token[0] == "_":
-            raise ExpressionError(f"there is no {token[:20]!r}; the functions are {', '.join(FUNCTIONS)}")
-        raise ExpressionError(f"a number is missing before {token!r}")
-
-    def _called(self, name: str) -> Number:
-        if self._take("(") is None:
-            raise ExpressionError(f"{name} needs its arguments in brackets")
-        arguments = list[Number]()
-        with _Deeper(self):
-            while self._next() != ")":
-                arguments.append(self._sum())
-                if self._take(",") is None:
-                    break
-        self._close()
-        try:
-            return _bounded(FUNCTIONS[name](*arguments))
-        except (TypeError, ValueError) as error:  # their own words differ from Python to Python
-            if isinstance(error, ExpressionError):
-                raise
-            given = ", ".join(map(written, arguments))
-            raise ExpressionError(f"{name} has no value for ({given})") from error
-
-    def _close(self) -> None:
-        if self._take(")") is None:
-            raise ExpressionError("a bracket is not closed")
+    if token[0].isdigit() or token[0] == ".":
+        return _bounded(_number(token))
+    if token in _CONSTANTS:
+        return _CONSTANTS[token]
+    if token in FUNCTIONS:
+        return _call(token, tokens, depth + 1)
+    if token[0].isalpha() or token[0] == "_":
+        raise ExpressionError(f"there is no {token[:20]!r}; the functions are {', '.join(FUNCTIONS)}")
+    raise ExpressionError(f"a number is missing before {token!r}")
 
 
-class _Deeper:
-    """One more level of brackets, signs or powers, as long as it is open."""
+def _call(name: str, tokens: list[str], depth: int) -> Number:
+    if not tokens or tokens.pop() != "(":
+        raise ExpressionError(f"{name} needs its arguments in brackets")
+    arguments = list[Number]()
+    while tokens[-1:] != [")"]:
+        arguments.append(_evaluate(tokens, depth=depth))
+        if tokens[-1:] != [","]:
+            break
+        tokens.pop()
+    _close(tokens)
+    try:
+        return _bounded(FUNCTIONS[name](*arguments))
+    except ExpressionError:
+        raise
+    except (TypeError, ValueError) as error:  # their own words differ from Python to Python
+        raise ExpressionError(f"{name} has no value for ({', '.join(map(written, arguments))})") from error
 
-    def __init__(self, reader: _Reader) -> None:
-        self._reader = reader
 
-    def __enter__(self) -> None:
-        self._reader._depth += 1
-        if self._reader._depth > MOST_DEPTH:
-            raise ExpressionError(f"more than {MOST_DEPTH} levels of brackets")
-
-    def __exit__(self, *_: object) -> None:
-        self._reader._depth -= 1
+def _close(tokens: list[str]) -> None:
+    if not tokens or tokens.pop() != ")":
+        raise ExpressionError("a bracket is not closed")
 
 
 def _number(token: str) -> Number:
@@ -265,6 +225,8 @@ _OPERATORS: Mapping[str, Callable[[Number, Number], Number]] = {
     "//": lambda left, right: left // right,
     "%": lambda left, right: left % right,
 }
+SIGN = 2  # Binding of a sign: above that of a product, below that of a power
+_BINDINGS = {"+": 0, "-": 0, "*": 1, "/": 1, "//": 1, "%": 1, "**": 3}
 
 FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "sqrt": math.sqrt,

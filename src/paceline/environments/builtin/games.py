@@ -16,8 +16,8 @@ def last_number(text: str) -> int | None:
     >>> last_number("<think>3 or 5?</think> I say 5."), last_number("five")
     (5, None)
     """
-    found = _NUMBER.findall(text)
-    return int(found[-1]) if found and len(found[-1].lstrip("-")) <= MOST_DIGITS else None
+    numbers = _NUMBER.findall(text)
+    return int(numbers[-1]) if numbers and len(numbers[-1].lstrip("-")) <= MOST_DIGITS else None
 
 
 def behind_prompt(task: Mapping[str, Any], text: str) -> str:

@@ -103,7 +103,7 @@ class McpTools:
 def by_command(command: str) -> Connect:
     """Return what connects to a server that this command starts."""
 
-    def connect(seed: int, said: TextIO) -> "Client":
+    def connect(seed: int, log: TextIO) -> "Client":
         from mcp import Client, StdioServerParameters
         from mcp.client.stdio import stdio_client
 
@@ -111,7 +111,7 @@ def by_command(command: str) -> Connect:
         server = StdioServerParameters(
             command=sys.executable, args=words, env={"PACELINE_SEED": str(seed)}, cwd=base_directory()
         )
-        return Client(stdio_client(server, errlog=said))
+        return Client(stdio_client(server, errlog=log))
 
     return connect
 
@@ -183,7 +183,9 @@ def listed_tool(function: Mapping[str, Any], call: Callable[..., Any]) -> Tool:
         name=function["name"],
         call=call,
         arguments=tuple(properties_of(parameters)) if is_closed else None,
-        required=tuple(one for one in required if isinstance(one, str)) if isinstance(required, list | tuple) else (),
+        required=tuple(name for name in required if isinstance(name, str))
+        if isinstance(required, list | tuple)
+        else (),
     )
 
 
@@ -273,14 +275,14 @@ class _Server:
 
 async def _schemas(client: "Client") -> Sequence[Schema]:
     """Ask for the schemas of all tools."""
-    found, cursor = list[Schema](), None
+    schemas, cursor = list[Schema](), None
     while True:
         page = await client.list_tools(cursor=cursor)
-        for one in page.tools:
-            found.append(listed_schema(one.name, one.description or "", one.input_schema))
+        for tool in page.tools:
+            schemas.append(listed_schema(tool.name, tool.description or "", tool.input_schema))
         cursor = page.next_cursor
         if cursor is None:
-            return found
+            return schemas
 
 
 def _text(result: "CallToolResult", tool: str) -> str:

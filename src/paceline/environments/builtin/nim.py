@@ -55,11 +55,11 @@ class Nim:
         if not self._left:
             self._has_won = True
             return said("You win.", reward=1.0, done=True)
-        own = self._left if self._left <= MOST_TAKEN else self._chance.randint(1, MOST_TAKEN)
-        self._left -= own
+        taken = self._left if self._left <= MOST_TAKEN else self._chance.randint(1, MOST_TAKEN)
+        self._left -= taken
         if not self._left:
-            return said(f"I take {own} and win.", done=True)
-        return said(f"I take {own}. {self._left} left.")
+            return said(f"I take {taken} and win.", done=True)
+        return said(f"I take {taken}. {self._left} left.")
 
     def close(self) -> float:
         """End the game; returns 1 for a win, else 0."""

@@ -96,10 +96,10 @@ class SearchTool:
         """
         index = index_of(self._folder)
         try:
-            found = index.find(query)
+            hits = index.find(query)
         except ValueError as error:
             raise CallError(f"Error: {error}") from error
-        passages = [f"[{number}] {name}\n{text}" for number, (name, text) in enumerate(found, 1)]
+        passages = [f"[{number}] {name}\n{text}" for number, (name, text) in enumerate(hits, 1)]
         return "\n\n".join(passages) or "Nothing was found."
 
     def close(self) -> None:
@@ -131,19 +131,19 @@ def documents(folder: Path, *, refuse_links: bool = True) -> list[Path]:
     if not folder.is_dir():
         raise ConfigError(f"--environment search:{folder}: there is no such folder", remedies=["check the path"])
     here = folder.resolve()
-    found = sorted(file for file in folder.rglob("*") if file.suffix in KINDS and file.is_file())
-    outside = [file for file in found if not file.resolve().is_relative_to(here)]
+    files = sorted(file for file in folder.rglob("*") if file.suffix in KINDS and file.is_file())
+    outside = [file for file in files if not file.resolve().is_relative_to(here)]
     if outside and refuse_links:
         raise ConfigError(
             f"--environment search:{folder}: {outside[0].relative_to(folder)} is a link to a file outside the folder",
             remedies=["copy the file into the folder", "name the folder that holds the files"],
         )
-    if not found:
+    if not files:
         raise ConfigError(
             f"--environment search:{folder}: there is no document in the folder",
             remedies=[f"documents are its files {', '.join(KINDS)}"],
         )
-    return [file for file in found if file not in outside]
+    return [file for file in files if file not in outside]
 
 
 def digest_of(folder: Path) -> str:
@@ -167,14 +167,14 @@ def passages(file: Path, name: str) -> Iterator[Passage]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"document {file}: it is not UTF-8 ({error.reason})", remedies=["convert it"]) from error
     if file.suffix != ".jsonl":
-        yield from (Passage(name, one) for one in pieces(text))
+        yield from (Passage(name, piece) for piece in pieces(text))
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield from _row_passages(line, f"{name}:{number}", f"document {file}:{number}")
 
 
-def _row_passages(line: str, place: str, label: str) -> Iterator[Passage]:
+def _row_passages(line: str, position: str, label: str) -> Iterator[Passage]:
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -183,8 +183,8 @@ def _row_passages(line: str, place: str, label: str) -> Iterator[Passage]:
     text = next((columns[name] for name in TEXT_COLUMNS if isinstance(columns.get(name), str)), None)
     if text is None:
         raise ConfigError(f"{label}: the row has no text", remedies=[f"name its column {' or '.join(TEXT_COLUMNS)}"])
-    title = next((columns[name] for name in NAME_COLUMNS if columns.get(name) is not None), place)
-    yield from (Passage(str(title), one) for one in pieces(text))
+    title = next((columns[name] for name in NAME_COLUMNS if columns.get(name) is not None), position)
+    yield from (Passage(str(title), piece) for piece in pieces(text))
 
 
 def pieces(text: str, most: int = PASSAGE_WORDS) -> Iterator[str]:

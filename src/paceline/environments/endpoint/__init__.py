@@ -1,12 +1,7 @@
 """An endpoint by OpenAI's interface, so that a program that brings its own loop is trained as it is.
 
 The program asks for turns when it likes, and an episode's driver answers: to the driver the program is an environment.
-`paceline serve` answers by the same files, from a model instead of an episode.
 
 harness.py    the environment: runs the program, finds the turn that a request goes on from
 program.py    loads the program's file where the endpoint is in the environment
-serving.py    the HTTP server
-requests.py   what a request may hold, and what is refused
-bounds.py     how deep, how many and how long, before anything is rendered
-answers.py    turns as bodies and events of answers
 """

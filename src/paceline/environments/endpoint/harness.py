@@ -29,18 +29,19 @@ from typing import IO, Any
 
 from paceline.base_directory import base_directory
 from paceline.environments import AgentTurn, ModelRequest, Observation
-from paceline.environments.endpoint.answers import body_of, events_of, message_of
 from paceline.environments.endpoint.program import endpoint_variables, keep_variables, refuse_all
-from paceline.environments.endpoint.requests import Refusal
-from paceline.environments.endpoint.serving import Endpoint, Pending
 from paceline.environments.hosting.results import awaited
 from paceline.errors import ConfigError, EnvironmentFailure
+from paceline.http.events import EventStream
+from paceline.openai_api.endpoint import Endpoint, Pending
+from paceline.openai_api.requests import Refusal
+from paceline.openai_api.responses import body_of, events_of, message_of
 from paceline.types import Message
 
-GIVEN = ("task", "base_url", "api_key", "model", "seed")
+ARGUMENTS = ("task", "base_url", "api_key", "model", "seed")
 """Arguments of a program's function, of which it takes those that it names."""
 WRITTEN_SECONDS = 10.0
-"""Seconds in which an answer is written to a client of this machine."""
+"""Seconds in which a response is written to a client of this machine."""
 MOST_LINE = 500  # Characters of a command's last line in a failure
 MOST_READ = 1 << 16  # Bytes of a line of its output that are read at once
 OVER = Refusal(
@@ -57,17 +58,17 @@ ENDED = Refusal(
 
 def check_program(function: Callable[..., Any], *, label: str) -> None:
     """Refuse a function that cannot be called with what a program is given (ConfigError)."""
-    takes = inspect.signature(function).parameters.values()
     needed = [
-        one.name
-        for one in takes
-        if one.default is inspect.Parameter.empty
-        and one.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        and (one.name not in GIVEN or one.kind is inspect.Parameter.POSITIONAL_ONLY)
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        and (parameter.name not in ARGUMENTS or parameter.kind is inspect.Parameter.POSITIONAL_ONLY)
     ]
     if needed:
         raise ConfigError(
-            f"{label}: it takes {needed[0]!r}, but a program is given {', '.join(GIVEN)} by name; take some of these"
+            f"{label}: it takes {needed[0]!r}, but a program is given {', '.join(ARGUMENTS)} by name; "
+            "take some of these"
         )
 
 
@@ -149,12 +150,12 @@ def _digests(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) ->
     digests = [_digest(b"", list(tools))]
     for message in messages:
         content, calls = str(message["content"]), message.get("tool_calls")
-        said: dict[str, Any] = {"role": message["role"], "content": content}
+        compared: dict[str, Any] = {"role": message["role"], "content": content}
         if message["role"] == "assistant":
             # clients leave thinking and blanks out, and give calls other ids
-            said["content"] = content.strip()
-            said["calls"] = [call["function"] for call in calls] if isinstance(calls, list) else []
-        digests.append(_digest(digests[-1], said))
+            compared["content"] = content.strip()
+            compared["calls"] = [call["function"] for call in calls] if isinstance(calls, list) else []
+        digests.append(_digest(digests[-1], compared))
     return digests
 
 
@@ -187,11 +188,11 @@ class Harness:
         self._branches = Branches()
         self._pending: Pending | None = None
         """The request that turns are sampled for."""
-        self._asked = ModelRequest()
-        """What the model is asked for on its behalf."""
+        self._request = ModelRequest()
+        """Request to the model on its behalf."""
         self._choices: list[AgentTurn] = []
-        self._answered: tuple[Pending, list[AgentTurn]] | None = None
-        """The latest request that was answered, and how."""
+        self._latest: tuple[Pending, list[AgentTurn]] | None = None
+        """The latest request that got a response, and its turns."""
         self._has_ended = False
         self._value: Any = None
         self._raised: BaseException | None = None
@@ -211,11 +212,11 @@ class Harness:
                 keep_variables()
                 self._function = self._load()
         self._endpoint.take = self._arrived.put
-        given = {"task": task, "base_url": url, "api_key": key, "model": "policy", "seed": seed}
+        arguments = {"task": task, "base_url": url, "api_key": key, "model": "policy", "seed": seed}
         takes = inspect.signature(self._function).parameters
-        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in takes.values()):
-            given = {name: value for name, value in given.items() if name in takes}
-        threading.Thread(target=self._play, args=(given,), name="program", daemon=True).start()
+        if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
+            arguments = {name: value for name, value in arguments.items() if name in takes}
+        threading.Thread(target=self._play, args=(arguments,), name="program", daemon=True).start()
         request = self._next()
         if request is None:
             raise EnvironmentFailure(
@@ -229,15 +230,15 @@ class Harness:
         self._choices.append(turn)
         self._note(turn)
         if len(self._choices) < self._pending.request.choices and not turn.is_last:
-            return Observation(request=self._asked)
-        self._reply(self._pending, self._choices)
-        self._answered, self._pending = (self._pending, self._choices), None
+            return Observation(request=self._request)
+        self._respond(self._pending, self._choices)
+        self._latest, self._pending = (self._pending, self._choices), None
         request = self._next()
         if request is None:
             return Observation(done=True)
         is_next = request.after == turn.number
         return Observation(
-            request=request, calls=sum(one["role"] == "tool" for one in request.messages) if is_next else 0
+            request=request, calls=sum(message["role"] == "tool" for message in request.messages) if is_next else 0
         )
 
     def close(self) -> float | None:
@@ -265,19 +266,19 @@ class Harness:
         if self._pending is not None:
             endpoint.refuse(self._pending)
         while not self._has_ended:
-            if (one := self._arrived.get()) is None:
+            if (pending := self._arrived.get()) is None:
                 self._has_ended = True
             else:
-                endpoint.refuse(one)
+                endpoint.refuse(pending)
         endpoint.ended = ENDED
         endpoint.close()
         while not self._arrived.empty():  # of threads that the program has left behind
-            if (one := self._arrived.get()) is not None:
-                one.answer(ENDED)
+            if (pending := self._arrived.get()) is not None:
+                pending.respond(ENDED)
 
-    def _play(self, given: Mapping[str, Any]) -> None:
+    def _play(self, arguments: Mapping[str, Any]) -> None:
         try:
-            value = self._function(**given)
+            value = self._function(**arguments)
             self._value = asyncio.run(awaited(value)) if inspect.isawaitable(value) else value
         except BaseException as error:  # noqa: BLE001 - the border: it is raised where the program is waited for
             self._raised = error
@@ -286,42 +287,50 @@ class Harness:
 
     def _next(self) -> ModelRequest | None:
         """Wait for a request that asks for something new; None: the program has ended. Raises what it raised."""
-        while (one := self._arrived.get()) is not None:
-            if not self._is_again(one):
-                self._pending, self._choices, self._asked = one, [], self._placed(one.request.asked)
-                return self._asked
+        while (pending := self._arrived.get()) is not None:
+            if not self._is_repeated(pending):
+                self._pending, self._choices, self._request = pending, [], self._continued(pending.request.wanted)
+                return self._request
         assert self._endpoint is not None
         self._has_ended, self._endpoint.ended = True, ENDED
         if self._raised is not None:
             raise self._raised
         return None
 
-    def _is_again(self, one: Pending) -> bool:
-        """Return True for the latest request sent again, as its answer was lost; it gets the same."""
-        if self._answered is None:
+    def _is_repeated(self, pending: Pending) -> bool:
+        """Return True for the latest request sent again, as its response was lost; it gets the same one."""
+        if self._latest is None:
             return False
-        before, choices = self._answered
-        if one.request.digest != before.request.digest:
+        before, choices = self._latest
+        if pending.request.digest != before.request.digest:
             return False
         was_written = before.is_written.wait(WRITTEN_SECONDS)
         # one whose own client is gone was sent first, and has been overtaken by the same sent again
-        if was_written and not before.was_lost and not one.is_retry and not one.is_gone():
+        if was_written and not before.was_lost and not pending.is_retry and not pending.is_gone():
             return False
-        self._reply(one, choices)
-        self._answered = one, choices
+        self._respond(pending, choices)
+        self._latest = pending, choices
         return True
 
-    def _placed(self, asked: ModelRequest) -> ModelRequest:
+    def _continued(self, wanted: ModelRequest) -> ModelRequest:
         """Return a request with the turn that it goes on from, and only the messages behind that."""
-        found = self._branches.find(asked.messages, asked.tools) if asked.text is None else None
-        return asked if found is None else replace(asked, after=found[0], messages=asked.messages[found[1] :])
+        earlier = self._branches.find(wanted.messages, wanted.tools) if wanted.text is None else None
+        if earlier is None:
+            return wanted
+        turn, num_messages = earlier
+        return replace(wanted, after=turn, messages=wanted.messages[num_messages:])
 
     def _note(self, turn: AgentTurn) -> None:
         assert self._pending is not None
-        asked = self._pending.request.asked
-        if asked.text is None:
-            self._branches.add(turn.number, (*asked.messages, message_of(turn)), asked.tools)
+        wanted = self._pending.request.wanted
+        if wanted.text is None:
+            self._branches.add(turn.number, (*wanted.messages, message_of(turn)), wanted.tools)
 
-    def _reply(self, one: Pending, choices: Sequence[AgentTurn]) -> None:
-        request = one.request
-        one.answer(list(events_of(request, choices)) if request.stream else body_of(request, choices))
+    def _respond(self, pending: Pending, choices: Sequence[AgentTurn]) -> None:
+        request = pending.request
+        if not request.stream:
+            pending.respond(body_of(request, choices))
+            return
+        events = EventStream()
+        events.add(b"".join(events_of(request, choices)), is_last=True)
+        pending.respond(events)

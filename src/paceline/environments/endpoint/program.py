@@ -20,9 +20,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from paceline.environments.endpoint.requests import Refusal
-from paceline.environments.endpoint.serving import Endpoint, Pending
 from paceline.errors import ConfigError
+from paceline.openai_api.endpoint import Endpoint, Pending
+from paceline.openai_api.requests import Refusal
 from paceline.runtime.own_code import own_function
 
 ADDRESSES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
@@ -105,8 +105,8 @@ class AgentProgram:
         where = target.rpartition(":")[0]
         package = "" if where.endswith(".py") else where.partition(".")[0]
         loaded = [(name, module) for name, module in sys.modules.items() if name not in known]
-        own = [name for name, module in loaded if _is_own(module, name.partition(".")[0], package)]
-        self._loaded_again = own if _Watched.was_read else []
+        users = [name for name, module in loaded if _is_users(module, name.partition(".")[0], package)]
+        self._loaded_again = users if _Watched.was_read else []
         # whoever else loads the file in this process, for a reward function of it, has the user's own key
         if any(name in os.environ for name in VARIABLES):
             self._forget()
@@ -132,16 +132,16 @@ def refuse_all(pending: Pending) -> None:
     raise Refusal(NO_EPISODE, code="no_episode")
 
 
-def _is_own(module: ModuleType, top: str, package: str) -> bool:
+def _is_users(module: ModuleType, top: str, package: str) -> bool:
     """Return True for a module of source that is the user's own: of the program's package, or not installed."""
     spec = getattr(module, "__spec__", None)
     if spec is None or top == "paceline":
         return False
-    places = [spec.origin] if isinstance(spec.loader, SourceFileLoader) else []
+    origins = [spec.origin] if isinstance(spec.loader, SourceFileLoader) else []
     if spec.origin is None:  # a directory without __init__.py, which holds on to the modules in it
-        places = list(spec.submodule_search_locations or ())
-    if not places:
+        origins = list(spec.submodule_search_locations or ())
+    if not origins:
         return False
-    path = Path(str(places[0])).resolve()
+    path = Path(str(origins[0])).resolve()
     is_installed = path.is_relative_to(sysconfig.get_path("stdlib")) or not INSTALLED.isdisjoint(path.parts)
     return top == package or not is_installed

@@ -11,20 +11,19 @@ from typing import Any, Literal
 
 from paceline.environments import AgentTurn, ModelRequest, Observation
 from paceline.errors import PacelineError
+from paceline.processes.forking import Result, plain
+from paceline.processes.starting import HostFailure
 from paceline.runtime.event_loop import BlockedLoop
 from paceline.runtime.own_code import copied
 from paceline.runtime.secrets import hidden
 
 Method = Literal["begin", "answer", "close"]
-Result = tuple[Any, str | None]
-"""What a call returned and None, or None and a sentence of what failed."""
 
 MOST_BYTES = 1 << 20
-"""Bytes of an answer, at most: its messages as JSON."""
-MOST_SAID = 500  # Characters of an exception's message, at most
-FIELDS = {one.name: one.default for one in dataclasses.fields(Observation)}
-"""Fields of an answer with their defaults."""
-REQUEST_FIELDS = {one.name for one in dataclasses.fields(ModelRequest)}
+"""Bytes of an observation, at most: its messages as JSON."""
+MOST_DESCRIBED = 500  # Characters of an exception's message, at most
+FIELDS = {field.name for field in dataclasses.fields(Observation)}
+REQUEST_FIELDS = {field.name for field in dataclasses.fields(ModelRequest)}
 """Fields of a request, all of which it has when it comes from another process."""
 NEEDS_OBSERVATION = (
     "but must return an Observation (messages, reward, done) or a dict with its fields; "
@@ -38,10 +37,6 @@ NEEDS_OPENING = (
 
 class WrongResult(Exception):
     """Value that a method of an environment must not return, in one sentence."""
-
-
-class HostFailure(Exception):
-    """Failure of the place where an environment runs, in one sentence."""
 
 
 class TooLate(Exception):
@@ -62,119 +57,110 @@ def checked(name: str, method: Method, value: Any) -> Any:
     """
     if value is None and method != "answer":
         return None
-    said = f"{name}.{method} returned"
+    start = f"{name}.{method} returned"
     if method == "answer":
-        return _observation(said, value)
+        return _observation(start, value)
     if method == "close":
-        return _number(said, value)
+        return _number(start, value)
     if isinstance(value, str):
-        _bounded(said, value)
+        _bounded(start, value)
         return str(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return _messages(said, value)
+        return _messages(start, value)
     if isinstance(value, ModelRequest) or (isinstance(value, dict) and value.keys() == REQUEST_FIELDS):
-        return _request(said, value)
-    raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OPENING}")
+        return _request(start, value)
+    raise WrongResult(f"{start} a value of type {type(value).__name__}, {NEEDS_OPENING}")
 
 
-def _observation(said: str, value: Any) -> Observation:
+def _observation(start: str, value: Any) -> Observation:
     if not isinstance(value, Observation):
         if not isinstance(value, Mapping):
-            raise WrongResult(f"{said} a value of type {type(value).__name__}, {NEEDS_OBSERVATION}")
-        if unknown := [str(one) for one in value if one not in FIELDS]:
-            raise WrongResult(f"{said} a dict with the unknown field {unknown[0]!r}, {NEEDS_OBSERVATION}")
+            raise WrongResult(f"{start} a value of type {type(value).__name__}, {NEEDS_OBSERVATION}")
+        if unknown := [str(field) for field in value if field not in FIELDS]:
+            raise WrongResult(f"{start} a dict with the unknown field {unknown[0]!r}, {NEEDS_OBSERVATION}")
         value = Observation(**value)
     messages, reward, done = value.messages, value.reward, value.done
     calls, failed_calls = value.calls, value.failed_calls
     if done not in (True, False):
-        raise WrongResult(f"{said} {done!r:.50} as `done`, but it must be True or False")
+        raise WrongResult(f"{start} {done!r:.50} as `done`, but it must be True or False")
     is_sequence = isinstance(messages, (tuple | list, Sequence))
     if not is_sequence or isinstance(messages, str | bytes):
-        raise WrongResult(f"{said} `messages` of type {type(messages).__name__}, {NEEDS_OBSERVATION}")
+        raise WrongResult(f"{start} `messages` of type {type(messages).__name__}, {NEEDS_OBSERVATION}")
     for count in (calls, failed_calls):
         if not isinstance(count, int) or count < 0:
-            raise WrongResult(f"{said} {count!r:.50} as a number of calls, but it must be a whole number from 0 on")
+            raise WrongResult(f"{start} {count!r:.50} as a number of calls, but it must be a whole number from 0 on")
     is_fixed = messages == () and reward is None and value.request is None
     if is_fixed and type(done) is bool and type(value) is Observation:
         return value  # nothing in it can be changed
     return Observation(
-        messages=_messages(said, messages),
-        reward=None if reward is None else _number(said, reward),
+        messages=_messages(start, messages),
+        reward=None if reward is None else _number(start, reward),
         done=bool(done),
         calls=calls,
         failed_calls=failed_calls,
-        request=None if value.request is None else _request(said, value.request),
+        request=None if value.request is None else _request(start, value.request),
     )
 
 
-def _request(said: str, value: ModelRequest | Mapping[str, Any]) -> ModelRequest:
+def _request(start: str, value: ModelRequest | Mapping[str, Any]) -> ModelRequest:
     """Return a request that no other object holds parts of; its messages and tools together are within bounds."""
     request = value if isinstance(value, ModelRequest) else ModelRequest(**value)
     try:
         tools = json.dumps([*request.tools, request.settings], ensure_ascii=False, default=plain)
     except (TypeError, ValueError, RecursionError) as error:
-        raise WrongResult(f"{said} tools that cannot be written as JSON ({error}); make their parts text") from error
-    _bounded(said, f"{tools}{request.text or ''}")
+        raise WrongResult(f"{start} tools that cannot be written as JSON ({error}); make their parts text") from error
+    _bounded(start, f"{tools}{request.text or ''}")
     *tools, settings = json.loads(tools)
     return dataclasses.replace(
-        request, messages=_messages(said, request.messages), tools=tuple(tools), settings=settings
+        request, messages=_messages(start, request.messages), tools=tuple(tools), settings=settings
     )
 
 
-def _messages(said: str, messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+def _messages(start: str, messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
     if not messages:
         return ()
-    for one in messages:
-        is_message = isinstance(one, Mapping) and isinstance(one.get("role"), str) and one.get("content") is not None
-        if not is_message:
+    for message in messages:
+        is_mapping = isinstance(message, Mapping)
+        if not is_mapping or not isinstance(message.get("role"), str) or message.get("content") is None:
             raise WrongResult(
-                f"{said} a message that is {one!r:.50}, but a message must be a dict with `role` and `content`; "
+                f"{start} a message that is {message!r:.50}, but a message must be a dict with `role` and `content`; "
                 'wrap a text: {"role": "user", "content": text}'
             )
-    messages = [{**one, "content": _text_of_parts(said, one["content"])} for one in messages]
+    messages = [{**message, "content": _text_of_parts(start, message["content"])} for message in messages]
     try:
         text = json.dumps(messages, ensure_ascii=False, default=plain)
     except (TypeError, ValueError, RecursionError) as error:
-        raise WrongResult(f"{said} a message that cannot be written as JSON ({error}); make its parts text") from error
-    _bounded(said, text)
+        raise WrongResult(f"{start} a message that cannot be written as JSON ({error}); make its parts text") from error
+    _bounded(start, text)
     return tuple(json.loads(text))
 
 
-def _text_of_parts(said: str, content: Any) -> Any:
+def _text_of_parts(start: str, content: Any) -> Any:
     """Return the text of content that comes in parts, as chat servers send it, and other content as it is."""
     is_list = isinstance(content, list | tuple) and len(content) > 0
     if not is_list or not all(isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in content):
         return content
     for part in content:
         if part["type"] != "text" or not isinstance(part.get("text"), str):
-            raise WrongResult(f"{said} a message with a part of type {part['type']!r:.50}, but only text can be read")
+            raise WrongResult(f"{start} a message with a part of type {part['type']!r:.50}, but only text can be read")
     return "".join(part["text"] for part in content)
 
 
-def plain(value: Any) -> Any:
-    """Return a record or a mapping as a dict, for `json.dumps`; raises TypeError for what JSON does not have."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"it holds a value of type {type(value).__name__}")
-
-
-def _bounded(said: str, text: str) -> None:
+def _bounded(start: str, text: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise WrongResult(f"{said} text that is no Unicode ({error.reason}); decode with errors='replace'") from error
+        raise WrongResult(f"{start} text that is no Unicode ({error.reason}); decode with errors='replace'") from error
     if size > MOST_BYTES:
-        raise WrongResult(f"{said} {size} bytes, at most {MOST_BYTES} are allowed; shorten what it says")
+        raise WrongResult(f"{start} {size} bytes, at most {MOST_BYTES} are allowed; shorten what it says")
 
 
-def _number(said: str, value: Any) -> float:
+def _number(start: str, value: Any) -> float:
     if not isinstance(value, Real):
         kind = type(value).__name__
-        raise WrongResult(f"{said} a reward of type {kind}, but it must be a number or None; convert it by float()")
+        raise WrongResult(f"{start} a reward of type {kind}, but it must be a number or None; convert it by float()")
     if not math.isfinite(value):
-        raise WrongResult(f"{said} the reward {float(value)}, but it must be finite; return None where there is none")
+        raise WrongResult(f"{start} the reward {float(value)}, but it must be finite; return None where there is none")
     return float(value)
 
 
@@ -185,21 +171,21 @@ def described(error: BaseException) -> str:
         lines = str(error).strip().splitlines()
     except Exception:  # noqa: BLE001 - the message is made by code of the environment, as in `attempt`
         lines = []
-    said = hidden(f"{kind}: {lines[0]}") if lines else kind
-    return said[:MOST_SAID].encode(errors="backslashreplace").decode()
+    text = hidden(f"{kind}: {lines[0]}") if lines else kind
+    return text[:MOST_DESCRIBED].encode(errors="backslashreplace").decode()
 
 
 # The border: whatever the code of an environment raises is a failure of its episode, counted, and not fatal.
 
 
-def attempt(function: Callable[..., Any], *given: Any) -> Result:
+def attempt(function: Callable[..., Any], *arguments: Any) -> Result:
     """Call code of an environment: its result and None, or None and a sentence of what it raised.
 
     Raises:
         TooLate: it has a deadline of its own, and took longer.
     """
     try:
-        return function(*given), None
+        return function(*arguments), None
     except TooLate:
         raise
     except (WrongResult, HostFailure, PacelineError) as error:
@@ -226,17 +212,17 @@ def dismiss(value: object) -> None:
         value.close()
 
 
-def own_copy(given: Any) -> Any:
+def own_copy(argument: Any) -> Any:
     """Copy what an environment may change: a task's columns, which a group shares, and a turn's calls, which the
     history shows."""
-    if type(given) in _NEVER_CHANGED:
-        return given
-    if isinstance(given, AgentTurn):
-        if not given.calls:
-            return given
-        calls = tuple(dataclasses.replace(one, arguments=own_copy(one.arguments)) for one in given.calls)
-        return dataclasses.replace(given, calls=calls)
-    return _copied(dict(given)) if isinstance(given, Mapping) else given
+    if type(argument) in _NEVER_CHANGED:
+        return argument
+    if isinstance(argument, AgentTurn):
+        if not argument.calls:
+            return argument
+        calls = tuple(dataclasses.replace(call, arguments=own_copy(call.arguments)) for call in argument.calls)
+        return dataclasses.replace(argument, calls=calls)
+    return _copied(dict(argument)) if isinstance(argument, Mapping) else argument
 
 
 _NEVER_CHANGED = frozenset({type(None), str, bool, int, float})
@@ -248,7 +234,7 @@ def _copied(value: Any) -> Any:
     if kind in _NEVER_CHANGED:
         return value
     if kind is dict:
-        return {name: one if type(one) in _NEVER_CHANGED else _copied(one) for name, one in value.items()}
+        return {name: part if type(part) in _NEVER_CHANGED else _copied(part) for name, part in value.items()}
     if kind is list or kind is tuple:
         return kind(map(_copied, value))
     return copied(value)

@@ -1,9 +1,9 @@
 """Environments of this process that may wait: sync methods in threads, async ones on the event loop that
 async reward functions have too.
 
-All but what runs in these threads is called from the loop of `Hosts`, the keeper. A call that is late is left behind:
-its outcome is settled, and its thread is interrupted at the next instruction of Python, again and again, as it may
-swallow exceptions. What waits in C for good keeps its thread, and a new one takes its place.
+All but what runs in these threads is called from the event loop of `Hosts`. A call that is late is left behind: its
+outcome is settled, and its thread is interrupted at the next instruction of Python, again and again, as it may swallow
+exceptions. A call blocked in C keeps its thread, and a new thread takes its place.
 """
 
 import asyncio
@@ -19,10 +19,8 @@ from typing import Any
 
 from paceline.environments import Environment
 from paceline.environments.hosting.results import (
-    HostFailure,
     Method,
     Overtime,
-    Result,
     TooLate,
     attempt,
     attempt_async,
@@ -32,6 +30,8 @@ from paceline.environments.hosting.results import (
     own_copy,
 )
 from paceline.environments.tools import ToolEnvironment
+from paceline.processes.forking import Result
+from paceline.processes.starting import HostFailure
 from paceline.runtime.event_loop import OwnLoop, own_loop
 from paceline.runtime.interrupts import Interrupt
 
@@ -43,7 +43,7 @@ MOST_LEFT = 64
 
 Arrived = Callable[[Any, BaseException | None], None]
 ThreadJob = tuple[Callable[[], Any], Arrived]
-"""A function, and what is told of its result or of what it raised."""
+"""A function, and what gets its result or what it raised."""
 _CALL = threading.local()
 """By thread, what lets the deadline of its call stand still, and go on."""
 
@@ -59,7 +59,7 @@ def waiting() -> Iterator[None]:
         hold(False)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
         loop.call_soon_threadsafe(function)
 
@@ -85,14 +85,14 @@ class OwnThread:
         self._jobs.put((function, arrived))
 
     def end(self) -> None:
-        """Let the thread end after what it has been given."""
+        """Let the thread end after the calls that it has got."""
         self._jobs.put(None)
 
     def interrupt(self) -> None:
         """Raise `Overtime` in what runs, of which nothing arrives then, and let the thread end."""
         self.end()
-        for one in self._interrupts:
-            one.send(Overtime())
+        for interrupt in self._interrupts:
+            interrupt.send(Overtime())
 
 
 def _work(jobs: "SimpleQueue[ThreadJob | None]", interrupts: list[Interrupt]) -> None:
@@ -143,7 +143,9 @@ class _Deadline:
 class WorkerThreads:
     """Daemon threads, each of which runs one call at a time; as many as are needed up to a limit."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, wait: float) -> None:
+        """`wait`: seconds that a call waits for a free thread, at most."""
+        self.wait = wait
         self._idle: list[OwnThread] = []
         self._left: list[OwnThread] = []
         self._free = asyncio.Semaphore(most)
@@ -153,10 +155,8 @@ class WorkerThreads:
         """Number of threads that late calls still hold."""
         return sum(worker.thread.is_alive() for worker in self._left)
 
-    async def run(
-        self, function: Callable[[], Any], seconds: float, wait: float, on_waited: Callable[[float], None]
-    ) -> Result:
-        """Run code of an environment; `on_waited` is told of seconds that it waited, for a free thread or in `waiting`.
+    async def run(self, function: Callable[[], Any], seconds: float, on_waited: Callable[[float], None]) -> Result:
+        """Run code of an environment; `on_waited` gets the seconds that it waited, for a free thread or in `waiting`.
 
         Raises:
             TooLate: it took more than `seconds`, besides those.
@@ -164,7 +164,7 @@ class WorkerThreads:
         """
         if self.left >= MOST_LEFT:
             raise HostFailure(f"{MOST_LEFT} earlier calls took too long and still hold their threads")
-        loop, began = asyncio.get_running_loop(), time.monotonic()
+        loop, wait, began = asyncio.get_running_loop(), self.wait, time.monotonic()
         try:
             async with asyncio.timeout(wait):
                 await self._free.acquire()
@@ -177,10 +177,10 @@ class WorkerThreads:
 
         def arrived(value: Any, raised: BaseException | None) -> None:
             result = value if raised is None else (None, described(raised))
-            _tell(loop, partial(_settle, done, result))
+            _call_in(loop, partial(_settle, done, result))
 
         def carried_out() -> Result:
-            _CALL.hold = lambda waits: _tell(loop, partial(deadline.hold, waits))
+            _CALL.hold = lambda waits: _call_in(loop, partial(deadline.hold, waits))
             try:
                 return attempt(function)
             finally:
@@ -237,35 +237,26 @@ async def run_async(
         raise TooLate("" if blocker is None else blocked) from None
 
 
-class Threads:
-    """What the environments of this process run on, started when first needed."""
-
-    def __init__(self, most: int, wait: float) -> None:
-        self.wait = wait
-        """Seconds that a call waits for a free thread."""
-        self.workers = WorkerThreads(most)
-
-
 class ThreadHost:
     """One environment of this process."""
 
-    def __init__(self, name: str, make: Callable[[], Environment], threads: Threads) -> None:
+    def __init__(self, name: str, make: Callable[[], Environment], threads: WorkerThreads) -> None:
         self.started = time.perf_counter()
         self._name, self._make, self._threads = name, make, threads
         self._environment: Environment | None = None
         self._loop: OwnLoop | None = None
         self._is_closed, self.printed = False, tuple[str, ...]()
 
-    async def call(self, method: Method, given: tuple[Any, ...], seconds: float) -> Result:
+    async def call(self, method: Method, arguments: tuple[Any, ...], seconds: float) -> Result:
         """Call a method: in a thread, or on the event loop where it is async; see `Host`."""
         self.started = time.perf_counter()
         self._is_closed = self._is_closed or method == "close"
         function = getattr(self._environment, method, None)
         if inspect.iscoroutinefunction(function):  # none of its code runs before it is awaited
-            value, failure = attempt(lambda: function(*map(own_copy, given)))
+            value, failure = attempt(lambda: function(*map(own_copy, arguments)))
         else:
-            run = partial(self._call, method, given)
-            value, failure = await self._threads.workers.run(run, seconds, self._threads.wait, self._waited)
+            run = partial(self._call, method, arguments)
+            value, failure = await self._threads.run(run, seconds, self._waited)
         if failure is not None or not inspect.isawaitable(value):
             return value, failure
         self._loop = self._loop or own_loop()
@@ -276,10 +267,10 @@ class ThreadHost:
     def _waited(self, seconds: float) -> None:
         self.started += seconds
 
-    def _call(self, method: Method, given: tuple[Any, ...]) -> Any:
+    def _call(self, method: Method, arguments: tuple[Any, ...]) -> Any:
         if method == "begin":
             self._environment = self._make()
-        value = getattr(self._environment, method)(*map(own_copy, given))
+        value = getattr(self._environment, method)(*map(own_copy, arguments))
         return value if inspect.isawaitable(value) else checked(self._name, method, value)
 
     async def end(self, *, seconds: float) -> None:

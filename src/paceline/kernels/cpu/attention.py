@@ -35,14 +35,14 @@ def sequence_table(
     prompt_lengths: Sequence[int], prompt_of_sample: Sequence[int], input_lengths: Sequence[int]
 ) -> SequenceTable:
     """Build the table of a micro-batch with these lengths, without completions that have no input tokens."""
-    starts = [sum(prompt_lengths[:place]) for place in range(len(prompt_lengths))]
+    starts = [sum(prompt_lengths[:prompt]) for prompt in range(len(prompt_lengths))]
     sequences = [(start, length, 0, 0) for start, length in zip(starts, prompt_lengths, strict=True)]
     start = sum(prompt_lengths)
     for prompt, length in zip(prompt_of_sample, input_lengths, strict=True):
         if length:
             sequences.append((start, length, starts[prompt], prompt_lengths[prompt]))
         start += length
-    sequences.sort(key=lambda one: -one[1] * (one[1] + 2 * one[3]))
+    sequences.sort(key=lambda sequence: -sequence[1] * (sequence[1] + 2 * sequence[3]))
     rows, shares = [], 0
     for first, length, prompt_start, prompt_length in sequences:
         rows.append((first, length, prompt_start, prompt_length, shares))

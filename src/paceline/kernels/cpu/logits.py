@@ -35,7 +35,7 @@ def _to_gradients(
     temperature: float,
 ) -> None:
     targets = _checked(targets, logits.shape[1])
-    by_logprob, by_entropy = (None if one is None else one.contiguous() for one in gradients)
+    by_logprob, by_entropy = (None if gradient is None else gradient.contiguous() for gradient in gradients)
     kernel("logit_gradients", "pp iii f pppp")(
         logits, targets, *logits.shape, logits.dtype, 1 / temperature, normalisers, entropy, by_logprob, by_entropy
     )

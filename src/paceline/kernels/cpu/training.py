@@ -74,8 +74,8 @@ class _AddNorm(torch.autograd.Function):
         grad_x = torch.empty_like(total)
         grad_addend = torch.empty_like(total, dtype=torch.bfloat16) if ctx.addend_dtype == torch.bfloat16 else None
         parts = total.new_empty(-(-rows // CHUNK_ROWS), width) if ctx.needs_input_grad[2] else None
-        given = (total, scale, inverse, grad_normed, grad_normed.dtype, grad_total)
-        kernel("add_rms_norm_backward", "pppp i ppppi ii")(*given, grad_x, grad_addend, parts, CHUNK_ROWS, rows, width)
+        inputs = (total, scale, inverse, grad_normed, grad_normed.dtype, grad_total)
+        kernel("add_rms_norm_backward", "pppp i ppppi ii")(*inputs, grad_x, grad_addend, parts, CHUNK_ROWS, rows, width)
         by_addend = None if ctx.addend_dtype is None else grad_x if grad_addend is None else grad_addend
         return grad_x, by_addend, None if parts is None else parts.sum(0), None, None
 

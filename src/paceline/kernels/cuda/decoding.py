@@ -109,7 +109,7 @@ class CudaDecodingKernels:
 
     def merge(
         self,
-        own: tuple[Float[Tensor, "N H D"], Float[Tensor, "H N"]],
+        row: tuple[Float[Tensor, "N H D"], Float[Tensor, "H N"]],
         prompt: tuple[Float[Tensor, "N H D"], Float[Tensor, "H N"]],
         place_of: Int[Tensor, " N"],
     ) -> Float[Tensor, "N H*D"]:
@@ -117,10 +117,10 @@ class CudaDecodingKernels:
         does."""
         from paceline.kernels.cuda import triton_kernels
 
-        rows, heads, width = own[0].shape
-        out = torch.empty_like(own[0])
+        rows, heads, width = row[0].shape
+        out = torch.empty_like(row[0])
         triton_kernels.merge[(rows, heads)](
-            own[0], own[1], prompt[0], prompt[1], place_of, out, rows, heads, width, BLOCK=next_power(width)
+            row[0], row[1], prompt[0], prompt[1], place_of, out, rows, heads, width, BLOCK=next_power(width)
         )
         return out.flatten(1)
 

@@ -36,7 +36,7 @@ def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
 
     def difference(got: tuple[Tensor, ...]) -> float:
         wanted = from_row_sums(*row_sums(logits, targets, 0.8), 0.8)
-        return max(float((one - two).abs().max()) for one, two in zip(got, wanted, strict=True))
+        return max(float((computed - expected).abs().max()) for computed, expected in zip(got, wanted, strict=True))
 
     return trial_problem(lambda: _statistics(logits, targets, 0.8), difference, PROBE_TOLERANCE)
 
@@ -72,7 +72,7 @@ def _to_gradients(
 
     assert logits.is_contiguous()  # it is overwritten in place
     rows, vocabulary = logits.shape
-    by_logprob, by_entropy = (None if one is None else one.contiguous() for one in gradients)
+    by_logprob, by_entropy = (None if gradient is None else gradient.contiguous() for gradient in gradients)
     if rows:
         triton_kernels.gradients[(rows, -(-vocabulary // BLOCK))](
             logits,

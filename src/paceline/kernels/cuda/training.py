@@ -44,8 +44,8 @@ def add_rms_norm(
     `x` and the sum are float32, `addend` and `scale` float32 or bfloat16, the normed states in `dtype`; everything is
     computed in float32. Without an addend the sum is `x` itself. Backward keeps (x + addend) / rms in `dtype`.
     """
-    found = _NormedProducts.apply(x, addend, scale, eps, dtype)  # type: ignore[no-untyped-call]
-    return cast(tuple[Tensor, Tensor], found)
+    sum_and_norm = _NormedProducts.apply(x, addend, scale, eps, dtype)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor], sum_and_norm)
 
 
 def normed_products(
@@ -138,7 +138,7 @@ class _NormedProducts(torch.autograd.Function):
         ctx.bias_dtypes = [None if bias is None else bias.dtype for bias in biases]
         if not weights:
             return total, normed
-        bias = None if biases[0] is None else torch.cat([cast(Tensor, one).to(dtype) for one in biases])
+        bias = None if biases[0] is None else torch.cat([cast(Tensor, bias_part).to(dtype) for bias_part in biases])
         products = F.linear(normed, _joined(weights, dtype), bias)
         return total, *products.split([len(weight) for weight in weights], dim=-1)
 
@@ -146,7 +146,7 @@ class _NormedProducts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_total: Tensor | None, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         unit, scale, inverse, *weights = ctx.saved_tensors
-        if all(one is None for one in gradients):
+        if all(gradient is None for gradient in gradients):
             by_addend = None if ctx.addend_dtype is None or grad_total is None else grad_total.to(ctx.addend_dtype)
             return grad_total, by_addend, None, None, None, *[None] * (2 * len(weights))
         of_parameters: list[Tensor | None] = []
@@ -222,8 +222,8 @@ class _GatedProduct(torch.autograd.Function):
         ctx.shape, ctx.bias_dtype = gate.shape, None if bias is None else bias.dtype
         if weight is None:
             return product.view(gate.shape)
-        found = F.linear(product, weight.to(gate.dtype), None if bias is None else bias.to(gate.dtype))
-        return found.view(*gate.shape[:-1], -1)
+        product_rows = F.linear(product, weight.to(gate.dtype), None if bias is None else bias.to(gate.dtype))
+        return product_rows.view(*gate.shape[:-1], -1)
 
     @staticmethod
     @once_differentiable
@@ -291,9 +291,9 @@ class _TurnedHeads(torch.autograd.Function):
 
         cosine, sine, query, key, *scales = ctx.saved_tensors
         tokens, _, width = gradients[0].shape
-        counts = [one.shape[1] for one in gradients]
+        counts = [gradient.shape[1] for gradient in gradients]
         grads = gradients[0].new_empty(tokens, sum(counts) * width)
-        parts = [one.view(tokens, -1, width) for one in grads.split([count * width for count in counts], dim=1)]
+        parts = [part.view(tokens, -1, width) for part in grads.split([count * width for count in counts], dim=1)]
         half, by_scale = next_power(width // 2), list[Tensor | None]()
         block = max(1, TILE // half)
         programs = -(-tokens // block)
@@ -328,10 +328,10 @@ def side_by_side(parts: Sequence[Float[Tensor, "M _"]]) -> Float[Tensor, "M all"
 
 def _joined(weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Return the weights below each other, cast on the way."""
-    found = weights[0].new_empty(sum(map(len, weights)), weights[0].shape[1], dtype=dtype)
-    for place, weight in zip(found.split([len(weight) for weight in weights]), weights, strict=True):
-        place.copy_(weight)
-    return found
+    joined = weights[0].new_empty(sum(map(len, weights)), weights[0].shape[1], dtype=dtype)
+    for rows, weight in zip(joined.split([len(weight) for weight in weights]), weights, strict=True):
+        rows.copy_(weight)
+    return joined
 
 
 def _rows(states: Tensor) -> Tensor:
@@ -361,7 +361,7 @@ def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
     x, scale, weight, down, outside = draw(5, 48), draw(48), draw(96, 48) / 7, draw(48, 32) / 6, draw(5, 48)
     angles = draw(5, 8).repeat(1, 2)
     rotation = angles.cos(), angles.sin()
-    given = [x, scale, weight, down]
+    tensors = [x, scale, weight, down]
 
     def by_kernels(x: Tensor, scale: Tensor, weight: Tensor, down: Tensor) -> Tensor:
         heads, states = weight.split([64, 32]), None
@@ -374,19 +374,19 @@ def _tried(device: torch.device, dtype: torch.dtype) -> str | None:
         total = x + x
         states, value = (F.rms_norm(total, (48,), scale, 1e-6) @ weight.T).split([64, 32], dim=1)
         turned: list[Tensor] = [
-            one * rotation[0][:, None] + torch.cat([-one[..., 8:], one[..., :8]], 2) * rotation[1][:, None]
-            for one in states.view(5, 2, 32).split(16, dim=2)
+            half * rotation[0][:, None] + torch.cat([-half[..., 8:], half[..., :8]], 2) * rotation[1][:, None]
+            for half in states.view(5, 2, 32).split(16, dim=2)
         ]
         return total + (F.silu(turned[0] + turned[1]).flatten(1) * value) @ down.T
 
     def results(function: Any) -> list[Tensor]:
-        inputs = [one.clone().requires_grad_() for one in given]
+        inputs = [tensor.clone().requires_grad_() for tensor in tensors]
         with torch.enable_grad(), torch.autocast(device.type, enabled=False):
-            found = function(*inputs)
-            return [found, *torch.autograd.grad((found * outside).sum(), inputs)]
+            result = function(*inputs)
+            return [result, *torch.autograd.grad((result * outside).sum(), inputs)]
 
     def difference(got: list[Tensor]) -> float:
         pairs = zip(got, results(by_torch), strict=True)
-        return max(float((one - two).abs().max() / two.abs().max()) for one, two in pairs)
+        return max(float((computed - expected).abs().max() / expected.abs().max()) for computed, expected in pairs)
 
     return trial_problem(lambda: results(by_kernels), difference, PROBE_TOLERANCE)

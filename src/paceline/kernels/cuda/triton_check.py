@@ -41,9 +41,9 @@ def trial_problem(compute: Callable[[], Computed], difference: Callable[[Compute
         got = compute()
     except (RuntimeError, OSError, ImportError) as error:  # of a compiler, a driver, a package in parts
         return f"they do not run here: {first_line(error)}"
-    found = difference(got)
+    off = difference(got)
     # negated, so that NaN does not pass
-    return None if found <= most else f"they differ from torch's operations by {found:.1g}"
+    return None if off <= most else f"they differ from torch's operations by {off:.1g}"
 
 
 def next_power(width: int) -> int:

@@ -43,9 +43,9 @@ def block_masses(  # type: ignore[no-untyped-def]
     top = tl.max(x, 0)
     # subtracted before it is scaled: large logits then lose no digits of their differences
     mass = tl.sum(tl.exp((x - finite_base(top)) * scale), 0)
-    place = row * tl.cdiv(vocabulary, BLOCK) + block
-    tl.store(highest + place, top)
-    tl.store(masses + place, mass)
+    at = row * tl.cdiv(vocabulary, BLOCK) + block
+    tl.store(highest + at, top)
+    tl.store(masses + at, mass)
 
 
 @triton.jit(do_not_specialize_on_alignment=["uniform"])  # else a recording may need a kernel that no call before it did
@@ -91,7 +91,7 @@ def draw_from_blocks(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     if GREEDY:
         # what lies past the end is -inf, as the largest of logits that are no numbers may be
         equal = here & (x == top)
-        place = first_passing(equal, equal, places, BLOCK)
+        index = first_passing(equal, equal, places, BLOCK)
     else:
         taken = numbers == block
         rest = target - tl.sum(tl.where(taken, ends - mass, 0.0), 0)
@@ -99,9 +99,9 @@ def draw_from_blocks(  # type: ignore[no-untyped-def]  # noqa: PLR0913
         # relative to the block's largest logit, as its mass is: relative to the row's, small ones would vanish
         shares = tl.exp((x - finite_base(tl.max(x, 0))) * scale)
         inner = tl.cumsum(shares.to(tl.float64), 0) * factor.to(tl.float64)
-        place = first_passing(inner > rest, shares > 0, places, BLOCK)
-    chosen = tl.sum(tl.where(places == place, x, 0.0), 0)
+        index = first_passing(inner > rest, shares > 0, places, BLOCK)
+    chosen = tl.sum(tl.where(places == index, x, 0.0), 0)
     # of logits that are not finite the total is 0 or no number, and so is the logprob no finite number
     logprob = (chosen.to(tl.float64) - base.to(tl.float64)) * scale - tl.log(total)
-    tl.store(tokens + row, (block * BLOCK + place).to(tl.int64))
+    tl.store(tokens + row, (block * BLOCK + index).to(tl.int64))
     tl.store(logprobs + row, logprob.to(tl.float32))

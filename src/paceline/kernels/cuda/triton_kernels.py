@@ -90,8 +90,8 @@ def rotate_and_store(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     start = qkv + (row * heads + head) * width
     x = tl.load(start + columns, mask=here, other=0.0)
     if head >= query_heads + kv_heads:
-        place = tl.load(places + row) * kv_heads + head - query_heads - kv_heads
-        tl.store(values + place * width + columns, x, mask=here)
+        slot = tl.load(places + row) * kv_heads + head - query_heads - kv_heads
+        tl.store(values + slot * width + columns, x, mask=here)
     else:
         y = tl.load(start + opposite, mask=here, other=0.0).to(tl.float32)
         wide = x.to(tl.float32)
@@ -108,28 +108,28 @@ def rotate_and_store(  # type: ignore[no-untyped-def]  # noqa: PLR0913
             ordered = tl.load(query_places + row) * query_heads + head
             tl.store(ordered_query + ordered * width + columns, turned, mask=here)
         else:
-            place = tl.load(places + row) * kv_heads + head - query_heads
-            tl.store(keys + place * width + columns, turned, mask=here)
+            slot = tl.load(places + row) * kv_heads + head - query_heads
+            tl.store(keys + slot * width + columns, turned, mask=here)
 
 
 @triton.jit
 def merge(  # type: ignore[no-untyped-def]  # noqa: PLR0913
-    own, own_normaliser, prompt, prompt_normaliser, place_of, out, rows, heads, width, BLOCK: tl.constexpr
+    row_output, own_normaliser, prompt, prompt_normaliser, place_of, out, rows, heads, width, BLOCK: tl.constexpr
 ):
     """Merge attention over own tokens [N, H, D] with that over the prompt's, whose rows are at `place_of`.
 
-    Normalisers [H, N] are logsumexps; the first part's share is sigmoid(one - other). A program has a head of a row.
+    Normalisers [H, N] are logsumexps; the first part's share is sigmoid(own - prompt). A program has a head of a row.
     """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     columns = tl.arange(0, BLOCK)
     here = columns < width
-    place = tl.load(place_of + row)
-    difference = tl.load(own_normaliser + head * rows + row) - tl.load(prompt_normaliser + head * rows + place)
+    by_slot = tl.load(place_of + row)
+    difference = tl.load(own_normaliser + head * rows + row) - tl.load(prompt_normaliser + head * rows + by_slot)
     share = 1.0 / (1.0 + tl.exp(-difference))
     at = (row * heads + head) * width + columns
-    one = tl.load(own + at, mask=here, other=0.0).to(tl.float32)
-    other = tl.load(prompt + (place * heads + head) * width + columns, mask=here, other=0.0).to(tl.float32)
-    tl.store(out + at, (other + share * (one - other)).to(out.dtype.element_ty), mask=here)
+    row_value = tl.load(row_output + at, mask=here, other=0.0).to(tl.float32)
+    prompt_value = tl.load(prompt + (by_slot * heads + head) * width + columns, mask=here, other=0.0).to(tl.float32)
+    tl.store(out + at, (prompt_value + share * (row_value - prompt_value)).to(out.dtype.element_ty), mask=here)
 
 
 @triton.jit

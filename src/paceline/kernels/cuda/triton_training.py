@@ -164,9 +164,9 @@ def turn_heads(  # type: ignore[no-untyped-def]  # noqa: PLR0913
             scale_1, scale_2 = halves(scale + columns, half, inside)
             first *= factor * scale_1
             second *= factor * scale_2
-        place = turned + (token * HEADS + head) * width + columns
-        tl.store(place, (first * cosine_1 - second * sine_1).to(turned.dtype.element_ty), mask=here)
-        tl.store(place + half, (second * cosine_2 + first * sine_2).to(turned.dtype.element_ty), mask=here)
+        target = turned + (token * HEADS + head) * width + columns
+        tl.store(target, (first * cosine_1 - second * sine_1).to(turned.dtype.element_ty), mask=here)
+        tl.store(target + half, (second * cosine_2 + first * sine_2).to(turned.dtype.element_ty), mask=here)
 
 
 @triton.jit
@@ -203,8 +203,8 @@ def turn_heads_backward(  # type: ignore[no-untyped-def]  # noqa: PLR0913
     share_1 = tl.zeros((TOKENS, HALF), tl.float32)
     share_2 = tl.zeros((TOKENS, HALF), tl.float32)
     for head in range(HEADS):
-        place = grad_turned + (token * HEADS + head) * width + columns
-        outer_1, outer_2 = halves(place, half, here)
+        outer = grad_turned + (token * HEADS + head) * width + columns
+        outer_1, outer_2 = halves(outer, half, here)
         first = outer_1 * cosine_1 + outer_2 * sine_2
         second = outer_2 * cosine_2 - outer_1 * sine_1
         if HAS_NORM:

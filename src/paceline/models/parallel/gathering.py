@@ -1,4 +1,4 @@
-"""Whole weights of a model that lies in parts on the ranks: one tensor at a time, never all of them in one place."""
+"""Gather the whole weights of a model that is split over ranks: one tensor at a time, never all of them at once."""
 
 import json
 import re
@@ -17,29 +17,29 @@ from paceline.models.parallel.ranks import Ranks
 
 _NUMBER = re.compile(r"\.(\d+)\.")
 _BEFORE, _BEHIND = -1, 1 << 30
-"""Places of what comes before all layers and after them."""
+"""Numbers that sort tensors outside the layers before or after all of them."""
 
 
 def full_parameters(
     model: PreTrainedModel, ranks: Ranks, *, everywhere: bool = False, names: Collection[str] | None = None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and whole value of every trained parameter, in the order of the whole model; all ranks go through it.
+    """Yield name and whole value of every trained parameter, in the model's order. All ranks must iterate to the end.
 
-    Each tensor is made when it is asked for, on the model's device, and is the caller's to keep or let go; one that a
-    rank has whole is the parameter's own memory. One that serves in two places comes once. Without `everywhere` the
-    first rank alone gets them, and the others' iterators are empty. `names`: which are wanted; None: all.
+    Tensors are gathered lazily, on the model's device; one that a rank has whole is the parameter's own memory. A tied
+    parameter comes once. Without `everywhere` only the first rank gets values, and the others' iterators are empty.
+    `names` selects parameters; None: all.
     """
     tensors = saved_tensors(model)
     trained = {
-        name: one
-        for name, one in tensors.items()
-        if isinstance(one, nn.Parameter) and one.requires_grad and (names is None or name in names)
+        name: tensor
+        for name, tensor in tensors.items()
+        if isinstance(tensor, nn.Parameter) and tensor.requires_grad and (names is None or name in names)
     }
     return _whole(trained, ranks, everywhere=everywhere)
 
 
 def full_tensors(model: PreTrainedModel, ranks: Ranks) -> Iterator[tuple[str, Tensor]]:
-    """Yield what `full_parameters` does on the first rank, and frozen weights and saved buffers too."""
+    """Yield, on the first rank, every parameter and saved buffer, frozen ones too; see `full_parameters`."""
     return _whole(saved_tensors(model), ranks, everywhere=False)
 
 
@@ -48,29 +48,29 @@ def _whole(tensors: Mapping[str, Tensor], ranks: Ranks, *, everywhere: bool) -> 
         if everywhere or ranks.rank == 0:
             yield from ((name, tensor.detach()) for name, tensor in tensors.items())
         return
-    # what there is on any rank, with its place in the whole model: by layer, and within one as the ranks have it
-    own, is_behind = dict[str, tuple[int, list[int], str]](), False
+    # the tensors of any rank in the order of the whole model: by layer, and within a layer in the order of its rank
+    here, is_behind = dict[str, tuple[int, list[int], str]](), False
     for name, tensor in tensors.items():
         number = _NUMBER.search(name)
         is_behind = is_behind or number is not None
-        place = int(number[1]) if number is not None else _BEHIND if is_behind else _BEFORE
-        own[name] = place, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-    said = [json.loads(text) for text in ranks.all_gather_text(json.dumps(own))]
-    names = dict.fromkeys(chain(*said))
-    holders = {name: [rank for rank, one in enumerate(said) if name in one] for name in names}
-    for name, (holder, *others) in sorted(holders.items(), key=lambda one: said[one[1][0]][one[0]][0]):
-        _, shape, dtype = said[holder][name]
-        found = tensors[name].detach() if name in tensors else None
-        if isinstance(found, DTensor):
-            if found.device.type != found.device_mesh.device_type:  # slices that wait in main memory
-                found = cast(DTensor, found.to(found.device_mesh.device_type))
+        layer = int(number[1]) if number is not None else _BEHIND if is_behind else _BEFORE
+        here[name] = layer, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    listed = [json.loads(text) for text in ranks.all_gather_text(json.dumps(here))]
+    names = dict.fromkeys(chain(*listed))
+    holders = {name: [rank for rank, names_there in enumerate(listed) if name in names_there] for name in names}
+    for name, (holder, *others) in sorted(holders.items(), key=lambda holding: listed[holding[1][0]][holding[0]][0]):
+        _, shape, dtype = listed[holder][name]
+        whole = tensors[name].detach() if name in tensors else None
+        if isinstance(whole, DTensor):
+            if whole.device.type != whole.device_mesh.device_type:  # slices that wait in main memory
+                whole = cast(DTensor, whole.to(whole.device_mesh.device_type))
             with lost(f"rank {ranks.rank} was gathering a weight"):
-                found = found.full_tensor()
-        if len(others) + 1 < len(said) and (everywhere or holder != 0):
-            if found is None:
+                whole = whole.full_tensor()
+        if len(others) + 1 < len(listed) and (everywhere or holder != 0):
+            if whole is None:
                 device = next(iter(tensors.values())).device
-                found = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-            found = ranks.broadcast(found.contiguous(), source=holder)
+                whole = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+            whole = ranks.broadcast(whole.contiguous(), source=holder)
         if everywhere or ranks.rank == 0:
-            assert found is not None  # it was here, or has been handed on
-            yield name, found
+            assert whole is not None  # it was here, or was received
+            yield name, whole

@@ -1,6 +1,6 @@
-"""The ranks of a run in a grid: which of them hold the same, which hold shares of it.
+"""The device mesh of a run: which ranks hold the same part of the model, which hold different ones.
 
-Ranks are numbered with `tensor` fastest, so that those who talk most stand next to each other. Neighbours on the axes
+Ranks are numbered with `tensor` fastest, so that those that communicate most are neighbours. Neighbours on the axes
 `replicate` and `shard`, `context` of them, share the tokens of their samples.
 """
 
@@ -15,19 +15,19 @@ from paceline.config.layout import Sizes
 
 AXES = ("pipeline", "replicate", "shard", "tensor")
 PARTED = ("pipeline", "shard", "tensor")
-"""Along which ranks hold different parts of the model."""
+"""Axes along which ranks hold different parts of the model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mesh:
-    """This rank's place in the grid of the process group that there is."""
+    """This rank's position in the device mesh of the default process group."""
 
     sizes: Sizes
     devices: DeviceMesh
     data: dist.ProcessGroup
-    """The ranks that hold the same part of the model, or slices of it, with samples, or tokens, of their own."""
+    """Ranks that hold the same part of the model, or slices of it, and have their own samples or tokens."""
     context: dist.ProcessGroup | None = None
-    """Those of them that share the tokens of their samples with this one; None: none does."""
+    """Ranks among them that share this rank's samples, token by token; None: there are none."""
 
     @property
     def share(self) -> int:
@@ -41,12 +41,12 @@ class Mesh:
 
     @property
     def _among_data(self) -> int:
-        return self.place("replicate") * self.sizes.shard + self.place("shard")
+        return self.devices.get_local_rank("replicate") * self.sizes.shard + self.devices.get_local_rank("shard")
 
     @property
     def part(self) -> tuple[int, ...]:
         """This rank's part of the model; ranks with the same part hold copies of it."""
-        return tuple(self.place(axis) for axis in PARTED)
+        return tuple(map(self.devices.get_local_rank, PARTED))
 
     @property
     def has_copies(self) -> bool:
@@ -54,17 +54,9 @@ class Mesh:
         parts: int = math.prod(getattr(self.sizes, axis) for axis in PARTED)
         return self.sizes.ranks > parts
 
-    def place(self, axis: str) -> int:
-        """Where on an axis this rank stands."""
-        return self.devices.get_local_rank(axis)
-
-    def group(self, axis: str) -> dist.ProcessGroup:
-        """The ranks that differ from this one along an axis only."""
-        return self.devices.get_group(axis)
-
 
 def make_mesh(sizes: Sizes, device: torch.device) -> Mesh:
-    """Make the grid over all ranks, which all call this; ValueError if there are not as many as the sizes say."""
+    """Make the mesh. All ranks call this; ValueError if the sizes need another number of ranks."""
     if sizes.ranks != dist.get_world_size():
         raise ValueError(f"{sizes} needs {sizes.ranks} ranks, there are {dist.get_world_size()}")
     devices = init_device_mesh(device.type, tuple(getattr(sizes, axis) for axis in AXES), mesh_dim_names=AXES)

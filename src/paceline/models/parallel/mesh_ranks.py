@@ -1,4 +1,4 @@
-"""How a model lies on the ranks of a mesh; `Ranks` over one: sums and clips gradients, gathers numbers and text."""
+"""Layout of a model on a mesh, and `Ranks` over it: gradients summed and clipped, numbers and text gathered."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ from typing_extensions import override
 
 from paceline.config.layout import ParallelConfig, layout
 from paceline.kernels.logprobs import LogitPasses
-from paceline.models.parallel.context import check_context_size, some_tokens
+from paceline.models.parallel.context import Tokens, check_context_size, some_tokens
 from paceline.models.parallel.mesh import Mesh, make_mesh
 from paceline.models.parallel.process_group import lost
-from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankNumbers, Ranks, ReturnT, TextGroup, Tokens
+from paceline.models.parallel.ranks import WHOLE, ParallelLayout, RankNumbers, Ranks, ReturnT, TextGroup
 from paceline.models.parallel.sharding import Sharding, is_sharded, shard, sharded_modules
 from paceline.models.parallel.stages import Stages, is_at_both_ends, keep_stages, mark_both_ends, own_layers
 from paceline.models.parallel.tensor import split_over_tensor
@@ -34,7 +34,7 @@ SIDE_GROUP_SECONDS = 1800.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeshLayout(ParallelLayout):
-    """How a model lies on the axes of a mesh."""
+    """Layout of a model on the axes of a mesh."""
 
     mesh: Mesh
     sharding: Sharding
@@ -44,11 +44,11 @@ class MeshLayout(ParallelLayout):
     def stages(self) -> Stages | None:
         if self.mesh.sizes.pipeline == 1:
             return None
-        place, group = self.mesh.place("pipeline"), self.mesh.group("pipeline")
-        return Stages(ranks=self.mesh.sizes.pipeline, place=place, group=group)
+        stage, group = self.mesh.devices.get_local_rank("pipeline"), self.mesh.devices.get_group("pipeline")
+        return Stages(ranks=self.mesh.sizes.pipeline, rank=stage, group=group)
 
     def apply(self, model: PreTrainedModel, compute_dtype: torch.dtype) -> None:
-        """Leave this rank its part of a model, adapter included, in training mode; ModelError if it cannot be split."""
+        """Reduce a model in training mode, adapter included, to this rank's part; ModelError if it cannot be split."""
         sizes = self.mesh.sizes
         if sizes.context > 1:
             check_context_size(model.config, sizes.context, tensor=sizes.tensor)
@@ -89,17 +89,17 @@ class MeshLayout(ParallelLayout):
 
     @override
     def shared(self, head: Tensor, hidden: Tensor) -> Tensor:
-        return shared(hidden, self.mesh.group("tensor")) if is_part(head) else hidden
+        return shared(hidden, self.mesh.devices.get_group("tensor")) if is_part(head) else hidden
 
     @override
     def logit_passes(self, head: Tensor) -> LogitPasses | None:
-        return vocabulary_passes(self.mesh.group("tensor")) if is_part(head) else None
+        return vocabulary_passes(self.mesh.devices.get_group("tensor")) if is_part(head) else None
 
 
 def make_ranks(options: ParallelConfig, device: torch.device, *, offload: bool) -> "MeshRanks":
-    """Lay out the ranks of the default process group as the options say. Every rank makes this call.
+    """Make the ranks of the default process group by the options. Every rank makes this call.
 
-    `offload`: slices wait in main memory. ConfigError: the options need another number of ranks.
+    `offload`: slices are kept in main memory. ConfigError: the options need another number of ranks.
     """
     mesh = make_mesh(layout(options, dist.get_world_size()), device)
     sharding = Sharding(stage=options.zero_stage, offload=offload)
@@ -110,7 +110,7 @@ class MeshRanks(Ranks):
     """`Ranks` over the default process group."""
 
     def __init__(self, mesh: Mesh, parallel_layout: MeshLayout) -> None:
-        """Train a model that lies on the ranks as `parallel_layout` says."""
+        """`parallel_layout` says how the trained model lies on the mesh."""
         self.mesh = mesh
         # copies are computed as one process computes them
         self.parallel_layout: ParallelLayout = (
@@ -118,8 +118,8 @@ class MeshRanks(Ranks):
         )
         self.rank, self.size, self.sizes = dist.get_rank(), dist.get_world_size(), mesh.sizes
         self.share, self.shares = mesh.share, mesh.sizes.shares
-        is_last = mesh.place("pipeline") == mesh.sizes.pipeline - 1
-        self.speaks = is_last and mesh.place("tensor") == 0 and mesh.turn == 0
+        is_last = mesh.devices.get_local_rank("pipeline") == mesh.sizes.pipeline - 1
+        self.speaks = is_last and mesh.devices.get_local_rank("tensor") == 0 and mesh.turn == 0
         self._side_group: SideGroup | None = None
 
     @override
@@ -130,13 +130,15 @@ class MeshRanks(Ranks):
 
     @override
     def add_up_gradients(self, model: nn.Module) -> None:
-        trained = [one for one in model.parameters() if one.requires_grad]
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # over ranks with the same parameters and other samples or tokens; the backward pass has done so for slices
-        copies = [one for one in trained if not is_sharded(one)]
+        copies = [parameter for parameter in trained if not is_sharded(parameter)]
         if dist.get_world_size(self.mesh.data) > 1 and copies:
             # a gradient that any rank has, all have
-            here = torch.tensor([one.grad is not None for one in copies], dtype=torch.uint8).to(copies[0].device)
-            with lost(f"rank {self.rank} was looking which parameters have gradients"):
+            here = torch.tensor([parameter.grad is not None for parameter in copies], dtype=torch.uint8).to(
+                copies[0].device
+            )
+            with lost(f"rank {self.rank} was comparing which parameters have gradients"):
                 dist.all_reduce(here, op=dist.ReduceOp.MAX, group=self.mesh.data)
             for parameter, is_there in zip(copies, here.tolist(), strict=True):
                 if is_there and parameter.grad is None:
@@ -144,8 +146,8 @@ class MeshRanks(Ranks):
             self._add_up(copies, self.mesh.data)
         # what every rank of the tensor axis has whole, and uses for its own heads or columns
         modules = (module for module in model.modules() if isinstance(module, PartialGradients))
-        partial = [one for module in modules for one in module.parameters() if one.requires_grad]
-        self._add_up(partial, self.mesh.group("tensor"))
+        partial = [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+        self._add_up(partial, self.mesh.devices.get_group("tensor"))
         for parameter in trained:
             if is_at_both_ends(parameter):
                 self._add_other_end(parameter)
@@ -153,21 +155,21 @@ class MeshRanks(Ranks):
     def _add_up(self, parameters: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
         """Sum gradients over a group; neighbours of one precision share a message of at most `BUCKET_BYTES`."""
         buckets, size = list[list[Tensor]](), BUCKET_BYTES
-        for one in (_local(parameter.grad) for parameter in parameters if parameter.grad is not None):
-            if size + one.nbytes > BUCKET_BYTES or buckets[-1][0].dtype != one.dtype:
+        for gradient in (_local(parameter.grad) for parameter in parameters if parameter.grad is not None):
+            if size + gradient.nbytes > BUCKET_BYTES or buckets[-1][0].dtype != gradient.dtype:
                 buckets.append([])
                 size = 0
-            buckets[-1].append(one)
-            size += one.nbytes
+            buckets[-1].append(gradient)
+            size += gradient.nbytes
         with lost(f"rank {self.rank} was adding up gradients"):
             for bucket in buckets:
                 if len(bucket) == 1 and bucket[0].is_contiguous():
                     dist.all_reduce(bucket[0], group=group)
                     continue
-                flat = torch.cat([one.flatten() for one in bucket])
+                flat = torch.cat([gradient.flatten() for gradient in bucket])
                 dist.all_reduce(flat, group=group)
-                for one, total in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
-                    one.copy_(total.view_as(one))
+                for gradient, total in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
+                    gradient.copy_(total.view_as(gradient))
 
     def _add_other_end(self, parameter: nn.Parameter) -> None:
         """Sum the gradient of a tied embedding over the first and the last stage of a pipeline."""
@@ -176,31 +178,34 @@ class MeshRanks(Ranks):
         if parameter.grad is None:  # then it has none at the other end either, or there all of it
             parameter.grad = torch.zeros_like(parameter)
         gradient = _local(parameter.grad)
-        own, other = gradient.contiguous(), torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        sent, received = gradient.contiguous(), torch.empty_like(gradient, memory_format=torch.contiguous_format)
         assert stages.group is not None
-        peer = dist.get_global_rank(stages.group, stages.ranks - 1 - stages.place)
-        messages = [dist.P2POp(dist.isend, own, peer, stages.group), dist.P2POp(dist.irecv, other, peer, stages.group)]
+        peer = dist.get_global_rank(stages.group, stages.ranks - 1 - stages.rank)
+        messages = [
+            dist.P2POp(dist.isend, sent, peer, stages.group),
+            dist.P2POp(dist.irecv, received, peer, stages.group),
+        ]
         with lost(f"rank {self.rank} was adding up the gradient of the embedding"):
             for work in dist.batch_isend_irecv(messages):
                 work.wait()
-        gradient += other
+        gradient += received
 
     @override
     def clip_gradients(self, parameters: Sequence[nn.Parameter], *, limit: float) -> Tensor:
-        moved = [one for one in parameters if one.grad is not None]
+        moved = [parameter for parameter in parameters if parameter.grad is not None]
         if self.mesh.sizes.ranks == self.mesh.sizes.replicate:
             return torch.nn.utils.clip_grad_norm_(moved, limit)
-        gradients = [_local(one.grad) for one in moved if one.grad is not None]
+        gradients = [_local(parameter.grad) for parameter in moved if parameter.grad is not None]
         norms = torch.stack(torch._foreach_norm(gradients)).double()
         # ranks that hold the same part of each parameter
         copies = list[int]()
-        for one in moved:
+        for parameter in moved:
             pieces = 1
-            if isinstance(one, DTensor):
-                for size, placement in zip(one.device_mesh.shape, one.placements, strict=True):
+            if isinstance(parameter, DTensor):
+                for size, placement in zip(parameter.device_mesh.shape, parameter.placements, strict=True):
                     pieces *= 1 if placement.is_replicate() else size  # torch has two kinds of shards
             copies.append(
-                self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces * (2 if is_at_both_ends(one) else 1)
+                self.mesh.sizes.ranks // self.mesh.sizes.pipeline // pieces * (2 if is_at_both_ends(parameter) else 1)
             )
         squares = (norms.square() / torch.tensor(copies, dtype=torch.float64).to(norms.device)).sum()
         with lost(f"rank {self.rank} was measuring the gradient"):
@@ -217,19 +222,19 @@ class MeshRanks(Ranks):
     def all_gather_text(self, text: str) -> Sequence[str]:
         is_nccl = dist.get_backend() == "nccl"
         device = torch.device("cuda", torch.cuda.current_device()) if is_nccl else torch.device("cpu")
-        with lost(f"rank {self.rank} was exchanging words with the others"):
+        with lost(f"rank {self.rank} was exchanging text with the others"):
             return _all_gather_text(text, size=self.size, device=device)
 
     @override
     def side_group(self) -> "SideGroup":
         if self._side_group is None:
-            with lost(f"rank {self.rank} was meeting the others beside the training"):
+            with lost(f"rank {self.rank} was joining the side group"):
                 self._side_group = SideGroup()
         return self._side_group
 
     @override
     def broadcast(self, tensor: Tensor, *, source: int) -> Tensor:
-        with lost(f"rank {self.rank} was handing a weight on"):
+        with lost(f"rank {self.rank} was broadcasting a weight"):
             dist.broadcast(tensor, source)
         return tensor
 
@@ -261,7 +266,7 @@ def _all_gather_text(
     padded = torch.tensor([*own_bytes.ljust(longest)], dtype=torch.uint8, device=device)
     texts = [torch.empty_like(padded) for _ in range(size)]
     dist.all_gather(texts, padded, group)
-    return [bytes(one[:length].tolist()).decode() for one, length in zip(texts, lengths, strict=True)]
+    return [bytes(encoded[:length].tolist()).decode() for encoded, length in zip(texts, lengths, strict=True)]
 
 
 def _local(tensor: Tensor) -> Tensor:

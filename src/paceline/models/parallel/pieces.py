@@ -1,6 +1,6 @@
-"""What of whole tensors lies on a rank, and files of it, written by one layout of ranks and read by any other.
+"""A rank's pieces of whole tensors, and files of pieces, written by one layout of ranks and read by any other.
 
-The header of a file with pieces says where in the whole tensors they belong, in the format of torch's distributed
+The header of such a file gives the pieces' offsets in the whole tensors, in the format of torch's distributed
 checkpoints (`DCP_SHARDING_INFO`): torch's HuggingFaceStorageReader reads them too. Its writer is not used: it sends its
 plans as pickle, and needs more of a process group than a few lines of JSON.
 """
@@ -36,7 +36,7 @@ class Piece:
     """A box of a whole tensor."""
 
     tensor: Tensor
-    """What lies in it: the memory itself, no copy."""
+    """Values of the box; a view, no copy."""
     offset: tuple[int, ...]
     """Index of its first element in the whole tensor."""
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Piece:
 
     @property
     def is_whole(self) -> bool:
-        """True if there is nothing else of the tensor."""
+        """True if the piece is the whole tensor."""
         return tuple(self.tensor.shape) == self.shape
 
 
@@ -57,37 +57,37 @@ def piece_of(tensor: Tensor) -> Piece:
 
 
 def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Parameters, and the buffers that are saved, under their names in the whole model; what has two is there once."""
+    """Return parameters and saved buffers by their names in the whole model; a tied tensor once, by its first name."""
     # a rank that has the output embedding of a tied model and not the input's, which is the same, knows it by the
     # configuration: the first name of each such tensor, by its second one
     keys = type(model)._tied_weights_keys
     is_tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False) and isinstance(keys, dict)
     firsts = keys if is_tied else {}
     state = model.state_dict(keep_vars=True)
-    seen, found = set[int](), dict[str, Tensor]()
+    seen, tensors = set[int](), dict[str, Tensor]()
     for name, tensor in state.items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            found[firsts[name] if name in firsts and firsts[name] not in state else name] = tensor
-    return found
+            tensors[firsts[name] if name in firsts and firsts[name] not in state else name] = tensor
+    return tensors
 
 
 def written_here(pieces: Mapping[str, Piece], ranks: Ranks) -> tuple[list[str], list[int]]:
     """Return the pieces that this rank writes, and the ranks that write any; all ranks make this call.
 
-    The first of those who hold the same piece writes it; empty ones are not written.
+    The first rank that holds a piece writes it; empty pieces are not written.
     """
-    own = {name: list(piece.offset) for name, piece in pieces.items() if piece.tensor.numel()}
+    offsets = {name: list(piece.offset) for name, piece in pieces.items() if piece.tensor.numel()}
     writers = dict[tuple[str, tuple[int, ...]], int]()
-    for rank, text in enumerate(ranks.all_gather_text(json.dumps(own))):
+    for rank, text in enumerate(ranks.all_gather_text(json.dumps(offsets))):
         for name, offset in json.loads(text).items():
             writers.setdefault((name, tuple(offset)), rank)
-    mine = [name for name, offset in own.items() if writers[name, tuple(offset)] == ranks.rank]
+    mine = [name for name, offset in offsets.items() if writers[name, tuple(offset)] == ranks.rank]
     return mine, sorted(set(writers.values()))
 
 
 class Writer(Protocol):
-    """Writes a rank's part of something into a directory."""
+    """Writes a rank's part of a checkpoint into a directory."""
 
     @property
     def nbytes(self) -> int:
@@ -102,7 +102,7 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part(Writer):
-    """What one rank writes of some tensors: a file, or nothing where others hold the same and come first."""
+    """One rank's file of pieces, or nothing if lower ranks write the same pieces."""
 
     name: str
     """Name of the file."""
@@ -116,8 +116,8 @@ class Part(Writer):
 
     @override
     def copied(self, staging: StagingBuffers) -> "Part":
-        own = copies({name: piece.tensor for name, piece in self.pieces.items()}, staging)
-        return replace(self, pieces={name: replace(piece, tensor=own[name]) for name, piece in self.pieces.items()})
+        copied = copies({name: piece.tensor for name, piece in self.pieces.items()}, staging)
+        return replace(self, pieces={name: replace(piece, tensor=copied[name]) for name, piece in self.pieces.items()})
 
     @override
     def write(self, folder: Path) -> list[Path]:
@@ -137,21 +137,21 @@ class Part(Writer):
 
 
 NOTHING = Part(name="", pieces={}, header={})
-"""What a rank writes of that which others have written."""
+"""Part of a rank that writes nothing."""
 
 
 def part_of(stem: str, tensors: Mapping[str, Tensor], ranks: Ranks, header: Mapping[str, str]) -> Part:
-    """What this rank writes of `tensors`, each of which is whole or a DTensor; all ranks make this call.
+    """Return what this rank writes of `tensors`, each of which is whole or a DTensor; all ranks make this call.
 
-    One rank alone writes `stem.safetensors`, several `stem-00001-of-00004.safetensors` and so on.
+    A single rank writes `stem.safetensors`, several `stem-00001-of-00004.safetensors` and so on.
     """
     pieces = {name: piece_of(tensor) for name, tensor in tensors.items()}
     mine, writers = written_here(pieces, ranks)
     if ranks.rank not in (writers or [0]):
         return NOTHING
-    own = {name: pieces[name] for name in mine}
-    place = f"-{writers.index(ranks.rank) + 1:05d}-of-{len(writers):05d}" if len(writers) > 1 else ""
-    return Part(name=f"{stem}{place}.safetensors", pieces=own, header={"format": "pt", **header})
+    written = {name: pieces[name] for name in mine}
+    number = f"-{writers.index(ranks.rank) + 1:05d}-of-{len(writers):05d}" if len(writers) > 1 else ""
+    return Part(name=f"{stem}{number}.safetensors", pieces=written, header={"format": "pt", **header})
 
 
 def files_of(folder: Path, stem: str) -> list[Path]:
@@ -159,20 +159,20 @@ def files_of(folder: Path, stem: str) -> list[Path]:
     alone = folder / f"{stem}.safetensors"
     if alone.is_file():
         return [alone]
-    found = {path.name: path for path in folder.glob(f"{stem}-*.safetensors")}
-    numbers = [match for name in found if (match := _NUMBERED.fullmatch(name[len(stem) : -len(".safetensors")]))]
+    paths = {path.name: path for path in folder.glob(f"{stem}-*.safetensors")}
+    numbers = [match for name in paths if (match := _NUMBERED.fullmatch(name[len(stem) : -len(".safetensors")]))]
     if not numbers:
         raise FileNotFoundError(f"{alone} is not there")
     count = int(numbers[0][2])
     wanted = [f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1)]
     for name in wanted:
-        if name not in found:
+        if name not in paths:
             raise FileNotFoundError(f"{folder / name} is not there")
-    return [found[name] for name in wanted]
+    return [paths[name] for name in wanted]
 
 
 class Stored:
-    """Whole tensors by name, in however many pieces they lie in open files. Only what is asked for is read."""
+    """Whole tensors by name, stored as pieces in open files. Only what is requested is read."""
 
     def __init__(self, files: Sequence[tuple[Path, Any]]) -> None:
         """Index the tensors of opened files; `open_stored` opens them."""
@@ -187,7 +187,7 @@ class Stored:
                 self._boxes.setdefault(name, []).append((offset, size, file))
 
     def names(self) -> Iterable[str]:
-        """Names of all tensors."""
+        """Names of all stored tensors."""
         return self._boxes.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -203,7 +203,7 @@ class Stored:
         return self._box(name, (0,) * len(shape), shape)
 
     def read_piece(self, name: str, wanted: Tensor) -> Tensor:
-        """Read this rank's part of a tensor that lies as `wanted` does, in the precision in which it is stored.
+        """Read this rank's part of a tensor laid out as `wanted`, in its stored precision.
 
         ValueError: there is none of this name, it has another shape, or some of it is missing.
         """
@@ -218,7 +218,7 @@ class Stored:
             piece_of(tensor).tensor.copy_(self.read_piece(name, tensor))
 
     def _box(self, name: str, start: tuple[int, ...], size: tuple[int, ...]) -> Tensor:
-        found: Tensor | None = None
+        box: Tensor | None = None
         missing = math.prod(size)
         for offset, length, file in self._boxes[name]:
             ranges = [(max(a, b), min(a + n, b + m)) for a, n, b, m in zip(start, size, offset, length, strict=True)]
@@ -227,15 +227,15 @@ class Stored:
             part = _slice(file, name, [slice(low - b, high - b) for (low, high), b in zip(ranges, offset, strict=True)])
             if tuple(part.shape) == size:
                 return part
-            found = torch.empty(size, dtype=part.dtype) if found is None else found
-            found[tuple(slice(low - a, high - a) for (low, high), a in zip(ranges, start, strict=True))] = part
+            box = torch.empty(size, dtype=part.dtype) if box is None else box
+            box[tuple(slice(low - a, high - a) for (low, high), a in zip(ranges, start, strict=True))] = part
             missing -= part.numel()
         if missing:
             raise ValueError(f"{self.paths[0]} and the files beside it have not all of {name}")
-        if found is None:  # nothing was asked for
+        if box is None:  # nothing was asked for
             _, length, file = self._boxes[name][0]
-            found = torch.empty(size, dtype=_slice(file, name, [slice(0, 0) for _ in length]).dtype)
-        return found
+            box = torch.empty(size, dtype=_slice(file, name, [slice(0, 0) for _ in length]).dtype)
+        return box
 
 
 @contextmanager
@@ -246,5 +246,5 @@ def open_stored(paths: Sequence[Path]) -> Iterator[Stored]:
 
 
 def _slice(file: Any, name: str, ranges: Sequence[slice]) -> Tensor:
-    found: Tensor = file.get_slice(name)[tuple(ranges)] if ranges else file.get_tensor(name)
-    return found
+    part: Tensor = file.get_slice(name)[tuple(ranges)] if ranges else file.get_tensor(name)
+    return part

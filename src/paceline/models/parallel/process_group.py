@@ -1,4 +1,4 @@
-"""Where ranks meet, and the process group of torch that they make: gloo on CPUs, NCCL on GPUs."""
+"""Rendezvous of ranks and their process group: gloo on CPUs, NCCL on GPUs."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from paceline.errors import TrainingError, first_line
 
 JOIN_SECONDS = 300.0
-"""Timeout for all ranks to join; none reads weights before."""
+"""Timeout in seconds for all ranks to join, which happens before weights are read."""
 
 
 class RankLost(TrainingError):
@@ -22,18 +22,18 @@ class RankLost(TrainingError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meeting:
-    """Where ranks find each other: by a file on one machine, which needs no open port, or through a store's port."""
+    """Rendezvous: a file on one machine, which needs no open port, or the host and port of a store."""
 
     file: Path | None = None
     host: str = ""
     port: int = 0
     opened: dist.Store | None = None
-    """A connection that there is already."""
+    """A store that is already connected."""
 
 
 @contextmanager
 def meeting_at(host: str) -> Iterator[Meeting]:
-    """A meeting at a free port of this machine, for as long as this lasts."""
+    """Open a store at a free port of this machine for the duration of the context."""
     store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
     yield Meeting(host=host, port=store.port)
     del store
@@ -41,10 +41,10 @@ def meeting_at(host: str) -> Iterator[Meeting]:
 
 @contextmanager
 def process_group(meeting: Meeting, *, rank: int, size: int, device: torch.device, timeout: float) -> Iterator[None]:
-    """Join the ranks that meet there, for as long as this lasts; RankLost if not all of them come.
+    """Join the process group for the duration of the context; RankLost if not all ranks join.
 
-    `timeout`: seconds that one may wait for the others. After an error the group is left to the process's end: to take
-    it down waits for the others, who may be gone.
+    `timeout`: seconds of any later wait for other ranks. After an error the group is not destroyed, since that would
+    wait for ranks that may be gone.
     """
     if meeting.file is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one machine: nothing listens where others could reach it
@@ -70,7 +70,7 @@ def process_group(meeting: Meeting, *, rank: int, size: int, device: torch.devic
 
 @contextmanager
 def lost(doing: str) -> Iterator[None]:
-    """torch tells of a peer that is gone, and of one that is late, by a RuntimeError of whatever backend there is."""
+    """Raise RankLost for the RuntimeError by which any backend reports a peer that is gone or late."""
     try:
         yield
     except RuntimeError as error:

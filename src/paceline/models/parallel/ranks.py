@@ -1,16 +1,14 @@
-"""What processes that train one policy need of each other; the classes here are of one that trains alone."""
+"""The interface between processes that train one policy. The classes here implement it for a single process."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from paceline.config.layout import Sizes
 from paceline.kernels.logprobs import LogitPasses
-from paceline.models.parallel.exchange import Exchange
+from paceline.models.parallel.context import Tokens
 from paceline.models.parallel.stages import Stages
 from paceline.objective.micro_batches import MicroBatch
 
@@ -18,23 +16,8 @@ RankNumbers = Mapping[str, float]
 ReturnT = TypeVar("ReturnT")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """The tokens of a micro-batch that a rank computes: here, all of them."""
-
-    batch: MicroBatch
-    """The micro-batch, of whose input tokens and targets those are here that this rank computes; what is said of its
-    sequences is of all tokens."""
-    exchange: Exchange | None = None
-    """How attention comes to all tokens; None: they are here."""
-
-    def join(self, logprobs: Float[Tensor, " N_here"], entropy: Float[Tensor, " N_here"]) -> tuple[Tensor, Tensor]:
-        """Gather the values of all N targets from all ranks, so that every rank computes the same loss."""
-        return logprobs, entropy
-
-
 class ParallelLayout:
-    """How a model lies on the ranks, as a forward and backward pass on this rank sees it: here, all of it on each."""
+    """Layout of a model on the ranks, as a pass on this rank sees it. This class: every rank has the whole model."""
 
     @property
     def stages(self) -> Stages | None:
@@ -82,7 +65,7 @@ class TextGroup(Protocol):
 
 
 class Ranks:
-    """`size` processes that train one policy, each with a share of every step's samples: here, one that is alone.
+    """`size` processes that train one policy, each with a share of every step's samples. This class: a single one.
 
     All make the same calls. Ranks that hold parts of the same copy of the weights, or share the tokens of the same
     samples, have the same share, and one of them reports for all.

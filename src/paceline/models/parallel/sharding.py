@@ -1,4 +1,4 @@
-"""ZeRO: ranks with samples of their own hold slices of what each would hold a copy of, by torch's `fully_shard`.
+"""ZeRO by torch's `fully_shard`: data-parallel ranks hold slices of the model instead of copies.
 
 | stage | sliced for good | a rank's whole weights | a rank's whole gradients |
 |---|---|---|---|
@@ -30,23 +30,23 @@ from paceline.models.parallel.mesh import Mesh
 from paceline.runtime.devices import return_free_memory
 
 LARGE_MESSAGE = 1 << 23
-"""Numbers in a message, beside which a walk through the free memory is short."""
+"""Elements of a message for which freeing unused memory first is worth its time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sharding:
-    """How far ranks share what they hold."""
+    """ZeRO stage and placement of the slices."""
 
     stage: int = 0
-    """As in the table above; 0: copies."""
+    """Stage in the table above; 0: full copies."""
     offload: bool = False
-    """Slices wait in main memory."""
+    """True if slices are kept in main memory."""
 
 
 def shard(
     model: nn.Module, layers: list[nn.Module], mesh: Mesh, sharding: Sharding, compute_dtype: torch.dtype
 ) -> None:
-    """Leave each rank its slices of the model's parameters: of each of `layers` on its own, then of all the rest.
+    """Reduce each rank to its slices of the model's parameters: first of each of `layers`, then of all the rest.
 
     On GPUs the layers' weights are sent and multiplied in `compute_dtype`, half the bytes of their own; gradients are
     added up in their own.
@@ -68,8 +68,7 @@ def shard(
     if not stays:
 
         def give_back_behind(layer: nn.Module, inputs: object, output: Tensor) -> None:
-            """Give back embedding and head when the backward pass has come to the last layer: a third of a small model,
-            which only its head needs; their gradients stay."""
+            """Free embedding and head once the backward pass reaches the last layer; their gradients stay."""
             if output.requires_grad:
                 output.register_hook(lambda _: cast(FSDPModule, model).reshard())
 
@@ -85,10 +84,10 @@ def shard(
 
 
 class _PieceByPiece:
-    """Each rank's piece added up on its own: gloo makes a copy of all that it is given to scatter."""
+    """Reduce-scatter piece by piece, as gloo copies its whole input."""
 
     def allocate(self, size: Sequence[int | SymInt], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for a message; before a large one comes on top, what lies free between the slices is given back."""
+        """Allocate a message; before a large one, return unused memory to the system."""
         if math.prod(map(int, size)) >= LARGE_MESSAGE:
             return_free_memory(device)
         return torch.empty(*size, dtype=dtype, device=device)
@@ -96,19 +95,19 @@ class _PieceByPiece:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: object, async_op: bool = False
     ) -> None:
-        """Pieces of `input_tensor`, one for each rank, to the sum of this rank's."""
-        own = dist.get_rank(group)
+        """Reduce the pieces of `input_tensor`, one for each rank, and keep this rank's sum."""
+        this_rank = dist.get_rank(group)
         for rank, piece in enumerate(input_tensor.chunk(dist.get_world_size(group))):
             dist.reduce(piece, group_dst=rank, group=group)
-            if rank == own:
+            if rank == this_rank:
                 output_tensor.copy_(piece)
 
 
 def sharded_modules(model: nn.Module) -> Iterator[FSDPModule]:
-    """Yield the modules that `shard` has taken."""
+    """Yield the modules that `shard` has sharded."""
     return (module for module in model.modules() if isinstance(module, FSDPModule))
 
 
 def is_sharded(parameter: Tensor) -> bool:
-    """Return whether `shard` left only a slice of it here."""
+    """Return whether a parameter is sharded."""
     return hasattr(parameter, "device_mesh") and "shard" in (parameter.device_mesh.mesh_dim_names or ())

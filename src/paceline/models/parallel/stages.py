@@ -1,6 +1,6 @@
-"""A model's layers to the stages of a pipeline: five layers on two ranks are 0 0 0 1 1.
+"""A model's layers divided into pipeline stages: five layers on two ranks are 0 0 0 1 1.
 
-Layers that lie elsewhere are stand-ins without parameters, so that names and numbers are those of the whole model.
+Layers of other stages are stand-ins without parameters, so that names and numbers are those of the whole model.
 """
 
 import copy
@@ -23,23 +23,23 @@ class Stages:
     """The stages of a pipeline, one for each of its ranks."""
 
     ranks: int
-    place: int
-    """This rank's among them, which is its stage."""
+    rank: int
+    """Index of this rank among them, from 0, which is its stage."""
     group: dist.ProcessGroup | None
     """The ranks of one pipeline, in the order of their stages."""
 
     @property
     def is_first(self) -> bool:
         """True if the embedding is here."""
-        return self.place == 0
+        return self.rank == 0
 
     @property
     def is_last(self) -> bool:
         """True if the head is here."""
-        return self.place == self.ranks - 1
+        return self.rank == self.ranks - 1
 
     def passes(self, count: int) -> int:
-        """The fewest micro-batches, at least `count`, that the schedule can order; none stay none."""
+        """Return the fewest micro-batches, at least `count`, that the schedule can order; 0 stays 0."""
         return max(count, self.ranks) if count else 0
 
 
@@ -64,10 +64,10 @@ def divide(layers: int, stages: int) -> list[range]:
 
 
 class Elsewhere(nn.Module):
-    """Stands where a layer, an embedding, a norm or a head of another stage belongs. Gives back what it is given."""
+    """Identity in place of a layer, embedding, norm or head of another stage."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Plain attributes of `module` stay readable, as a model's own loop asks a layer for some of them."""
+        """Copy plain attributes of `module`, some of which a model's own loop over layers reads."""
         super().__init__()
         self.training = module.training
         for name, value in vars(module).items():
@@ -75,20 +75,20 @@ class Elsewhere(nn.Module):
                 setattr(self, name, value)
 
     def forward(self, states: Tensor, *others: Any, **options: Any) -> Tensor:
-        """The states themselves."""
+        """Return the states."""
         return states
 
 
 def own_layers(model: PreTrainedModel) -> list[nn.Module]:
-    """The layers of a model that lie on this rank."""
+    """Return the layers of a model on this rank."""
     return [layer for layer in cast(nn.ModuleList, model.base_model.layers) if not isinstance(layer, Elsewhere)]
 
 
 def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
-    """Leave a rank its stage of a whole model. An embedding that is the head's matrix too stays at both ends.
+    """Reduce a whole model to a rank's stage. A tied embedding stays at both ends.
 
-    ConfigError: the model has fewer layers than there are stages. ModelError: it is made of other parts, or computes
-    something else stage by stage than as a whole.
+    ConfigError: the model has fewer layers than there are stages. ModelError: it has other parts, or its
+    stages compute something else than the whole model.
     """
     base: Any = model.base_model
     head, embedding = model.get_output_embeddings(), cast(nn.Embedding, model.get_input_embeddings())
@@ -101,7 +101,7 @@ def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
     if embedding.weight.device.type != "meta":
         _check_stage_by_stage(model, parts)
     is_tied = head.weight is embedding.weight
-    _keep_layers(base, parts[stages.place])
+    _keep_layers(base, parts[stages.rank])
     if is_tied and stages.is_first != stages.is_last:
         embedding.is_at_both_ends = True  # type: ignore[assignment]  # torch types attributes as modules
     elif not stages.is_first and not (is_tied and stages.is_last):
@@ -113,7 +113,7 @@ def keep_stages(model: PreTrainedModel, stages: Stages) -> None:
 
 
 def mark_both_ends(model: PreTrainedModel) -> None:
-    """Let the parameter tell that the rank at the pipeline's other end holds a copy of it too, where that is so."""
+    """Mark a tied embedding of which the pipeline's other end has a copy."""
     embedding: Any = model.get_input_embeddings()
     if getattr(embedding, "is_at_both_ends", False):
         embedding.weight.is_at_both_ends = True
@@ -131,7 +131,7 @@ def _keep_layers(base: Any, kept: Collection[int]) -> None:
 
 
 def _replace(model: nn.Module, part: nn.Module) -> None:
-    """Put a stand-in where `part` is among the model's modules."""
+    """Replace `part` among the model's modules by a stand-in."""
     for owner in list(model.modules()):
         for name, child in owner.named_children():
             if child is part:
@@ -139,13 +139,13 @@ def _replace(model: nn.Module, part: nn.Module) -> None:
 
 
 def _norms(base: Any) -> list[nn.Module]:
-    """What has weights beside embedding and layers: the final norm, or nothing where another stage has it."""
+    """Return modules with weights beside embedding and layers: the final norm, if this stage has it."""
     others = (child for child in base.children() if child not in (base.layers, base.get_input_embeddings()))
     return [child for child in others if next(child.parameters(), None) is not None]
 
 
 def _check_stage_by_stage(model: PreTrainedModel, parts: Sequence[range]) -> None:
-    """Refuse a model that scales whatever enters its first layer, or whose layers read what earlier ones left."""
+    """Refuse a model that scales the input of its first layer, or whose layers read earlier layers' results."""
     ids = torch.arange(4, device=model.device)[None] % model.config.get_text_config().vocab_size
     entering = {"input_ids": ids}
     with torch.no_grad():

@@ -49,7 +49,7 @@ PARTIAL: LayerSplit = "replicated_with_grad_allreduce"
 """Each rank has all of a norm and applies it to its own heads: its gradient is a part of the whole one."""
 HEAD: LayerSplit = "head"
 """Each rank has all of a linear layer and computes one key/value head of it, as some others do. No plan has this: it
-takes the place of a column cut where there are more ranks than key/value heads."""
+replaces a column split where there are more ranks than key/value heads."""
 EMBEDDING = "embed_tokens"
 """The two embeddings are cut by tokens, whatever a plan says."""
 COUNTS = {"num_attention_heads": "attention heads", "intermediate_size": "elements of its feed-forward width"}
@@ -88,8 +88,10 @@ def tensor_plan(config: PreTrainedConfig) -> Mapping[str, LayerSplit]:
 
 
 def tensor_sizes(config: PreTrainedConfig) -> list[int]:
-    """Over how many ranks the model can be split: what divides its attention heads and its width, and divides its
-    key/value heads or is a multiple of them; 1 is always among them."""
+    """Return the tensor sizes, 1 among them, that divide attention heads and width and fit the key/value heads.
+
+    A size fits if it divides the key/value heads or is a multiple of them.
+    """
     try:
         tensor_plan(config)
     except ModelError:
@@ -105,12 +107,12 @@ def tensor_sizes(config: PreTrainedConfig) -> list[int]:
 
 
 def check_tensor_size(config: PreTrainedConfig, size: int) -> None:
-    """Refuse a number of ranks to split the model over, with a ModelError that names the nearest that do."""
+    """Refuse a tensor size that the model cannot be split over, with a ModelError that names the nearest sizes."""
     sizes = tensor_sizes(config)
     if size in sizes:
         return
     tensor_plan(config)
-    near = [one for one in sizes if one < size][-1:] + [one for one in sizes if one > size][:1]
+    near = [divisor for divisor in sizes if divisor < size][-1:] + [divisor for divisor in sizes if divisor > size][:1]
     counts = _counts(config)
     has = ", ".join(f"{counts[name]} {what}" for name, what in COUNTS.items() if name in counts)
     if KEY_VALUE_HEADS in counts:
@@ -161,19 +163,19 @@ class SharedHeads:
         """Outputs of the whole projection to keys, or to values."""
         return self.key_value * self.width
 
-    def rows(self, place: int) -> slice:
-        """Return the rows of a projection to keys or values that the rank at this place computes.
+    def rows(self, rank: int) -> slice:
+        """Return the rows of a projection to keys or values that a rank of the tensor axis computes.
 
         >>> heads = SharedHeads(ranks=4, query=8, key_value=2, width=16)
-        >>> [heads.rows(place) for place in (1, 2)]
+        >>> [heads.rows(rank) for rank in (1, 2)]
         [slice(0, 16, None), slice(16, 32, None)]
         """
-        head = place * self.key_value // self.ranks
+        head = rank * self.key_value // self.ranks
         return slice(head * self.width, (head + 1) * self.width)
 
 
 def shared_heads(config: PreTrainedConfig, size: int) -> SharedHeads | None:
-    """How so many ranks, over which the model can be split, share key/value heads; None: each has some of its own."""
+    """Return how `size` ranks share key/value heads; None if each has heads of its own."""
     text = config.get_text_config()
     query = text.num_attention_heads
     key_value = getattr(text, "num_key_value_heads", query)  # a family without the number has one for each query
@@ -184,9 +186,9 @@ def shared_heads(config: PreTrainedConfig, size: int) -> SharedHeads | None:
 
 
 def split_over_tensor(model: PreTrainedModel, mesh: Mesh) -> None:
-    """Leave this rank its part of a model, adapter included, or of those of its layers that are here.
+    """Reduce a model, or a pipeline stage of it, adapter included, to this rank's part.
 
-    Every rank was given the same model. ModelError: it cannot be split, or not over so many ranks; it is as before.
+    Every rank has the same model before. ModelError: it cannot be split over so many ranks, and is left unchanged.
     """
     axis, decoder = mesh.devices[AXIS], model.base_model
     check_tensor_size(model.config, axis.size())
@@ -223,7 +225,7 @@ def _check_layer(path: str, module: Any, cut: LayerSplit, size: int, heads: Shar
         others = {name.split(".")[0] for name, _ in module.named_parameters()} - {"base_layer", "lora_A", "lora_B"}
         variants: Any = getattr(module, "lora_variant", None)
         if others or variants:
-            kind = ", ".join(sorted(others)) or ", ".join(type(one).__name__ for one in variants.values())
+            kind = ", ".join(sorted(others)) or ", ".join(type(variant).__name__ for variant in variants.values())
             raise ModelError(
                 f"the adapter of {path} has {kind}, which cannot be split over ranks; use plain LoRA or a "
                 "tensor size of 1"
@@ -243,17 +245,17 @@ def _check_layer(path: str, module: Any, cut: LayerSplit, size: int, heads: Shar
 def _check_block(
     path: str, block: nn.Module, layers: Mapping[str, tuple[nn.Module, LayerSplit]], heads: SharedHeads | None
 ) -> None:
-    """What stands between column and row layers computes with a part: whatever has parameters must be in the plan."""
-    own = {name.removeprefix(f"{path}."): cut for name, (_, cut) in layers.items() if name.startswith(f"{path}.")}
-    if COLUMN not in own.values() or ROW not in own.values():
+    """Check that every parameter of a block is in the plan: between column and row layers only parts are computed."""
+    cuts = {name.removeprefix(f"{path}."): cut for name, (_, cut) in layers.items() if name.startswith(f"{path}.")}
+    if COLUMN not in cuts.values() or ROW not in cuts.values():
         raise ModelError(f"the plan of {path} has no column layers, or no row layer to add up what they lead to")
     for name, _ in block.named_parameters():
-        if name.split(".")[0] not in own:
+        if name.split(".")[0] not in cuts:
             raise ModelError(f"the plan of {path} leaves out {name}, whose gradient would be that of a part")
     counted = [name for name in HEAD_COUNTS if hasattr(block, name)]
     if counted:
         raise ModelError(f"{path} computes with {counted[0]}, which would be that of the whole model")
-    projections = sum(cut == HEAD for cut in own.values())
+    projections = sum(cut == HEAD for cut in cuts.values())
     if heads is not None and projections != (2 if hasattr(block, GROUPS) else 0):
         raise ModelError(
             f"which layers of {path} lead to {heads.key_value} key/value heads cannot be told, and several ranks would "
@@ -293,7 +295,7 @@ def _mark_partial(module: nn.Module) -> None:
 
 
 def _cut_vocabulary(model: PreTrainedModel, axis: DeviceMesh) -> None:
-    """Both embeddings, which may be one parameter. The output's keeps its class: `MeshLayout.logit_passes` reads it."""
+    """Split both embeddings, which may be tied. The output's keeps its class, which `MeshLayout.logit_passes` reads."""
     head: Any = model.get_output_embeddings()
     embedding = _base(model.get_input_embeddings())
     there = [end for end in (embedding, head) if hasattr(end, "weight")]  # the others are another rank's of a pipeline
@@ -315,12 +317,12 @@ def _cut_parameters(module: nn.Module, dimensions: Mapping[str, int], axis: Devi
     for name, dimension in dimensions.items():
         whole = getattr(module, name, None)
         if whole is not None:
-            own = whole.detach().chunk(axis.size(), dimension)[axis.get_local_rank()]
-            own = own.clone(memory_format=torch.contiguous_format)  # a view would hold the whole
-            part = DTensor.from_local(own, axis, [Shard(dimension)], run_check=False)
+            part = whole.detach().chunk(axis.size(), dimension)[axis.get_local_rank()]
+            part = part.clone(memory_format=torch.contiguous_format)  # a view would hold the whole
+            part = DTensor.from_local(part, axis, [Shard(dimension)], run_check=False)
             setattr(module, name, nn.Parameter(part, requires_grad=whole.requires_grad))
 
 
 def _base(module: nn.Module) -> Any:
-    """The layer itself, which peft keeps inside the one that it puts in its place."""
+    """Return the layer that one of peft's wraps; any other is returned as it is."""
     return module.base_layer if type(module).__module__.startswith("peft.") else module

@@ -1,13 +1,13 @@
-"""Layers of which a rank has some rows or columns, and where their parts meet; logprobs where it has some logits.
+"""Tensor-parallel layers and their collectives; logprobs from logits that are split over the vocabulary.
 
     x ──┬─▶ column ─▶ own heads, own width ─▶ row ──┬─▶ y          two meetings in each block, one in each direction:
         └ gradients are added up                    └ products are added up
 
 Source: Megatron-LM, arXiv:1909.08053, section 3 (its f and g). M tokens, H hidden width.
 
-Weights stay parameters of the whole layer's name and shape, as DTensors; what is computed with is the part that is
-here. A layer takes one of these classes in place, as it does `linear.ProductLinear`. Of logits, sums meet: R tokens of
-a chunk, S ranks, V / S logits on each.
+Weights stay parameters of the whole layer's name and shape, as DTensors; each rank computes with its local part. A
+layer's class is replaced in place, as by `linear.ProductLinear`. Of logits, row sums are exchanged: R tokens of a
+chunk, S ranks, V / S logits on each.
 """
 
 import functools
@@ -29,7 +29,7 @@ _Base = nn.Module if TYPE_CHECKING else object
 
 
 class _Shared(torch.autograd.Function):
-    """The same on every rank, which each uses for a part: the gradient is the sum of theirs."""
+    """Identity in the forward pass; all-reduces the gradient (Megatron's f)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -42,7 +42,7 @@ class _Shared(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """The sum of the ranks' parts, which is the same on every rank, and so is its gradient."""
+    """All-reduce in the forward pass; identity in the backward pass (Megatron's g)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -61,22 +61,22 @@ def _sum(part: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def shared(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """`x` itself, which is the same on all ranks of the group; they contribute to its gradient."""
+    """Return `x`, which is the same on all ranks; its gradient is summed over the group."""
     return cast(Tensor, _Shared.apply(x, group))  # type: ignore[no-untyped-call]
 
 
 def summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The sum of the ranks' `x`, bit for bit the same on all of them."""
+    """Return the sum of the ranks' `x`, the same bits on all of them."""
     return cast(Tensor, _Summed.apply(x, group))  # type: ignore[no-untyped-call]
 
 
 def is_part(parameter: Tensor) -> bool:
-    """Return whether the tensor axis left only a part of it here."""
+    """Return whether a parameter is split over the tensor axis."""
     return isinstance(parameter, DTensor) and AXIS in (parameter.device_mesh.mesh_dim_names or ())
 
 
 class ColumnLinear(nn.Linear):
-    """A linear layer with a part of its outputs."""
+    """A linear layer with some of its outputs on this rank."""
 
     def forward(self, input: Tensor) -> Tensor:
         """[*rows, in] to [*rows, out / ranks]."""
@@ -84,7 +84,7 @@ class ColumnLinear(nn.Linear):
 
 
 class RowLinear(nn.Linear):
-    """A linear layer with a part of its inputs; the bias is whole, and is added once."""
+    """A linear layer with some of its inputs on this rank; the bias is whole, and added after the sum."""
 
     def forward(self, input: Tensor) -> Tensor:
         """[*rows, in / ranks] to [*rows, out]."""
@@ -93,12 +93,11 @@ class RowLinear(nn.Linear):
 
 
 class PartialGradients:
-    """Put before the class of a module that every rank has whole and uses for its part: its gradients are still to be
-    added up."""
+    """Mixin of a module that every rank has whole and uses for its part: its gradients need a sum over ranks."""
 
 
 class HeadLinear(PartialGradients, nn.Linear):
-    """A linear layer that every rank has whole and computes some outputs of, which other ranks compute as well."""
+    """A linear layer that every rank has whole, with the outputs of one key/value head computed on several ranks."""
 
     rows: slice
 
@@ -108,40 +107,40 @@ class HeadLinear(PartialGradients, nn.Linear):
 
 
 class VocabularyEmbedding(nn.Embedding):
-    """An embedding with the rows of some tokens; those of others are zeros here, and come from the other ranks."""
+    """An embedding with the rows of some tokens on this rank; a sum over ranks brings the others."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Tokens [*rows] to [*rows, H]."""
-        rows, place = _here(self.weight), cast(DTensor, self.weight).device_mesh.get_local_rank(AXIS)
-        index, is_here = own_rows(input, len(rows), place)
-        padding = -1 if self.padding_idx is None else self.padding_idx - place * len(rows)
-        found = F.embedding(index, rows, padding if padding in range(len(rows)) else None)
-        return summed(found.masked_fill(~is_here[..., None], 0.0), _group(self.weight))
+        rows, rank = _here(self.weight), cast(DTensor, self.weight).device_mesh.get_local_rank(AXIS)
+        index, is_here = own_rows(input, len(rows), rank)
+        padding = -1 if self.padding_idx is None else self.padding_idx - rank * len(rows)
+        rows_here = F.embedding(index, rows, padding if padding in range(len(rows)) else None)
+        return summed(rows_here.masked_fill(~is_here[..., None], 0.0), _group(self.weight))
 
 
-def own_rows(tokens: Tensor, rows: int, place: int) -> tuple[Tensor, Tensor]:
-    """Where tokens stand among the `rows` tokens of the rank at this place, and which do; elsewhere the index is 0."""
-    index = tokens - place * rows
+def own_rows(tokens: Tensor, rows: int, rank: int) -> tuple[Tensor, Tensor]:
+    """Return tokens' indices among the `rows` of a rank, 0 for tokens of other ranks, and which are this rank's."""
+    index = tokens - rank * rows
     is_here = (index >= 0) & (index < rows)
     return index.where(is_here, 0), is_here
 
 
 class Block(_Base):  # type: ignore[misc]  # nn.Module where types are checked
-    """Put before the class of a module whose column layers share an input: attention, or the feed-forward layers.
+    """Mixin of a module whose column layers share an input: attention, or the feed-forward layers.
 
-    The input's gradient is added up once, behind the gradients of all of them.
+    The input's gradient is summed over ranks once, for all of them.
     """
 
     tensor_axis: DeviceMesh
 
     def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Any:
-        """As the module's own."""
+        """Run the module's forward pass on the shared input."""
         return super().forward(shared(hidden_states, self.tensor_axis.get_group()), *others, **options)
 
 
 @functools.cache
 def combined(*bases: type) -> type[Any]:
-    """A class of these, the first of which comes first."""
+    """Return a class with these bases, in this order."""
     return type("".join(base.__name__ for base in bases), bases, {})
 
 
@@ -154,29 +153,29 @@ def _group(parameter: Tensor) -> dist.ProcessGroup:
 
 
 def vocabulary_passes(group: dist.ProcessGroup) -> LogitPasses:
-    """Passes over the logits of a rank's tokens, V / S tokens in the order of ranks; all ranks find the same bits."""
-    place = dist.get_rank(group)
+    """Return passes over logits of V / S tokens per rank, in the order of ranks; results are the same bits on all."""
+    rank = dist.get_rank(group)
 
     def statistics(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        index, _ = own_rows(targets, logits.shape[1], place)
-        own = torch.stack(row_sums(logits, index, temperature))
-        parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+        index, _ = own_rows(targets, logits.shape[1], rank)
+        sums = torch.stack(row_sums(logits, index, temperature))
+        parts = [torch.empty_like(sums) for _ in range(dist.get_world_size(group))]
         with lost(f"rank {dist.get_rank()} was adding up probabilities"):
-            dist.all_gather(parts, own, group=group)
+            dist.all_gather(parts, sums, group=group)
         owners = targets // logits.shape[1]
         return from_row_sums(*add_row_sums(torch.stack(parts), owners, temperature), temperature)
 
     def own_gradients(
-        logits: Tensor, targets: Tensor, normalisers: Tensor, entropy: Tensor, given: Gradients, temperature: float
+        logits: Tensor, targets: Tensor, normalisers: Tensor, entropy: Tensor, gradients: Gradients, temperature: float
     ) -> None:
-        index, is_here = own_rows(targets, logits.shape[1], place)
-        to_gradients(logits, index, normalisers, entropy, given, temperature, is_here=is_here)
+        index, is_here = own_rows(targets, logits.shape[1], rank)
+        to_gradients(logits, index, normalisers, entropy, gradients, temperature, is_here=is_here)
 
     return LogitPasses(statistics=statistics, to_gradients=own_gradients)
 
 
 def add_row_sums(parts: Tensor, owners: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`row_sums` of whole rows [R] from those of their parts [S, 4, R]; `owners`: whose part a row's target is in."""
+    """Combine `row_sums` of parts [S, 4, R] to those of whole rows [R]; `owners`: rank with each row's target."""
     tops, totals, weighted, chosen = parts.unbind(1)
     top = tops.amax(0)
     below = (tops - top) / temperature

@@ -1,8 +1,8 @@
 """What a person sees in the terminal: one screen during a run, a sentence per event above it.
 
 __init__.py  the display of a run: the screen on a terminal, plain lines in a log file
-watching.py  what a run has told so far, kept for the screen
-screen.py    the screen as text, with bars and small curves, from what was told and the size of the terminal
+progress.py  the state of a run as its parts have reported it
+screen.py    the screen as text, with bars and small curves, from that state and the size of the terminal
 """
 
 import io
@@ -24,20 +24,19 @@ from typing_extensions import override
 
 from paceline.metrics.alarms import RULES
 from paceline.metrics.definitions import Record
+from paceline.reports.console.progress import RunProgress
 from paceline.reports.console.screen import measurement, screen, stage_words
-from paceline.reports.console.watching import Watched
 from paceline.runtime.activity import ACTIVITY, Phase
-from paceline.runtime.streams import encodable
-from paceline.runtime.terminal import STEERING, OwnOutput
+from paceline.runtime.terminal import STEERING, OwnOutput, encodable
 
 QUIET_SECONDS = 10.0
-"""Without a terminal, progress is printed at most this often."""
+"""Without a terminal, least seconds between two lines of progress."""
 SILENT_SECONDS = 60.0
-"""Without a terminal, a run says how far it is within a step once nothing was printed for so long."""
+"""Without a terminal, seconds without a line after which a run prints how far it is within a step."""
 REDRAWS_PER_SECOND = 4
 LOG_FORMATS = ("text", "json")
 UNBROKEN = "\0"
-"""Stands for the spaces of a command, so that none is broken."""
+"""Placeholder for the spaces of a command, at which no line is broken."""
 
 
 def open_console(*, log_format: str | None = None, quiet: bool = False) -> Console:
@@ -55,7 +54,7 @@ def open_console(*, log_format: str | None = None, quiet: bool = False) -> Conso
 
 
 class PlainConsole(Console):
-    """A console whose text steers no terminal: only what it draws itself does."""
+    """A console that removes control characters from the text that it is given."""
 
     def __init__(self, *, file: IO[str] | None = None, stderr: bool = False, **settings: Any) -> None:
         """`settings` are those of `rich.console.Console`."""
@@ -106,7 +105,7 @@ class JsonLog(io.StringIO):
 
 
 def json_log(console: Console) -> JsonLog | None:
-    """The log in JSON that a console writes; None for one that a person reads."""
+    """Return the JSON log that a console writes; None for a console with plain text."""
     return console.file if isinstance(console.file, JsonLog) else None
 
 
@@ -145,7 +144,7 @@ class FittedLive(Live):
 
 
 class FittedRender(LiveRender):
-    """The last frame, which knows how many rows it takes at the width that the terminal has now."""
+    """Render hook that counts the rows of the last frame at the terminal's present width."""
 
     def __init__(self, renderable: RenderableType, console: Console, overflow: Any) -> None:
         super().__init__(renderable, vertical_overflow=overflow)
@@ -155,7 +154,7 @@ class FittedRender(LiveRender):
     def _fit(self) -> None:
         if self._shape is not None:
             width = max(self._console.width, 1)
-            self._shape = self._shape[0], sum(max(1, -(-one // width)) for one in self._widths)
+            self._shape = self._shape[0], sum(max(1, -(-cells // width)) for cells in self._widths)
 
     @override
     def position_cursor(self) -> Control:
@@ -179,8 +178,8 @@ class FittedRender(LiveRender):
         self._widths = widths
 
 
-class LoggedProgress(Watched):
-    """What is told of a run, and for a log file a sentence on it once nothing was printed for `every` seconds."""
+class LoggedProgress(RunProgress):
+    """Progress of a run that prints a sentence into a log file once nothing was printed for `every` seconds."""
 
     def __init__(
         self,
@@ -193,11 +192,11 @@ class LoggedProgress(Watched):
         done: int,
         clock: Callable[[], float],
     ) -> None:
-        """`to_go`: the words around the time that is left."""
+        """`to_go`: format of the remaining time."""
         super().__init__(name=name, total_steps=total_steps, done=done, clock=clock)
         self.is_logged = False
         self.last_line = clock()
-        """When something was printed last."""
+        """Time of the latest printed line."""
         self._say, self._every, self._to_go = say, every, to_go
 
     @override
@@ -223,8 +222,8 @@ class RunDisplay:
         clock: Callable[[], float] = time.monotonic,
         time_of_day: Callable[[], str] = now,
     ) -> None:
-        """`done` steps of `total_steps` are behind; `memory`: bytes in use, None: not known."""
-        self.watched = LoggedProgress(
+        """`done`: steps before this attempt; `memory`: returns the bytes in use, None: not known."""
+        self.progress = LoggedProgress(
             self.say,
             every=SILENT_SECONDS,
             to_go="{} to go",
@@ -233,25 +232,25 @@ class RunDisplay:
             done=done,
             clock=clock,
         )
-        """What is shown: a `Progress`, to which the run's parts report."""
+        """Progress that is shown; the run's parts report to it."""
         self._console, self._clock, self._memory, self._now = console, clock, memory, time_of_day
         self._last_line = clock()
         self._is_live = console.is_terminal and not console.is_dumb_terminal and not console.quiet
-        self.watched.is_logged = not self._is_live
+        self.progress.is_logged = not self._is_live
         self._live = FittedLive(
             console=console, refresh_per_second=REDRAWS_PER_SECOND, vertical_overflow="crop", get_renderable=self.frame
         )
 
     def __enter__(self) -> Self:
-        ACTIVITY.displays.append(self.watched)
+        ACTIVITY.displays.append(self.progress)
         if self._is_live:
             self._live.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        is_done = exception[0] is None and self.watched.steps_done == self.watched.total_steps
-        self.watched.end("done" if is_done else "stopped")
-        ACTIVITY.displays.remove(self.watched)
+        is_done = exception[0] is None and self.progress.steps_done == self.progress.total_steps
+        self.progress.end("done" if is_done else "stopped")
+        ACTIVITY.displays.remove(self.progress)
         if self._is_live:
             self._live.stop()
 
@@ -259,7 +258,7 @@ class RunDisplay:
         """The screen as it is now."""
         (width, height), ascii_only = self._console.size, self._console.options.ascii_only
         memory = None if self._memory is None else self._memory()
-        return screen(self.watched, width=width, height=height, memory=memory, ascii_only=ascii_only)
+        return screen(self.progress, width=width, height=height, memory=memory, ascii_only=ascii_only)
 
     def say(self, sentence: str) -> None:
         """A sentence above the screen; without one a line that begins with the time, or several."""
@@ -268,30 +267,30 @@ class RunDisplay:
         else:
             stamp = "" if self._is_live else f"{self._now()}  "
             tell(self._console, "\n".join(f"{stamp}{line}" for line in sentence.split("\n")))
-        self.watched.last_line = self._clock()
+        self.progress.last_line = self._clock()
 
     def plan(self, plan: Record) -> None:
-        """Log what a step and the run amount to; the sentences of a run say it to a person."""
+        """Log the sizes of a step and of the run as JSON; text logs have them in sentences."""
         if (log := json_log(self._console)) is not None:
-            log.event("plan", done=self.watched.steps_done, of=self.watched.total_steps, **plan)
+            log.event("plan", done=self.progress.steps_done, of=self.progress.total_steps, **plan)
 
     def evaluation(self, record: Record, sentence: str) -> None:
         """Show an evaluation's record, and the sentence on it."""
-        self.watched.evaluation(record)
+        self.progress.evaluation(record)
         if (log := json_log(self._console)) is None:
             self.say(sentence)
             return
         log.event("evaluation", message=sentence, **record)
-        self.watched.last_line = self._clock()
+        self.progress.last_line = self._clock()
 
     def step(self, record: Record) -> None:
         """Show a step's record (`metrics.METRICS`)."""
-        before = () if self.watched.record is None else self.watched.record["alarms"]
-        self.watched.step(record)
+        before = () if self.progress.record is None else self.progress.record["alarms"]
+        self.progress.step(record)
         self._log_alarms(before, record)
-        now, total = self._clock(), self.watched.total_steps
+        now, total = self._clock(), self.progress.total_steps
         if not self._is_live and (now - self._last_line >= QUIET_SECONDS or record["step"] == total):
-            self._last_line = self.watched.last_line = now
+            self._last_line = self.progress.last_line = now
             # the few numbers that tell whether it learns, and how fast
             reward = "none" if record["reward_mean"] is None else f"{record['reward_mean']:.3f}"
             clock, length = record["clock"], record["completion_length_mean"]
@@ -328,7 +327,7 @@ class MeasurementDisplay(LoggedProgress):
     def __init__(
         self, console: Console, *, name: str, longest: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`longest`: most tokens of a completion, by which the time to go is at most what it is said to be."""
+        """`longest`: most tokens of a completion, from which the remaining time is estimated as an upper bound."""
         super().__init__(
             self.say, every=QUIET_SECONDS, to_go="at most {} to go", name=name, total_steps=1, done=0, clock=clock
         )

@@ -1,4 +1,4 @@
-"""The screen of a run as text, from what was told and the terminal's size."""
+"""The screen of a run as text, from its progress and the terminal's size."""
 
 from collections.abc import Iterable, Sequence
 from textwrap import wrap
@@ -7,7 +7,7 @@ from rich.text import Text
 
 from paceline.metrics.definitions import Record
 from paceline.metrics.learning import Verdict
-from paceline.reports.console.watching import Stage, Watched
+from paceline.reports.console.progress import RunProgress, Stage
 from paceline.reports.format import duration, gibibytes
 from paceline.runtime.activity import Phase
 
@@ -60,18 +60,18 @@ def fitting(parts: Sequence[str], width: int) -> str:
 LABEL = 10
 """Characters before a line's first number."""
 PHASES: tuple[Phase, ...] = ("generate", "reward", "update")
-"""Each has a line of its own at all times, so that nothing jumps."""
+"""Phases of a step. Each has a line at all times, so that nothing jumps."""
 MEASURED = PHASES[:2]
-"""Those of an evaluation."""
+"""Phases of an evaluation."""
 VERDICT_LINES = 3
 MOST_SETS = 2
-"""Held-out sets that have a line; the report has all."""
+"""Most held-out sets with a line; the report has all."""
 WORD_STYLES = {"yes": "green", "no": "red", "too early": "yellow"}
 NONE = "-"
 
 
-def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_only: bool) -> Text:
-    """At most `height` - 1 lines of at most `width` characters. `memory`: bytes in use, None: not known.
+def screen(run: RunProgress, *, width: int, height: int, memory: int | None, ascii_only: bool) -> Text:
+    """Draw at most `height` - 1 lines of at most `width` characters. `memory`: bytes in use, None: not known.
 
     A terminal that is too low first loses the blank lines, then what stands lowest; a narrow one loses ends of lines.
     """
@@ -94,8 +94,8 @@ def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_o
     # numbers, two to a line
     cells, room = _numbers(run, memory), max(0, width // 2 - LABEL - 1)
     numbers = [
-        _line(one, f"{value[:room]:<{room + 1}}") + _line(other, beside[:room])
-        for (one, value), (other, beside) in zip(cells[::2], cells[1::2], strict=True)
+        _line(left, f"{value[:room]:<{room + 1}}") + _line(right, beside[:room])
+        for (left, value), (right, beside) in zip(cells[::2], cells[1::2], strict=True)
     ]
     alarms = () if record is None else record["alarms"]
     numbers.append(_line("alarms", (", ".join(alarms), "bold red") if alarms else "none"))
@@ -106,13 +106,13 @@ def screen(run: Watched, *, width: int, height: int, memory: int | None, ascii_o
     return _joined(lines, width, ascii_only)
 
 
-def measurement(run: Watched, *, width: int, ascii_only: bool) -> Text:
+def measurement(run: RunProgress, *, width: int, ascii_only: bool) -> Text:
     """Three lines for a model that is measured outside a run: what is measured, and its two phases."""
     return _joined([_title(run, width), *_phases(run, MEASURED, width, ascii_only)], width, ascii_only)
 
 
 def stage_words(stage: Stage, to_go: str = "{} to go") -> Iterable[str]:
-    """What is done, how fast, and how long it took, or `to_go` with the time that is left."""
+    """Parts done, tokens per second, and the duration, or `to_go` with the remaining time."""
     yield f"{stage.done:,} of {stage.of:,}"
     if stage.tokens and stage.seconds > 0:
         yield f"{stage.tokens / stage.seconds:,.0f} tokens/s"
@@ -122,15 +122,15 @@ def stage_words(stage: Stage, to_go: str = "{} to go") -> Iterable[str]:
         yield to_go.format(duration(stage.to_go, 0))
 
 
-def _title(run: Watched, width: int) -> Text:
-    """The name at the left, what it is at and for how long at the right."""
+def _title(run: RunProgress, width: int) -> Text:
+    """Draw the name at the left, and the current phase with its duration at the right."""
     now = run.what if run.has_ended else f"{run.what}, {duration(run.seconds, 0)}"
     room = max(0, width - len(now) - 2)
     name = run.name if len(run.name) <= room else run.name[len(run.name) - room :]
     return Text.assemble((name, "bold"), " " * max(0, width - len(name) - len(now)), now)
 
 
-def _phases(run: Watched, phases: Iterable[Phase], width: int, ascii_only: bool) -> Iterable[Text]:
+def _phases(run: RunProgress, phases: Iterable[Phase], width: int, ascii_only: bool) -> Iterable[Text]:
     stages = run.stages
     for phase in phases:
         stage = stages.get(phase)
@@ -162,7 +162,7 @@ def _accuracy(first: Record, newest: Record) -> str:
 
 
 def _verdict(verdict: Verdict, width: int) -> list[Text]:
-    """Always as many lines, whatever there is to say."""
+    """Draw the verdict in a fixed number of lines."""
     sentence = verdict.describe().removeprefix("learning: ")
     first, *others = wrap(sentence, max(20, width - LABEL), max_lines=VERDICT_LINES, placeholder=" ...")
     word, rest = first[: len(verdict.word)], first[len(verdict.word) :]
@@ -171,7 +171,7 @@ def _verdict(verdict: Verdict, width: int) -> list[Text]:
     return shown + [Text()] * (VERDICT_LINES - len(shown))
 
 
-def _numbers(run: Watched, memory: int | None) -> list[tuple[str, str]]:
+def _numbers(run: RunProgress, memory: int | None) -> list[tuple[str, str]]:
     """Name and value, in the order of reading."""
 
     def nats(value: float | None, per: str = "/token") -> str:
@@ -194,7 +194,7 @@ def _numbers(run: Watched, memory: int | None) -> list[tuple[str, str]]:
 
 
 def _of_conversations(record: Record) -> Iterable[tuple[str, str]]:
-    """Two cells more where completions are conversations."""
+    """Two more cells of a run whose completions are conversations."""
     if "turns_mean" not in record:
         return
     yield "turns", f"{record['turns_mean']:.1f}, most {record['turns_max']}"

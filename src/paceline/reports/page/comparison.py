@@ -8,20 +8,19 @@ from paceline.checkpoints.run_files import write_whole
 from paceline.errors import ConfigError
 from paceline.metrics.comparisons import Comparison, compare_records, probability
 from paceline.reports.format import percent, points
-from paceline.reports.page.accounting import total_seconds
 from paceline.reports.page.curves import HERO_SIZES
 from paceline.reports.page.figures import Chart, ChartLine, figure
 from paceline.reports.page.html import TOOLS, document
 from paceline.reports.page.outcome import evaluations, first_set, outcome
 from paceline.reports.page.reading import RunRecord, read_lines, value_at
-from paceline.reports.page.series import Series, metric, smoothed
+from paceline.reports.page.series import Series, metric, smoothed, total_seconds
 
 OF_EVERY_RUN = ("output_dir", "paceline_version")
-"""Keys of config.yaml that differ from run to run and say nothing of what was computed."""
+"""Keys of config.yaml that differ between runs without an effect on what is computed."""
 LONGEST_VALUE = 40
-"""Characters of an option's value in the table."""
+"""Most characters of an option's value in the table."""
 COLOURS = 6
-"""Colours of the palette: of more runs, two share one."""
+"""Colours of the palette; further runs repeat them."""
 
 
 def table(runs: Sequence[RunRecord]) -> list[tuple[str, ...]]:
@@ -31,8 +30,8 @@ def table(runs: Sequence[RunRecord]) -> list[tuple[str, ...]]:
     headings = ("run", *options, "before", "after", "difference, points (95 % interval)")
     rows = [(*headings, *(("to the first run, paired",) if len(runs) > 1 else ()), "seconds")]
     for run, name in zip(runs, names, strict=True):
-        found = outcome(run)
-        before, after, gain = (found.before, found.after, found.difference) if found is not None else (None, None, None)
+        result = outcome(run)
+        before, after, gain = (None, None, None) if result is None else (result.before, result.after, result.difference)
         shares = ["-" if accuracy is None else percent(accuracy.value) for accuracy in (before, after)]
         gained = "-" if gain is None else f"{points(gain.value)} ({points(gain.low)} to {points(gain.high)})"
         versus = [] if len(runs) == 1 else ["" if run is runs[0] else difference_text(to_first(runs[0], run))]
@@ -43,11 +42,9 @@ def table(runs: Sequence[RunRecord]) -> list[tuple[str, ...]]:
 
 
 def run_names(runs: Sequence[RunRecord]) -> list[str]:
-    """Names of the directories, with as much of the path as tells them apart."""
-    places = [run.path.resolve() for run in runs]
-    if len({place.name for place in places}) == len(places):
-        return [place.name for place in places]
-    return [str(run.path) for run in runs]
+    """Names of the directories, or their paths where two names are the same."""
+    names = [run.path.resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run.path) for run in runs]
 
 
 def differing_options(runs: Sequence[RunRecord]) -> dict[str, dict[str, str]]:
@@ -70,7 +67,7 @@ def to_first(first: RunRecord, run: RunRecord) -> Comparison | None:
     They are paired by task. None where they have no set in common whose tasks have the same gold answers.
     """
     set_name = first_set(first)
-    both = [_newest(one, set_name) for one in (first, run)]
+    both = [_newest(either, set_name) for either in (first, run)]
     answers = [{str(record["task_id"]): record.get("answer") for record in records} for records in both]
     shared = answers[0].keys() & answers[1].keys()
     if any(answers[0][task] != answers[1][task] for task in shared):
@@ -86,12 +83,12 @@ def _newest(run: RunRecord, set_name: str | None) -> Sequence[dict[str, object]]
     return [dict(record) for record in records]
 
 
-def difference_text(found: Comparison | None) -> str:
+def difference_text(comparison: Comparison | None) -> str:
     """Points with their interval and the p-value of the paired test."""
-    if found is None:
+    if comparison is None:
         return "-"
-    gain = found.difference
-    return f"{points(gain.value)} ({points(gain.low)} to {points(gain.high)}), {probability(found.p_value)}"
+    gain = comparison.difference
+    return f"{points(gain.value)} ({points(gain.low)} to {points(gain.high)}), {probability(comparison.p_value)}"
 
 
 def write_comparison(runs: Sequence[RunRecord], file: Path) -> Path:

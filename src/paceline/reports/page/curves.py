@@ -1,15 +1,14 @@
-"""The sections of the page that are charts, each from a run's steps and evaluations to HTML."""
+"""Sections of the page with charts, from a run's steps and evaluations to HTML."""
 
 from collections.abc import Iterable
 from html import escape
 
 from paceline.metrics.definitions import METRICS
 from paceline.reports.format import count, duration, percent
-from paceline.reports.page.accounting import PARTS, time_split
 from paceline.reports.page.figures import Band, Chart, ChartLine, figure
 from paceline.reports.page.outcome import evaluations, set_names
 from paceline.reports.page.reading import RunRecord, value_at
-from paceline.reports.page.series import Series, bin_size, metric, scaled, smoothed
+from paceline.reports.page.series import PARTS, Series, bin_size, metric, scaled, smoothed, time_split
 
 HERO_SIZES = ((1040, 300), (340, 210))
 _HALF_SIZES = ((508, 230), (340, 190))
@@ -41,7 +40,7 @@ def learning(run: RunRecord) -> str:
     """Held-out accuracy and training reward over steps."""
     shown = ""
     # One measurement is in the headline already; a chart begins with two.
-    if len({one["step"] for one in run.evals}) > 1:
+    if len({record["step"] for record in run.evals}) > 1:
         shown += figure(_accuracy_chart(run), HERO_SIZES)
     unit = "mean per completion"
     if run.metrics:
@@ -89,7 +88,7 @@ def _accuracy_chart(run: RunRecord) -> Chart:
 
 
 def lengths_and_signal(run: RunRecord) -> str:
-    """How long completions are and how many hit the limit; how many groups taught nothing, by reason."""
+    """Lengths of completions, the share cut at the limit, and groups without signal by reason."""
     if not run.metrics:
         return ""
     mean = metric(run.metrics, "completion_length_mean")
@@ -123,7 +122,7 @@ def lengths_and_signal(run: RunRecord) -> str:
 
 
 def conversations(run: RunRecord) -> str:
-    """How many turns episodes have, what they read, how they end, and how long environments take; "" without any."""
+    """Turns of episodes, tool calls, tokens read and seconds of environments; empty without conversations."""
     if not any("turns_mean" in record for record in run.metrics):
         return ""
     mean, most = metric(run.metrics, "turns_mean"), metric(run.metrics, "turns_max", reduce=max)
@@ -153,7 +152,7 @@ def conversations(run: RunRecord) -> str:
 
 
 def optimisation(run: RunRecord) -> str:
-    """The small multiples that show whether learning is healthy; KL only where a reference is used."""
+    """Small charts of entropy, gradient norm, loss, clipping and mismatch; KL only where a reference is used."""
     charts = [
         metric_chart(run, key, title=title, unit=METRICS[key].unit, colour=colour, from_zero=True)
         for key, title, colour in (
@@ -183,7 +182,7 @@ def optimisation(run: RunRecord) -> str:
 
 
 def time(run: RunRecord) -> str:
-    """Where the seconds went: a bar, a table, and the speed of generation."""
+    """Seconds of the run by phase as a bar and a table, and the speed of generation."""
     parts = time_split(run)
     seconds = sum(parts.values())
     if not seconds:
@@ -208,7 +207,7 @@ def time(run: RunRecord) -> str:
 
 
 def time_chart(run: RunRecord) -> Chart:
-    """Where the seconds of each step went."""
+    """Chart of the seconds of each step by phase."""
     lines = tuple(
         ChartLine(label=name, series=series, colour=colour)
         for colour, name in enumerate(("generate", "reward", "update", "other"), start=1)

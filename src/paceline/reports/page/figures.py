@@ -56,7 +56,7 @@ def linear_ticks(low: float, high: float, ticks: int = 4) -> list[float]:
 
 
 def step_ticks(low: float, high: float, ticks: int) -> list[float]:
-    """As `linear_ticks`, at whole numbers: there is no half an optimiser step."""
+    """Like `linear_ticks`, at whole numbers: there is no half an optimiser step."""
     if high <= low:
         return [low]
     step = max(1.0, nice_step(high - low, ticks))
@@ -77,7 +77,7 @@ def log_ticks(low: float, high: float, ticks: int = 4) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float], *, percent: bool = False) -> list[str]:
-    """Labels with as many decimals as the ticks need, the same for all."""
+    """Format ticks with as many decimals as they need, the same for all."""
     factor = 100.0 if percent else 1.0
     if len(ticks) < 2:
         return [short(tick * factor) + (" %" if percent else "") for tick in ticks]
@@ -106,7 +106,7 @@ class ChartLine:
     colour: int = 1
     """Index into the page's palette."""
     faint: bool = False
-    """Drawn thin and pale: the raw values behind a smoothed line."""
+    """True: drawn thin and pale, as the raw values behind a smoothed line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,16 +117,16 @@ class Band:
     high: Series
     colour: int = 1
     of: str = ""
-    """Label of the line that it is the spread of."""
+    """Label of the line whose spread it is."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """One figure: what is drawn and how it is read."""
+    """One figure."""
 
     title: str
     unit: str
-    """Shown beside the title; `share` draws percentages."""
+    """Unit shown beside the title; `share` draws percentages."""
     lines: tuple[ChartLine, ...]
     bands: tuple[Band, ...] = ()
     note: str = ""
@@ -134,7 +134,7 @@ class Chart:
     log: bool = False
     from_zero: bool = False
     stacked: bool = False
-    """Lines are layers of columns, the first at the bottom."""
+    """True: lines are layers of stacked columns, the first at the bottom."""
 
     @property
     def share(self) -> bool:
@@ -162,7 +162,7 @@ def figure(chart: Chart, sizes: Sequence[tuple[int, int]] = ((340, 190),)) -> st
 
 
 def readings(chart: Chart) -> dict[str, object]:
-    """What the page's script shows under the pointer, and finds its axes by: every number to six figures.
+    """Data for the page's script, which shows it under the pointer and computes axes from it: six figures per number.
 
     Keys: `steps`; `first`, the first of the steps that share a point, where several do; `lines`, each with `name`,
     `values` and, where it has a spread, `low` and `high`, all by step; whether values are shares, begin at zero, and
@@ -211,7 +211,7 @@ def draw(chart: Chart, width: int, height: int) -> str:
     # the data, in a window that leaves room for the dots at its edges
     body = _columns(chart, x, y) if chart.stacked else _bands_and_lines(chart, x, y)
     left, top, wide, high = x.start - _EDGE, y.end - _EDGE, x.end - x.start + 2 * _EDGE, y.start - y.end + 2 * _EDGE
-    place = f'x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"'
+    window = f'x="{left:.1f}" y="{top:.1f}" width="{wide:.1f}" height="{high:.1f}"'
     corners = json.dumps([x.start, x.end, x.low, x.high, y.start, y.end, y.low, y.high])
     parts = [
         f"{line.label} from {value_text(chart, first)} to {value_text(chart, line.series.last)}"
@@ -224,13 +224,13 @@ def draw(chart: Chart, width: int, height: int) -> str:
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{description}" '
         f"data-frame='{corners}'><title>{description}</title>"
         f'<g class="axes">{rows}{columns}</g>'
-        f'<svg {place} viewBox="{left:.1f} {top:.1f} {wide:.1f} {high:.1f}"><g class="data">{body}</g></svg>'
+        f'<svg {window} viewBox="{left:.1f} {top:.1f} {wide:.1f} {high:.1f}"><g class="data">{body}</g></svg>'
         f'<line class="cross" y1="{y.end:.0f}" y2="{y.start:.0f}"/></svg>'
     )
 
 
 def value_text(chart: Chart, value: float) -> str:
-    """A value of the chart in words."""
+    """Format a value of the chart."""
     if chart.share:
         return f"{short(100 * value)} %" if abs(value) < 0.01 else percent(value)
     return short(value)
@@ -250,11 +250,11 @@ def _ticks(chart: Chart) -> list[float]:
 
 
 def _heights(chart: Chart) -> list[float]:
-    """All values that have a place on the upright axis; of columns their tops."""
+    """All values on the upright axis; of columns their tops."""
     if chart.stacked:
         return [sum(value or 0.0 for value in column) for column in _by_step(chart)]
     series = [line.series for line in chart.lines] + [part for band in chart.bands for part in (band.low, band.high)]
-    return [value for one in series for value in one.values if value is not None and (value > 0 or not chart.log)]
+    return [value for line in series for value in line.values if value is not None and (value > 0 or not chart.log)]
 
 
 def _by_step(chart: Chart) -> Iterator[tuple[float | None, ...]]:
@@ -266,7 +266,7 @@ def _spacing(steps: Sequence[float]) -> float:
 
 
 def _bands_and_lines(chart: Chart, x: Scale, y: Scale) -> str:
-    def place(step: float, value: float | None) -> tuple[float, float] | None:
+    def point_of(step: float, value: float | None) -> tuple[float, float] | None:
         return None if value is None or (chart.log and value <= 0) else (x(step), y(value))
 
     body = ""
@@ -274,7 +274,7 @@ def _bands_and_lines(chart: Chart, x: Scale, y: Scale) -> str:
         both = [
             (below, above)
             for step, low, high in zip(band.low.steps, band.low.values, band.high.values, strict=True)
-            if (below := place(step, low)) is not None and (above := place(step, high)) is not None
+            if (below := point_of(step, low)) is not None and (above := point_of(step, high)) is not None
         ]
         outline = [above for _, above in both] + [below for below, _ in reversed(both)]
         path = _moves(outline) + "Z" if len(both) > 1 else ""
@@ -283,7 +283,7 @@ def _bands_and_lines(chart: Chart, x: Scale, y: Scale) -> str:
         # stretches of the line between steps without a number
         runs: list[list[tuple[float, float]]] = [[]]
         for step, value in zip(line.series.steps, line.series.values, strict=True):
-            point = place(step, value)
+            point = point_of(step, value)
             if point is not None:
                 runs[-1].append(point)
             elif runs[-1]:

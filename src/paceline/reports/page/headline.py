@@ -1,105 +1,22 @@
-"""The top of the page: the run's name, what it achieved, and its size in five numbers."""
+"""Top of the page: the run's name and state, its verdict, accuracy before and after, and its size."""
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from fractions import Fraction
 from html import escape
 
-from paceline.chat.thinking import prefills_think, visible_text
-from paceline.data.extraction.answers import final_answer
 from paceline.errors import INTERRUPTED
 from paceline.metrics.comparisons import level_of_best, probability
 from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
 from paceline.metrics.learning import Verdict, judge
 from paceline.reports.format import count, duration, percent, points, short
-from paceline.reports.page.accounting import total_seconds
 from paceline.reports.page.figures import Scale
-from paceline.reports.page.outcome import AccuracyGain, correct, outcome, pairs
+from paceline.reports.page.outcome import AccuracyGain, Form, form_of, outcome, pairs
 from paceline.reports.page.reading import RunRecord, value_at
-from paceline.reports.page.series import metric, total
-
-_NUMBER = re.compile(r"[-+]?[0-9]{1,100}(?:\.[0-9]{1,100}|/0*[1-9][0-9]{0,99})?")
-"""What `Fraction` reads, and no more digits than an answer has: those of a text without end take it long."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Form:
-    """Shares of the completions that were graded both times and have a gold answer, before and after."""
-
-    right: tuple[float, float]
-    """As the grader said."""
-    right_leniently: tuple[float, float]
-    """Those, and the ones that state the gold answer in any form."""
-    marked: tuple[float, float]
-    """With an answer in a tag, a box or after `####`, right or wrong."""
-
-    @property
-    def gain(self) -> float:
-        """Return the gain among answers that the grader called right."""
-        return self.right[1] - self.right[0]
-
-    @property
-    def gain_by_form(self) -> float:
-        """The part of `gain` that a lenient grader would not have seen."""
-        return self.gain - (self.right_leniently[1] - self.right_leniently[0])
-
-
-def form_of(both: Sequence[tuple[Record, Record]]) -> Form | None:
-    """From the same tasks' completions before and after; None where no task has a gold answer, as of programs, or where
-    environments say what is right."""
-    graded = [
-        pair
-        for pair in both
-        if all(
-            correct(one) is not None and isinstance(one.get("answer"), str) and "judged_by" not in one for one in pair
-        )
-    ]
-    if not graded:
-        return None
-
-    def shares(of: list[list[bool]]) -> tuple[float, float]:
-        before, after = (sum(column) / len(graded) for column in zip(*of, strict=True))
-        return before, after
-
-    return Form(
-        right=shares([[correct(one) is True for one in pair] for pair in graded]),
-        right_leniently=shares([[is_right_leniently(one) for one in pair] for pair in graded]),
-        marked=shares([[final_answer(_said(one)) is not None for one in pair] for pair in graded]),
-    )
-
-
-def is_right_leniently(record: Record) -> bool:
-    """Graded right, or what it says ends on the gold answer, whatever it is marked with; nothing that it thinks counts.
-
-    A completion that was cut at the limit has no end, so there only a marked answer counts.
-    Answers are the same where their texts or their numbers are. A grader with more mathematics may call more right, and
-    what it calls right is right here.
-    """
-    if correct(record) is True:
-        return True
-    is_cut = "finish_reason" in record and record["finish_reason"] == "length"
-    found = final_answer(_said(record), plain=not is_cut)
-    return found is not None and _normal(found) == _normal(str(record["answer"]))
-
-
-def _said(record: Record) -> str:
-    prompt = str(record["prompt"]) if "prompt" in record else ""
-    completion = str(record["completion"]) if "completion" in record else ""
-    return visible_text(completion, prefilled=prefills_think(prompt))
-
-
-def _normal(answer: str) -> str | Fraction:
-    """A number as its value, `1,200` as `1200`; any other text without case and without spaces around."""
-    text = " ".join(answer.split()).rstrip(".").casefold()
-    number = text.replace("\N{MINUS SIGN}", "-").replace(",", "").removeprefix("$")
-    return Fraction(number) if _NUMBER.fullmatch(number) else text
+from paceline.reports.page.series import metric, total, total_seconds
 
 
 def headline(run: RunRecord) -> str:
-    """Name and state of the run, its verdict, before and after, and its size."""
+    """Draw the top of the page."""
     name, last = escape(run.path.resolve().name), run.metrics[-1]["step"] if run.metrics else 0
     planned = f" of {run.config['max_steps']}" if run.config.get("max_steps") else ""
     if run.has_finished:
@@ -118,8 +35,8 @@ def headline(run: RunRecord) -> str:
         verdict = (
             f'<p class="verdict {style}">Learning: <b>{judged.word}</b>, because {escape(judged.because)}{but}.</p>'
         )
-    found = outcome(run)
-    shown = _before_and_after(found) + form_note(form_of(pairs(run))) if found is not None else _rewards(run)
+    result = outcome(run)
+    shown = _before_and_after(result) + form_note(form_of(pairs(run))) if result is not None else _rewards(run)
     facts = "".join(
         f"<div><dt>{label}</dt><dd>{text}</dd></div>"
         for label, text in (
@@ -142,7 +59,7 @@ def _end_word(run: RunRecord) -> str:
 
 
 def ending_band(run: RunRecord) -> str:
-    """How a run that did not finish ended, when, with which exit status, and how it goes on; else nothing."""
+    """Say how and when an unfinished run ended, with which exit status, and how to resume it; else nothing."""
     sentence, ending = run.broken_off, run.ending
     if sentence is None:
         return ""
@@ -158,7 +75,7 @@ def ending_band(run: RunRecord) -> str:
     return f'<div class="ended"><p>{escape(sentence)}</p><p class="note">{escape(facts)}</p>{trace}</div>'
 
 
-def _before_and_after(found: AccuracyGain) -> str:
+def _before_and_after(result: AccuracyGain) -> str:
     def side(style: str, when: str, strong: str, below: str) -> str:
         head = f'<span class="when">{when}</span><strong>{strong}</strong>'
         return f'<div class="side {style}">{head}<span>{below}</span></div>'
@@ -166,34 +83,34 @@ def _before_and_after(found: AccuracyGain) -> str:
     def accuracy(style: str, when: str, of: Interval) -> str:
         return side(style, when, percent(of.value), f"95 % interval {100 * of.low:.1f} to {100 * of.high:.1f}")
 
-    numbers = accuracy("from", "before" if found.first_step == 0 else f"step {found.first_step}", found.before)
-    if found.after is not None:
+    numbers = accuracy("from", "before" if result.first_step == 0 else f"step {result.first_step}", result.before)
+    if result.after is not None:
         numbers += '<span class="arrow" aria-hidden="true">&rarr;</span>'
-        numbers += accuracy("to", f"step {found.last_step}", found.after)
-    if (gain := found.difference) is not None:
+        numbers += accuracy("to", f"step {result.last_step}", result.after)
+    if (gain := result.difference) is not None:
         spread = f"percentage points, {points(gain.low)} to {points(gain.high)}"
         numbers += side("gain", "difference", points(gain.value), spread).replace("-", "&minus;")
     # tasks that changed sides and the p-value; where an earlier evaluation was higher, what that is worth
     test = ""
-    if (changed := found.comparison) is not None:
+    if (changed := result.comparison) is not None:
         sides = f"{count(changed.gained, 'task')} gained, {changed.lost:,} lost"
         test = f"{sides}; exact McNemar test: {probability(changed.p_value)}."
-        if found.best_step != found.last_step:
+        if result.best_step != result.last_step:
             test += (
-                f" Best of {found.looks} evaluations was step {found.best_step}; picking it needs "
-                f"p < {level_of_best(found.looks):.2g}."
+                f" Best of {result.looks} evaluations was step {result.best_step}; picking it needs "
+                f"p < {level_of_best(result.looks):.2g}."
             )
         test = f'<p class="note">{escape(test)}</p>'
     # both intervals on one axis from 0 to 100 %
     x = Scale(low=0, high=1, start=10, end=990)
     marks = "".join(
-        f'<path class="whisker {style}" d="M{x(one.low):.1f} 14H{x(one.high):.1f}"/>'
-        f'<circle class="{style}" cx="{x(one.value):.1f}" cy="14" r="7"/>'
-        for style, one in (("from", found.before), ("to", found.after))
-        if one is not None
+        f'<path class="whisker {style}" d="M{x(measured.low):.1f} 14H{x(measured.high):.1f}"/>'
+        f'<circle class="{style}" cx="{x(measured.value):.1f}" cy="14" r="7"/>'
+        for style, measured in (("from", result.before), ("to", result.after))
+        if measured is not None
     )
     return (
-        f'<p class="lead">Accuracy on {escape(found.set_name)}, {count(found.num_tasks, "held-out task")}</p>'
+        f'<p class="lead">Accuracy on {escape(result.set_name)}, {count(result.num_tasks, "held-out task")}</p>'
         f'<div class="numbers">{numbers}</div>{test}'
         f'<svg class="strip" viewBox="0 0 1000 28" aria-hidden="true"><path class="rail" d="M10 14H990"/>{marks}</svg>'
         '<div class="ends" aria-hidden="true"><span>0 %</span><span>100 %</span></div>'
@@ -213,7 +130,7 @@ def _rewards(run: RunRecord) -> str:
 
 
 def form_note(form: Form | None) -> str:
-    """How much of the gain is form, in points that add up; nothing where answers cannot be read."""
+    """Split the gain into form and other answers, in points that add up; nothing where answers cannot be read."""
     if form is None:
         return ""
     read = (
@@ -226,7 +143,7 @@ def form_note(form: Form | None) -> str:
 
 
 def verdict_of(run: RunRecord) -> Verdict:
-    """The word and why; steps and evaluations without the rules' numbers, as of a damaged file, are left out."""
+    """Judge whether the run learns; records without the rules' numbers, as of a damaged file, are left out."""
 
     def has(record: Record, *keys: str) -> bool:
         return all(value_at(record, key) is not None for key in keys)

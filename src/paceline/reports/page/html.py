@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -16,30 +17,30 @@ from paceline.metrics.alarms import RULES
 from paceline.metrics.definitions import Record
 from paceline.objective.formula import Line, objective
 from paceline.reports.format import count, percent
-from paceline.reports.page import curves, samples
-from paceline.reports.page.accounting import dropped_counts
+from paceline.reports.page import curves
 from paceline.reports.page.headline import headline
-from paceline.reports.page.outcome import first_set
+from paceline.reports.page.outcome import fates, first_set, pairs
 from paceline.reports.page.reading import RunRecord, read_run
+from paceline.reports.page.series import dropped_counts
 
 _MOST = 8
-"""Stretches of an alarm that are named; the rest are counted."""
+"""Most stretches of an alarm that are named; the rest are counted."""
 
 
 def stretches(metrics: Sequence[Record]) -> list[tuple[str, int, int]]:
     """Alarms with the first and the last of the steps in a row at which they held, in the order of the first."""
-    found: list[tuple[str, int, int]] = []
+    ended: list[tuple[str, int, int]] = []
     open_since: dict[str, int] = {}
     last = 0
     for record in [*metrics, {"step": 0, "alarms": []}]:  # the end closes what is still active
         alarms = record.get("alarms")
         active = [name for name in alarms if isinstance(name, str)] if isinstance(alarms, list) else []
         over = [name for name in open_since if name not in active]
-        found += [(name, open_since.pop(name), last) for name in over]
+        ended += [(name, open_since.pop(name), last) for name in over]
         last = record["step"]
         for name in active:
             open_since.setdefault(name, last)
-    return sorted(found, key=lambda one: one[1])
+    return sorted(ended, key=lambda stretch: stretch[1])
 
 
 def alarm_list(run: RunRecord) -> str:
@@ -54,6 +55,21 @@ def alarm_list(run: RunRecord) -> str:
         about = f"<p>{escape(rules[name].meaning)}; {escape(rules[name].remedy)}.</p>" if name in rules else ""
         items += f"<li><b>{escape(name)}</b>: {', '.join(parts[:_MOST])}{more}{about}</li>"
     return f'<ul class="alarms">{items}</ul>' if items else ""
+
+
+def completions(run: RunRecord) -> str:
+    """How many held-out tasks changed sides, and the command that shows every completion."""
+    if not run.rollout_files and not run.completion_files:
+        return ""
+    counts = fates(pairs(run))
+    tiles = "".join(
+        f'<div class="tile"><b>{number:,}</b><span>{words}</span></div>' for words, number in counts.items()
+    )
+    lead = f"<p>Tasks of {escape(str(first_set(run)))}, before and after training:</p>"
+    held_out = f'{lead}<div class="tiles">{tiles}</div>' if any(counts.values()) else ""
+    directory = str(run.config.get("output_dir") or run.path.resolve().name)
+    command = f"<code>{escape(f'paceline rollouts {shlex.quote(directory)}')}</code>"
+    return f"{held_out}<p>To search and read every completion, with its group and its tokens: {command}</p>"
 
 
 def dropped(run: RunRecord) -> str:
@@ -94,16 +110,16 @@ def as_list(lines: Iterable[Line]) -> str:
     &minus; <i>A</i></dd></dl>'
     """
 
-    def italic(found: re.Match[str]) -> str:
-        name = found[0]
-        if found.string[: found.start()].endswith(("<i>", "<", "&")):  # set already, or a letter of a tag or an entity
+    def italic(match: re.Match[str]) -> str:
+        name = match[0]
+        if match.string[: match.start()].endswith(("<i>", "<", "&")):  # set already, or a letter of a tag or an entity
             return name
         return f"<i>{_GREEK.get(name, name)}</i>"
 
     rows = ""
     for line in lines:
         symbol = _INDEXED.sub(r"\1<sub>t</sub>", escape(line.symbol))
-        text = _MINUS.sub(lambda found: " &minus; " if found[0] == " - " else "&minus;", escape(line.text))
+        text = _MINUS.sub(lambda match: " &minus; " if match[0] == " - " else "&minus;", escape(line.text))
         text = _INDEXED.sub(r"<i>\1<sub>t</sub></i>", text.replace(_TIMES, " &middot; "))
         rows += f"<dt>{symbol}</dt><dd>{_NAMES.sub(italic, text)}</dd>"
     return f'<dl class="formula">{rows}</dl>'
@@ -145,9 +161,7 @@ def render(run: RunRecord) -> str:
         ("Conversations", curves.conversations(run)),
         ("Optimisation", curves.optimisation(run)),
         ("Time", curves.time(run)),
-        (f"Held-out tasks, before and after: {first_set(run)}", samples.held_out_samples(run)),
-        ("Training completions, early and late", samples.training_samples(run)),
-        ("Groups of completions", samples.training_groups(run)),
+        ("Completions", completions(run)),
         ("Dropped or failed", dropped(run)),
         ("Configuration", configuration(run)),
     )

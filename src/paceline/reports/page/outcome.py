@@ -1,8 +1,12 @@
-"""What the run achieved on held-out tasks: before, after, and the difference with its interval."""
+"""What the run achieved on held-out tasks: before, after, the difference with its interval, and what of it is form."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
+from paceline.chat.thinking import prefills_think, visible_text
+from paceline.data.extraction.answers import final_answer
 from paceline.metrics.comparisons import Comparison, compare_records
 from paceline.metrics.definitions import Record
 from paceline.metrics.intervals import Interval
@@ -19,31 +23,31 @@ class AccuracyGain:
     last_step: int
     before: Interval
     after: Interval | None
-    """None while there is one evaluation only."""
+    """Newest accuracy; None while there is one evaluation only."""
     difference: Interval | None
-    """None too where the two did not measure the same tasks."""
+    """Paired difference; None also where the two evaluations did not measure the same tasks."""
     comparison: Comparison | None
-    """The test behind the difference, likewise."""
+    """Test of the difference; None likewise."""
     best_step: int
-    """The highest of the evaluations after the first, the last of equals; the first, where it is alone."""
+    """Step of the highest evaluation after the first, the last of equals; the first, where it is alone."""
     looks: int
     """Evaluations after the first."""
 
 
 TextPair = tuple[Record, Record]
-"""Completions to read side by side, the earlier one first."""
+"""Completions of one task, the earlier first."""
 
 FATES = {
-    "fixed": (False, True, "wrong before, right after"),
-    "kept": (True, True, "right both times"),
-    "missed": (False, False, "wrong both times"),
-    "broken": (True, False, "right before, wrong after"),
+    "wrong before, right after": (False, True),
+    "right both times": (True, True),
+    "wrong both times": (False, False),
+    "right before, wrong after": (True, False),
 }
-"""What became of a held-out task: right before, right after, and both in words; the most telling first."""
+"""Outcomes of a held-out task: whether it was right before, and after."""
 
 
 def outcome(run: RunRecord) -> AccuracyGain | None:
-    """From the run's summary once it has one, else from the evaluations so far; None without any."""
+    """Compare the first and the newest evaluation, by the run's summary once there is one; None without evaluations."""
     evals = evaluations(run, first_set(run))
     if not evals:
         return None
@@ -73,7 +77,7 @@ def outcome(run: RunRecord) -> AccuracyGain | None:
 
 def set_names(run: RunRecord) -> list[str]:
     """Held-out sets that accuracy was measured on, in the order of their first evaluation."""
-    return list(dict.fromkeys(str(one["set"]) for one in run.evals if value_at(one, "accuracy") is not None))
+    return list(dict.fromkeys(str(record["set"]) for record in run.evals if value_at(record, "accuracy") is not None))
 
 
 def first_set(run: RunRecord) -> str | None:
@@ -100,12 +104,10 @@ def pairs(run: RunRecord) -> list[TextPair]:
     return list(zip(before, after, strict=True))
 
 
-def fates(both: Sequence[TextPair]) -> dict[str, list[TextPair]]:
-    """Sort paired completions by `FATES`; only those that were graded both times."""
-    return {
-        name: [(before, after) for before, after in both if [correct(before), correct(after)] == sides]
-        for name, (*sides, _) in FATES.items()
-    }
+def fates(both: Sequence[TextPair]) -> dict[str, int]:
+    """Count paired completions by `FATES`; only those that were graded both times."""
+    graded = [(correct(before), correct(after)) for before, after in both]
+    return {words: graded.count(sides) for words, sides in FATES.items()}
 
 
 def correct(record: Record) -> bool | None:
@@ -121,3 +123,78 @@ def _interval(record: Record, value: str = "accuracy") -> Interval:
 
 def _summarised(summary: Record, key: str, value: str) -> Interval | None:
     return _interval(summary[key], value) if value_at(summary, key, value) is not None else None
+
+
+_NUMBER = re.compile(r"[-+]?[0-9]{1,100}(?:\.[0-9]{1,100}|/0*[1-9][0-9]{0,99})?")
+"""Numbers that `Fraction` reads, with a bound on their digits: endless ones would take long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """Effect of the answers' form on a gain: shares of completions with a gold answer, before and after."""
+
+    right: tuple[float, float]
+    """Shares that the grader called right."""
+    right_leniently: tuple[float, float]
+    """The same with those that state the gold answer in any form."""
+    marked: tuple[float, float]
+    """Shares with an answer in a tag, a box or after `####`, right or wrong."""
+
+    @property
+    def gain(self) -> float:
+        """Return the gain among answers that the grader called right."""
+        return self.right[1] - self.right[0]
+
+    @property
+    def gain_by_form(self) -> float:
+        """The part of `gain` that a lenient grader would not have seen."""
+        return self.gain - (self.right_leniently[1] - self.right_leniently[0])
+
+
+def form_of(both: Sequence[TextPair]) -> Form | None:
+    """Compute the shares from paired completions; None where no task has a gold answer, as for programs, or where
+    environments decide what is right."""
+
+    def has_a_gold_answer(record: Record) -> bool:
+        return correct(record) is not None and isinstance(record.get("answer"), str) and "judged_by" not in record
+
+    graded = [pair for pair in both if all(map(has_a_gold_answer, pair))]
+    if not graded:
+        return None
+
+    def shares(of: list[list[bool]]) -> tuple[float, float]:
+        before, after = (sum(column) / len(graded) for column in zip(*of, strict=True))
+        return before, after
+
+    return Form(
+        right=shares([[correct(record) is True for record in pair] for pair in graded]),
+        right_leniently=shares([[is_right_leniently(record) for record in pair] for pair in graded]),
+        marked=shares([[final_answer(_visible_completion(record)) is not None for record in pair] for pair in graded]),
+    )
+
+
+def is_right_leniently(record: Record) -> bool:
+    """True if a completion was graded right, or its visible text ends on the gold answer, however that is marked.
+
+    A completion that was cut at the limit has no end, so there only a marked answer counts.
+    Answers are the same where their texts or their numbers are. A grader with more mathematics may call more right, and
+    what it calls right is right here.
+    """
+    if correct(record) is True:
+        return True
+    is_cut = "finish_reason" in record and record["finish_reason"] == "length"
+    stated = final_answer(_visible_completion(record), plain=not is_cut)
+    return stated is not None and _normal(stated) == _normal(str(record["answer"]))
+
+
+def _visible_completion(record: Record) -> str:
+    prompt = str(record["prompt"]) if "prompt" in record else ""
+    completion = str(record["completion"]) if "completion" in record else ""
+    return visible_text(completion, prefilled=prefills_think(prompt))
+
+
+def _normal(answer: str) -> str | Fraction:
+    """Return a number as its value, `1,200` as `1200`; other text in lower case with single spaces."""
+    text = " ".join(answer.split()).rstrip(".").casefold()
+    number = text.replace("\N{MINUS SIGN}", "-").replace(",", "").removeprefix("$")
+    return Fraction(number) if _NUMBER.fullmatch(number) else text

@@ -1,4 +1,4 @@
-"""A run directory as the report sees it: files only, at any moment of the run, damaged lines counted."""
+"""Reads a run directory at any moment of the run; damaged lines are counted."""
 
 import json
 import re
@@ -29,21 +29,21 @@ class RunRecord:
     metrics: tuple[Record, ...]
     evals: tuple[Record, ...]
     summary: Record | None
-    """None until the run has finished."""
+    """Record of `summary.json`; None until the run has finished."""
     ending: Ending | None
-    """How the last attempt ended; None while it goes on, and where it could not write it."""
+    """End of the last attempt; None while it runs, and where it could not write its end."""
     is_running: bool
-    """A process that writes here lives."""
+    """True if a process writes here."""
     writer: str | None
-    """The process that wrote here last; None in a copy."""
+    """Process that wrote here last; None in a copy."""
     config: Record
     config_text: str
     rollout_files: dict[int, Path]
-    """By step, ascending."""
+    """Files of rollouts by step, ascending."""
     completion_files: dict[tuple[str, int], Path]
     """Held-out completions by set and step."""
     unreadable_lines: int
-    """Lines that are no record of their file: shown in the report, never guessed at."""
+    """Number of lines that could not be read, which the report shows."""
 
     @property
     def has_finished(self) -> bool:
@@ -77,7 +77,7 @@ class RunRecord:
     def reward_functions(self) -> list[str]:
         """Names of the reward functions, in the configured order."""
         rewards = [record["rewards"] for record in self.metrics if isinstance(record.get("rewards"), dict)]
-        return list(dict.fromkeys(name for one in rewards for name in one))
+        return list(dict.fromkeys(name for of_step in rewards for name in of_step))
 
 
 def read_run(path: Path) -> RunRecord:
@@ -142,7 +142,7 @@ def read_lines(
 
 
 def value_at(record: Record, *keys: str) -> float | None:
-    """The finite number at nested `keys`, None where there is none: a metric that this run does not have."""
+    """Return the finite number at nested `keys`; None where the record has none."""
     value: object = record
     for key in keys:
         if not isinstance(value, dict) or key not in value:

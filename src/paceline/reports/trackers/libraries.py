@@ -19,23 +19,23 @@ from paceline.base_directory import local_path
 from paceline.errors import ConfigError
 
 DEFAULT_PROJECTS = ("paceline", "huggingface")
-"""Projects that nobody has named: the default of `--project`, and that of transformers' `project`."""
+"""Default values of `--project` and of transformers' `project`."""
 
 
 def project_of(project: str, variable: str) -> str:
-    """Return the project of this environment variable where nobody has named one, and else `project`."""
+    """Return `project`; where that is a default, the project of this environment variable if it is set."""
     return (os.environ.get(variable) or project) if project in DEFAULT_PROJECTS else project
 
 
 WANDB_STEP = "train/global_step"
-"""Transformers' name for it: curves of runs under both lie over each other."""
+"""Name of the step metric, which is transformers', so that curves of both can be compared."""
 
 
 class Tracker(Protocol):
     """Draws numbers over steps. Knows nothing of what they mean."""
 
     url: str | None
-    """Where others see the curves; None: on this machine only."""
+    """Address of the curves; None: they are on this machine only."""
 
     def log(self, numbers: Mapping[str, float], step: int) -> None:
         """Add one point to each named curve; steps do not go down."""
@@ -52,8 +52,8 @@ class TensorBoardTracker:
     def __init__(self, *, project: str, run_name: str, directory: Path, settings: Mapping[str, object]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        place = os.environ.get("TENSORBOARD_LOGGING_DIR")
-        self._writer = SummaryWriter(str(local_path(place) if place else directory / "tensorboard"))
+        folder = os.environ.get("TENSORBOARD_LOGGING_DIR")
+        self._writer = SummaryWriter(str(local_path(folder) if folder else directory / "tensorboard"))
         text = json.dumps({"project": project, "run_name": run_name, **settings}, indent=2, default=str)
         # TensorBoard renders text as Markdown: four spaces keep it as it is
         self._writer.add_text("settings", "\n".join(f"    {line}" for line in text.splitlines()))

@@ -1,17 +1,24 @@
 """Files of a run that hold completions, and their records as columns, for lists, filters and rules of suspicion."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.metrics.definitions import Record
-from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import RunRecord, value_at
 
 TRAINING = "training"
 """What the pages call the set of a run's rollouts; held-out sets have their own names."""
+ENDS: Mapping[str, str] = {
+    "done": "ended by its environment",
+    "max_turns": "all turns used up",
+    "length": "cut at the limit",
+    "failed": "its environment failed",
+    "timed_out": "its environment took too long",
+}
+"""Why an episode ended, in the words of the page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +42,8 @@ def parts_of(run: RunRecord) -> tuple[RunPart, ...]:
     parts = []
     for kind, name, step, file in listed:
         with suppress(FileNotFoundError):  # where a resumed run has removed the file since it was listed
-            found = file.stat()
-            signature = found.st_size, found.st_mtime_ns
+            status = file.stat()
+            signature = status.st_size, status.st_mtime_ns
             parts.append(RunPart(key=f"{kind}-{step:06d}", set_name=name, step=step, file=file, signature=signature))
     return tuple(parts)
 
@@ -49,7 +56,7 @@ LOOP_CHARACTERS = 200
 """A shorter text is not asked how often it repeats itself."""
 
 GRADE = "grade"
-"""What pages call the one reward of a held-out completion."""
+"""Name of the one reward of a held-out completion on the pages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +143,7 @@ def grouped(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def rewards_of(record: Record) -> Record:
-    """What each reward function gave; of a held-out completion its grade."""
+    """Return the rewards by function; of a held-out completion its grade."""
     rewards = record.get("rewards")
     return rewards if isinstance(rewards, dict) else {GRADE: record["reward"]}
 
@@ -183,3 +190,26 @@ def talks_of(parts: Sequence[CompletionColumns]) -> dict[str, object] | None:
         "failed_calls": [count for part in parts for count in part.failed_calls],
         "seconds": [round(value, 3) for part in parts for value in part.seconds],
     }
+
+
+def distinctive(prompts: Sequence[str]) -> list[str]:
+    """Prompts without the beginning and end that all of them share, cut at lines and template marks only.
+
+    >>> distinctive(["Be brief.\\n<user>How much is 1 + 2?<end>", "Be brief.\\n<user>How much is 3 * 4?<end>"])
+    ['How much is 1 + 2?', 'How much is 3 * 4?']
+    """
+    if len(set(prompts)) < 2:
+        return list(prompts)
+    shared = _shared_start(prompts)
+    start = max(shared.rfind("\n"), shared.rfind(">")) + 1
+    rests = [prompt[start:] for prompt in prompts]
+    tail = _shared_start([rest[::-1] for rest in rests])
+    end = max(tail.rfind("\n"), tail.rfind("<")) + 1
+    return [rest[: len(rest) - end].strip() for rest in rests]
+
+
+def _shared_start(texts: Sequence[str]) -> str:
+    # What the smallest and the largest text share, all between them share too.
+    first, last = min(texts), max(texts)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
+    return first[:length]

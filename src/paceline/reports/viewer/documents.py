@@ -25,15 +25,15 @@ from paceline.base_directory import local_path
 from paceline.errors import ModelError
 from paceline.metrics.definitions import Record
 from paceline.models.places import DIRECTORIES, FINAL
-from paceline.reports.page.conversations import ENDS
 from paceline.reports.page.reading import read_lines, read_run, value_at
-from paceline.reports.page.samples import distinctive
 from paceline.reports.viewer.columns import (
+    ENDS,
     GRADE,
     REQUIRED,
     CompletionColumns,
     answer_of,
     columns_of,
+    distinctive,
     grouped,
     parts_of,
     talks_of,
@@ -43,7 +43,7 @@ from paceline.reports.viewer.suspicion import RULES, marks
 FILE = "tokenizer.json"
 MODELS = Path(__file__).parent.parent.parent / "models"
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-"""What decoders give for bytes that are no whole character."""
+"""Text that decoders give for bytes that are no whole character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Pieces:
     def _piece(self, token: int) -> str:
         if token not in self._known:
             # the second of two, as decoders of the SentencePiece kind strip the space of a text's first token
-            one, two = (self.decoder.decode([token] * count, skip_special_tokens=False) for count in (1, 2))
-            self._known[token] = INCOMPLETE if INCOMPLETE in two else two[len(one) :]
+            single, double = (self.decoder.decode([token] * count, skip_special_tokens=False) for count in (1, 2))
+            self._known[token] = INCOMPLETE if INCOMPLETE in double else double[len(single) :]
         return self._known[token]
 
 
@@ -90,7 +90,7 @@ def load_pieces(run: Path, model: str | None) -> Pieces:
     Raises:
         ModelError: there is no tokenizer.json, or it cannot be read.
     """
-    file = next((place for place in _places(run, model) if place.is_file()), None)
+    file = next((path for path in _paths(run, model) if path.is_file()), None)
     if file is None:
         raise ModelError(
             f"no {FILE} was found in final/ and checkpoints/ of the run, nor for its model {model} on this machine; "
@@ -102,7 +102,7 @@ def load_pieces(run: Path, model: str | None) -> Pieces:
         raise ModelError(f"{file} cannot be read ({str(error)[:200]}); restore it from a copy") from error
 
 
-def _places(run: Path, model: str | None) -> Iterator[Path]:
+def _paths(run: Path, model: str | None) -> Iterator[Path]:
     yield run / FINAL / FILE
     yield from sorted(run.glob(f"checkpoints/step-*/**/{FILE}"), reverse=True)
     if model is not None and model in DIRECTORIES:
@@ -131,7 +131,7 @@ REASONS: Mapping[str, str] = {
     "environment_failed": "Its environment failed or took too long, so it is not trained on; that is no wrong answer.",
     "truncated": "It was cut at the greatest length, and --mask-truncated leaves such completions out.",
 }
-"""Why a completion was dropped, in the words of the page."""
+"""Reasons why a completion was dropped, in the words of the page."""
 
 
 def index_of(
@@ -211,14 +211,14 @@ def _shown_episode(episode: Record) -> dict[str, object]:
     return {**episode, "turns": turns, "end": ENDS[episode["end"]]}
 
 
-def observed_places(record: Record) -> list[int]:
-    """Return the places of the tokens of a completion that its environment wrote."""
-    places, start = list[int](), 0
+def observed_positions(record: Record) -> list[int]:
+    """Return the positions of the tokens of a completion that its environment wrote."""
+    positions, start = list[int](), 0
     for turn in record["episode"]["turns"] if "episode" in record else ():
         start += turn["sampled"]
-        places += range(start, start + turn["observed"])
+        positions += range(start, start + turn["observed"])
         start += turn["observed"]
-    return places
+    return positions
 
 
 def tokens_of(records: Sequence[Record], pieces: Pieces, values: Sequence[Record]) -> dict[str, object]:
@@ -232,12 +232,14 @@ def tokens_of(records: Sequence[Record], pieces: Pieces, values: Sequence[Record
     rows: list[dict[str, object] | None] = []
     for at, record in enumerate(records):
         token_ids = record.get("token_ids")
-        if not isinstance(token_ids, list) or not all(type(one) is int and 0 <= one < 1 << 32 for one in token_ids):
+        if not isinstance(token_ids, list) or not all(
+            type(token) is int and 0 <= token < 1 << 32 for token in token_ids
+        ):
             rows.append(None)
             continue
         texts = pieces.split(token_ids)
         special |= {token: pieces.is_special(token) for token in token_ids if token not in special}
-        observed = observed_places(record)
+        observed = observed_positions(record)
         left_out, wanted = frozenset(observed), str(record["completion"])
         plain = "".join(text for at, text in enumerate(texts) if at not in left_out and not special[token_ids[at]])
         if observed:  # turns are joined by a newline
@@ -246,7 +248,7 @@ def tokens_of(records: Sequence[Record], pieces: Pieces, values: Sequence[Record
             {
                 "ids": token_ids,
                 "pieces": [numbers.setdefault(text, len(numbers)) for text in texts],
-                "special": [place for place, token in enumerate(token_ids) if special[token]],
+                "special": [position for position, token in enumerate(token_ids) if special[token]],
                 "observed": observed,
                 "agrees": plain.strip() == wanted.strip(),
                 "engine": record.get("logprobs"),
@@ -276,7 +278,7 @@ class Documents:
     """
 
     def __init__(self, path: Path, *, on_part: Callable[[int, int], None] = lambda done, of: None) -> None:
-        """`on_part` is told how many of how many parts have been read."""
+        """`on_part` is called with the number of parts that have been read, and that of all."""
         self._path, self._lock = path, threading.Lock()
         self._columns: dict[str, CompletionColumns] = {}
         self._pieces: Pieces | ModelError | None = None
@@ -291,10 +293,10 @@ class Documents:
             if name in ("state", "index"):
                 self._refresh()
                 return self._state() if name == "state" else self._whole_index()
-            found = _NAME.fullmatch(name)
-            if found is None:
+            match = _NAME.fullmatch(name)
+            if match is None:
                 return None
-            kind, key = found[1], found[2]
+            kind, key = match[1], match[2]
             if kind == "previews" and key.isdecimal() and len(key) < 8:
                 lines = [line for columns in self._columns.values() for line in columns.previews]
                 return {"lines": lines[int(key) * BLOCK : (int(key) + 1) * BLOCK]}
@@ -344,11 +346,11 @@ class Documents:
         if self._index is None or self._index[0] != version:
             columns, judge = list(self._columns.values()), self._run.grader
             updated = {record["step"] for record in self._run.metrics if value_at(record, "updates")}
-            found = index_of(columns, marks(columns, self._run.evals, judge), updated)
-            found |= {"block": BLOCK, "grader": judge, "run": self._path.resolve().name}
-            found |= {"ending": self._ending()}
-            found |= {"run_path": shlex.quote(str(self._path)), **state}
-            self._index = version, found, _encoded(found)
+            index = index_of(columns, marks(columns, self._run.evals, judge), updated)
+            index |= {"block": BLOCK, "grader": judge, "run": self._path.resolve().name}
+            index |= {"ending": self._ending()}
+            index |= {"run_path": shlex.quote(str(self._path)), **state}
+            self._index = version, index, _encoded(index)
         return self._index[1]
 
     def _ending(self) -> dict[str, object] | None:

@@ -2,9 +2,6 @@
 
 The scripts are plain ones, as browsers refuse to load modules from a directory. There each document is a script that
 hands over a text of JSON; escapes stand for all characters beyond ASCII, so that no completion is part of a program.
-
-Every process of the machine may connect to a loopback port, and a page of the web may have its own name lead there
-(DNS rebinding). So a request is answered only where its path begins with the secret, and its Host is this server's.
 """
 
 import hmac
@@ -12,16 +9,19 @@ import json
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
+from typing_extensions import override
+
 from paceline.checkpoints.run_files import holds_something
 from paceline.errors import ConfigError
+from paceline.http.events import HttpRefusal
+from paceline.http.server import LOOPBACK, LOOPBACK_NAMES, HttpExchange, HttpResponse, HttpServer
 from paceline.reports.viewer.documents import Documents
-from paceline.runtime.connections import BoundedServer, StrictRequests
 
 SCRIPTS = (
     *("source.js", "columns.js", "filters.js", "search.js", "words.js", "values.js"),
@@ -43,7 +43,7 @@ def asset(name: str) -> bytes:
 
 
 def page(documents: Literal["server", "files"]) -> bytes:
-    """The document that loads the rest; `documents`: where its data come from."""
+    """Return the document that loads the rest; `documents`: where its data come from."""
     scripts = "".join(f'<script src="page/{name}" defer></script>\n' for name in SCRIPTS)
     text = asset("page.html").decode()
     for mark, value in (("POLICY", POLICY), ("DOCUMENTS", documents), ("SCRIPTS", scripts)):
@@ -52,7 +52,7 @@ def page(documents: Literal["server", "files"]) -> bytes:
 
 
 def export(documents: Documents, out: Path, *, on_document: Callable[[int], None] = lambda done: None) -> Path:
-    """Write everything below `out` and return the page's path; `on_document` is told how many are written.
+    """Write everything below `out` and return the page's path; `on_document` is called with the number written.
 
     Raises:
         ConfigError: `out` holds something already, or cannot be written.
@@ -86,7 +86,6 @@ def script(name: str, document: dict[str, object]) -> bytes:
     return f"receive({json.dumps(name)}, {json.dumps(text)});\n".encode("ascii")
 
 
-ADDRESS = "127.0.0.1"
 HEADERS = {
     "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -98,42 +97,8 @@ TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8
 _DATA = re.compile(r"data/([a-z0-9-]{1,80})\.json")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
-    """What a request gets."""
-
-    status: HTTPStatus
-    content_type: str = "text/plain; charset=utf-8"
-    body: bytes = b""
-
-
-def answer_to_stranger(path: str, host: str | None, *, secret: str, port: int) -> Answer | None:
-    """The answer to a GET of `path` under the header Host, where it does not show the secret; None: it does."""
-    if host not in (f"{ADDRESS}:{port}", f"localhost:{port}"):
-        return _refusal(HTTPStatus.MISDIRECTED_REQUEST, "this server answers under its own address only")
-    start, slash, _ = path.removeprefix("/").partition("?")[0].partition("/")
-    if not hmac.compare_digest(start.encode("utf-8", "replace"), secret.encode()) or not slash:
-        return _refusal(HTTPStatus.NOT_FOUND, "take the whole address that `paceline rollouts` printed")
-    return None
-
-
-def answer(documents: Documents, path: str) -> Answer:
-    """The answer to a GET of a `path` that shows the secret. No part of it ever names a file."""
-    rest = path.removeprefix("/").partition("?")[0].partition("/")[2]
-    if rest == "":
-        return Answer(status=HTTPStatus.OK, content_type="text/html; charset=utf-8", body=page("server"))
-    folder, _, name = rest.partition("/")
-    if folder == "page" and name in ASSETS:
-        return Answer(status=HTTPStatus.OK, content_type=TYPES[name.rpartition(".")[2]], body=asset(name))
-    named = _DATA.fullmatch(rest)
-    body = documents.encoded(named[1]) if named else None
-    if body is None:
-        return _refusal(HTTPStatus.NOT_FOUND, "there is nothing under this address")
-    return Answer(status=HTTPStatus.OK, content_type="application/json", body=body)
-
-
-class PageServer(BoundedServer):
-    """Answers until it is shut down."""
+class PageServer(HttpServer):
+    """Shows the page until it is shut down, to whoever has its whole address: the secret is its first part."""
 
     def __init__(self, documents: Documents, port: int) -> None:
         """Listen; `port` 0: on any that is free.
@@ -144,36 +109,46 @@ class PageServer(BoundedServer):
         self.documents = documents
         self.secret = secrets.token_urlsafe(16)
         try:
-            super().__init__((ADDRESS, port), _Requests)
+            super().__init__((LOOPBACK, port))
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"--port {port} cannot be listened on ({error}); give another one, or 0 for any that is free"
             ) from error
+        self.hosts = [f"{name}:{self.server_port}" for name in LOOPBACK_NAMES]
 
     @property
     def url(self) -> str:
-        """Where the page is, with its secret."""
-        return f"http://{ADDRESS}:{self.server_port}/{self.secret}/"
+        """Address of the page, with its secret."""
+        return f"http://{LOOPBACK}:{self.server_port}/{self.secret}/"
+
+    @override
+    def authorize(self, exchange: HttpExchange) -> bool:
+        start, slash, _ = exchange.route.removeprefix("/").partition("/")
+        if not hmac.compare_digest(start.encode("utf-8", "replace"), self.secret.encode()) or not slash:
+            raise HttpRefusal("take the whole address that `paceline rollouts` printed", status=HTTPStatus.NOT_FOUND)
+        return True
+
+    @override
+    def respond(self, exchange: HttpExchange) -> None:
+        if exchange.command != "GET":
+            raise HttpRefusal("a page is only read", status=HTTPStatus.NOT_IMPLEMENTED)
+        content_type, body = content(self.documents, exchange.route.removeprefix("/").partition("/")[2])
+        exchange.send(HttpResponse(content_type=content_type, body=body, headers=HEADERS))
+
+    @override
+    def error_response(self, refusal: HttpRefusal) -> HttpResponse:
+        return replace(super().error_response(refusal), headers=HEADERS)
 
 
-class _Requests(StrictRequests):
-    server: PageServer
-    protocol_version = "HTTP/1.0"  # a connection for each request
-
-    def do_GET(self) -> None:
-        refused = answer_to_stranger(
-            self.path, self.headers.get("Host"), secret=self.server.secret, port=self.server.server_port
-        )
-        self.at.is_known = refused is None
-        self.at.give(None)
-        found = answer(self.server.documents, self.path) if refused is None else refused
-        self.send_response(found.status)
-        for name, value in {**HEADERS, "Content-Type": found.content_type}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(found.body)))
-        self.end_headers()
-        self.wfile.write(found.body)
-
-
-def _refusal(status: HTTPStatus, sentence: str) -> Answer:
-    return Answer(status=status, body=f"{sentence}\n".encode())
+def content(documents: Documents, path: str) -> tuple[str, bytes]:
+    """Return type and content of a `path` below the secret, which never names a file; raises HttpRefusal."""
+    if path == "":
+        return "text/html; charset=utf-8", page("server")
+    folder, _, name = path.partition("/")
+    if folder == "page" and name in ASSETS:
+        return TYPES[name.rpartition(".")[2]], asset(name)
+    named = _DATA.fullmatch(path)
+    body = documents.encoded(named[1]) if named else None
+    if body is None:
+        raise HttpRefusal("there is nothing under this address", status=HTTPStatus.NOT_FOUND)
+    return "application/json", body

@@ -52,7 +52,7 @@ def marks(parts: Sequence[CompletionColumns], evals: Sequence[Record], grader: s
 
     `evals` are the lines of `evals.jsonl`. Held-out completions are not asked: they earned nothing.
     """
-    # what each completion is held to, made of all of them; None where none is told from another
+    # what each completion is compared with, made of all of them; None where all are alike
     training = [part for part in parts if part.is_training]
     of_steps = {part.part.step: [reward for reward in part.rewards if reward is not None] for part in training}
     rewards = [reward for of_step in of_steps.values() for reward in of_step]
@@ -62,18 +62,18 @@ def marks(parts: Sequence[CompletionColumns], evals: Sequence[Record], grader: s
     lowest_grade = min(grades) if len(grades) > 1 else None
     means = {step: mean_of(of_step) for step, of_step in of_steps.items() if of_step}
     unearned, reused = steps_unearned(means, evals, span=span), _reused_texts(training, paid)
-    found: list[int] = []
+    bits: list[int] = []
     for part in parts:
         if not part.is_training:
-            found += [0] * len(part.rewards)
+            bits += [0] * len(part.rewards)
             continue
         repeated, outliers = frozenset(_repeated(part)), frozenset(length_outliers(part.tokens))
-        given = part.of_functions.get(grader, (None,) * len(part.rewards))
+        by_grader = part.of_functions.get(grader, (None,) * len(part.rewards))
         for row, reward in enumerate(part.rewards):
             is_paid = _is_paid(reward, paid)
             holds = (
                 is_paid and part.part.step in unearned,
-                is_paid and given[row] is not None and given[row] == lowest_grade,
+                is_paid and by_grader[row] is not None and by_grader[row] == lowest_grade,
                 is_paid and part.finish[row] == "length",
                 is_paid and part.texts[row] in reused,
                 part.ends[row] in BROKEN_ENDS,
@@ -81,8 +81,8 @@ def marks(parts: Sequence[CompletionColumns], evals: Sequence[Record], grader: s
                 part.packed[row] < LOOP,
                 row in outliers,
             )
-            found.append(sum(1 << bit for bit, one in enumerate(holds) if one))
-    return found
+            bits.append(sum(1 << bit for bit, holds_here in enumerate(holds) if holds_here))
+    return bits
 
 
 def _is_paid(reward: float | None, paid: float | None) -> bool:
@@ -116,14 +116,14 @@ def steps_unearned(means: Mapping[int, float], evals: Sequence[Record], *, span:
     steps = sorted(means)
     start = mean_of([means[step] for step in steps[: max(1, len(steps) // 10)]])
     bounds = [-math.inf, *(step for step, _ in points[1:-1]), math.inf]
-    found: set[int] = set()
+    unearned: set[int] = set()
     for (first, last), (_, accuracy) in zip(itertools.pairwise(bounds), points[1:], strict=True):
         inside = [step for step in steps if first < step <= last]
         if inside:
             rise = (mean_of([means[step] for step in inside]) - start) / span
             if rise >= RISE and accuracy - points[0][1] < rise / 4:
-                found.update(inside)
-    return frozenset(found)
+                unearned.update(inside)
+    return frozenset(unearned)
 
 
 def _reused_texts(parts: Sequence[CompletionColumns], paid: float | None) -> frozenset[int]:

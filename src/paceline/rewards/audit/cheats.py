@@ -1,4 +1,4 @@
-"""The cheats that are whole completions, and those that stand where the answer belongs."""
+"""Cheats that are whole completions, and cheats in the place of the answer."""
 
 from collections.abc import Callable, Iterable
 
@@ -202,7 +202,7 @@ def _whole(name: str, what: str, make: Make, *, has_content: bool = True, tasks:
 
 
 def _answer(name: str, what: str, make: Make, *, tasks: int | None = None) -> Attack:
-    """Handed in in every form of `WRAPPINGS`."""
+    """Make an attack whose texts are tried in every form of `WRAPPINGS`."""
     return Attack(name=name, what=what, make=make, wrappings=tuple(WRAPPINGS), max_tasks=tasks)
 
 

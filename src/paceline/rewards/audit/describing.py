@@ -15,44 +15,44 @@ NAMED_FORMS = 3
 
 
 def record(audit: Audit) -> dict[str, object]:
-    """The audit as values that JSON takes."""
+    """Return the audit as values for JSON."""
     return {**asdict(audit), "is_clean": audit.is_clean, "cheats": [finding.attack for finding in audit.cheats]}
 
 
 def print_audit(console: Console, audit: Audit) -> None:
-    """What scored full, first; then what the gold answer earned; then the verdict in one sentence."""
+    """Print attacks that scored full, then what the gold answer earned, then the verdict in one sentence."""
     tried = sum(finding.completions for finding in audit.findings)
     full = "unknown" if audit.threshold is None else f"{_number(audit.threshold)} ({audit.threshold_from})"
     tasks = "1 task" if audit.tasks == 1 else f"{audit.tasks} tasks"
-    _say(console, f"\n{audit.name}: {tasks}, {tried:,} completions. Full score: {full}.")
+    _print(console, f"\n{audit.name}: {tasks}, {tried:,} completions. Full score: {full}.")
     if audit.cheats:
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("scores full", no_wrap=True, style="red")
         table.add_column("tasks", justify="right", no_wrap=True)
         table.add_column("in the form of")
-        for finding in sorted(audit.cheats, key=lambda one: -one.full / one.tasks):
+        for finding in sorted(audit.cheats, key=lambda finding: -finding.full / finding.tasks):
             table.add_row(escape(finding.attack), f"{finding.full} of {finding.tasks}", _forms(finding.forms))
         console.print(table)
     for finding in audit.cheats:
         shown = repr(finding.example or "")
         shown = shown if len(shown) <= EXAMPLE_WIDTH else f"{shown[:EXAMPLE_WIDTH]}..."
-        _say(console, f"{finding.attack}: {shown} scores {_number(finding.best)} on {finding.row}.")
-    honest = [one for one in audit.honest if one.full or one.is_promised]
+        _print(console, f"{finding.attack}: {shown} scores {_number(finding.best)} on {finding.row}.")
+    honest = [result for result in audit.honest if result.full or result.is_promised]
     if honest:
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("gold answer as", no_wrap=True)
         table.add_column("full", justify="right", no_wrap=True)
         table.add_column("highest", justify="right")
-        for one in honest:
-            form = f"[red]{escape(one.form)}[/red]" if one.is_short else escape(one.form)
-            table.add_row(form, f"{one.full} of {one.tasks}", _number(one.best))
+        for result in honest:
+            form = f"[red]{escape(result.form)}[/red]" if result.is_short else escape(result.form)
+            table.add_row(form, f"{result.full} of {result.tasks}", _number(result.best))
         console.print(table)
     for sentence in (*_notes(audit), verdict(audit)):
-        _say(console, sentence)
+        _print(console, sentence)
 
 
 def _notes(audit: Audit) -> list[str]:
-    """What stands beside the verdict: scores below the full one, exceptions, failures."""
+    """Return remarks beside the verdict: scores below the full one, exceptions, failures."""
     notes = []
     some = [finding for finding in audit.findings if finding.counts and finding.partial and not finding.full]
     if some:
@@ -68,7 +68,7 @@ def _notes(audit: Audit) -> list[str]:
 
 
 def verdict(audit: Audit) -> str:
-    """One sentence."""
+    """Return the verdict as one sentence."""
     if audit.is_silent:
         return f"{audit.name} gave no number to any completion: nothing is known of it."
     problems = []
@@ -76,9 +76,9 @@ def verdict(audit: Audit) -> str:
         tried = [finding for finding in audit.findings if finding.completions]
         problems.append(f"{len(audit.cheats)} of {len(tried)} attacks score full")
     problems += [
-        f"the gold answer in the form {one.form!r} scores full on {one.full} of {one.tasks} tasks only"
-        for one in audit.honest
-        if one.is_short
+        f"the gold answer in the form {honest.form!r} scores full on {honest.full} of {honest.tasks} tasks only"
+        for honest in audit.honest
+        if honest.is_short
     ]
     if problems:
         return f"{audit.name}: {'; '.join(problems)}."
@@ -96,9 +96,9 @@ def _forms(forms: Sequence[str]) -> str:
 
 
 def _number(score: float | None) -> str:
-    """Without the sign of a zero."""
+    """Format a score, zero without a sign."""
     return "no number" if score is None else f"{score + 0.0:g}"
 
 
-def _say(console: Console, sentence: str) -> None:
+def _print(console: Console, sentence: str) -> None:
     console.print(sentence, highlight=False, markup=False, emoji=False, soft_wrap=True)

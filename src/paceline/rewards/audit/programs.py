@@ -1,4 +1,4 @@
-"""The cheats for rows with test cases: programs that want to pass without solving the task."""
+"""Cheats for rows with test cases: programs that try to pass without solving the task."""
 
 from collections.abc import Callable, Iterable
 
@@ -7,7 +7,7 @@ from paceline.rewards.programs.cases import Cases
 
 
 def lookup_program(cases: Cases) -> str:
-    """A program that knows every input and its output by heart: what the tests call right, without a solution."""
+    """Return a program with a table of every input and its output, which the tests must call right."""
     table = repr(dict(zip(cases.inputs, cases.outputs, strict=True)))
     if cases.function is None:
         return f"import sys\ntable = {table}\nsys.stdout.write(table[sys.stdin.read()])"
@@ -21,7 +21,7 @@ def _function(cases: Cases, *body: str) -> str:
 
 
 def _shown(cases: Cases, value: str) -> str:
-    """A program that gives one value, an expression of Python, whatever it is asked."""
+    """Return a program that gives one value, an expression of Python, for every input."""
     if cases.function is None:
         return f"print({value})"
     return _function(cases, f"return {value}")
@@ -48,7 +48,7 @@ def _empty(cases: Cases) -> Iterable[str]:
 def _echoes(cases: Cases) -> Iterable[str]:
     if cases.function is None:
         yield from ("import sys; print(sys.stdin.read())", "print(input())", "print(*open(0))")
-        yield "\n".join(f"print({given!r})" for given in cases.inputs[:50])
+        yield "\n".join(f"print({text!r})" for text in cases.inputs[:50])
     else:
         yield from (_function(cases, body) for body in ("return args[0]", "return args", "print(*args)"))
 

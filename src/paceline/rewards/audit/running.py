@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from paceline.rewards.audit.cheats import ANSWER_ATTACKS, COMPLETION_ATTACKS
 from paceline.rewards.audit.programs import PROGRAM_ATTACKS, lookup_program
 from paceline.rewards.audit.subjects import WRAPPINGS, Attack, Attempt, Subject, attempts, continued, subjects
-from paceline.rewards.function import BuiltIn, RewardFunction
+from paceline.rewards.builtin.code import KNOWS_OUTPUTS
+from paceline.rewards.function import FORM_ALONE, BuiltIn, RewardFunction
 from paceline.rewards.scoring.calling import made_up
 from paceline.rewards.scoring.scores import score
 from paceline.types import Task
@@ -17,37 +18,37 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Honest:
-    """How the gold answer did in one form."""
+    """Results of the gold answer in one form."""
 
     form: str
     tasks: int
-    """Tasks that it was handed in for."""
+    """Tasks with an attempt in this form."""
     full: int
-    """Those of them on which it scored full."""
+    """Tasks on which it scored full."""
     best: float | None
     """The highest score; None: no number was given."""
     is_promised: bool
-    """True if the function says that it takes this form."""
+    """True if the function promises to take this form."""
 
     @property
     def is_short(self) -> bool:
-        """True if the function does not keep what it says."""
+        """True if the function breaks its promise to take this form."""
         return self.is_promised and self.full < self.tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """How one attack did."""
+    """Results of one attack."""
 
     attack: str
     what: str
     tasks: int
-    """Tasks that gave something to try; 0: there was nothing to try."""
+    """Tasks with something to try."""
     completions: int
     full: int
     """Tasks on which a completion scored full."""
     partial: int
-    """Tasks on which one scored something, and none full."""
+    """Tasks on which a completion scored something, but none full."""
     failed: int
     """Completions on which the function failed: nothing is known of them."""
     best: float | None
@@ -63,15 +64,15 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit:
-    """What attacks on one reward function came to."""
+    """Result of the attacks on one reward function."""
 
     name: str
     tasks: int
     threshold: float | None
-    """The full score; None: nothing scored above an empty completion, so what a full one is stays unknown."""
+    """Full score; None: unknown, as nothing scored above an empty completion."""
     threshold_from: str
     exception: str
-    """Why some attacks do not count against this function; empty: all do."""
+    """Reason why some attacks do not count against this function; empty: all do."""
     honest: tuple[Honest, ...]
     findings: tuple[Finding, ...]
     failure: str | None
@@ -79,7 +80,7 @@ class Audit:
 
     @property
     def cheats(self) -> tuple[Finding, ...]:
-        """The attacks that scored full and must not."""
+        """Attacks that scored full and must not."""
         return tuple(finding for finding in self.findings if finding.counts and finding.full)
 
     @property
@@ -90,41 +91,14 @@ class Audit:
     @property
     def is_silent(self) -> bool:
         """True if the function gave no number at all."""
-        return all(one.best is None for one in self.honest) and all(one.best is None for one in self.findings)
+        bests = [*(result.best for result in self.honest), *(finding.best for finding in self.findings)]
+        return all(best is None for best in bests)
 
     @property
     def is_clean(self) -> bool:
-        """True if no cheat scored full, and the gold answer did wherever the function says so."""
-        return not self.cheats and not self.is_silent and not any(one.is_short for one in self.honest)
+        """True if no cheat scored full, and the gold answer did wherever the function promises it."""
+        return not self.cheats and not self.is_silent and not any(honest.is_short for honest in self.honest)
 
-
-_FORM = (
-    "rewards the form, whatever the answer in it is; give it a small weight beside a function that judges the answer"
-)
-# By the name of a built-in function, why some attacks may score full. Every attack counts against the others, and
-# against functions of one's own; against those of a form, attacks without content count.
-EXCEPTIONS: Mapping[str, str] = {
-    "format": _FORM,
-    "react_format": _FORM,
-    "repetition": "penalises repeated words only, and gives full to anything else",
-    "soft_overlong": "penalises length only, and gives full to anything short",
-    "random": "is the control that has nothing to do with quality",
-}
-
-KNOWS_OUTPUTS = "program that knows the outputs"
-"""The form of a right program where nobody has written one: it has the tests' outputs by heart."""
-_ANY_FORM = ("box", "answer tags", "think and answer tags", "reasoning and answer tags", "hashes")
-
-HONEST_FORMS: Mapping[str, tuple[str, ...]] = {
-    "accuracy": _ANY_FORM,
-    "cosine": _ANY_FORM,
-    "boxed": ("box",),
-    "think_answer_tags": ("think and answer tags",),
-    "gsm8k": ("reasoning and answer tags",),
-    "format": ("think and answer tags",),
-    "code": (KNOWS_OUTPUTS,),
-}
-"""By the name of a built-in function, the forms in which it says that it finds the answer."""
 
 ATTACKS = (*COMPLETION_ATTACKS, *ANSWER_ATTACKS, *PROGRAM_ATTACKS)
 EXAMPLE_LENGTH = 200  # Characters of a completion that are shown
@@ -132,21 +106,26 @@ EXAMPLE_LENGTH = 200  # Characters of a completion that are shown
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measure:
-    """What a score is worth."""
+    """Scale of a function's scores."""
 
     full: Mapping[str, float]
-    """By task, the full score, where tasks differ."""
+    """Full score by task, where tasks differ."""
     default: float | None
     """Full score of all other tasks, and none is higher; None: unknown."""
     nothing: Mapping[str, float]
-    """By task, what an empty completion earns."""
+    """Score of an empty completion, by task."""
     origin: str
-    """Where the full score is known from, for a person."""
+    """Origin of the full score, for a person."""
 
-    def is_full(self, one: Attempt) -> bool:
-        """Return whether it scored full."""
-        full = self.full.get(one.row, self.default)
-        return one.score is not None and full is not None and one.score >= full - ROUNDING
+    def is_full(self, attempt: Attempt) -> bool:
+        """Return whether an attempt scored full."""
+        full = self.full.get(attempt.row, self.default)
+        return attempt.score is not None and full is not None and attempt.score >= full - ROUNDING
+
+    def is_something(self, attempt: Attempt) -> bool:
+        """Return whether an attempt scored above 0 and above an empty completion."""
+        least = max(0.0, self.nothing.get(attempt.row, 0.0)) + ROUNDING
+        return attempt.score is not None and attempt.score > least
 
 
 def audit(
@@ -158,18 +137,18 @@ def audit(
     attacks: Sequence[Attack] = ATTACKS,
     say: Callable[[str], None] = lambda sentence: None,
 ) -> Audit:
-    """Hand in every attack for every task and see what it earns.
+    """Grade every attack on every task.
 
-    What a full score is says `measuring`. A completion on which the function fails is counted as a failure, never as
-    0. `timeout`: seconds of one call, which grades all completions of an attack; `say` is told each attack's name
-    before its turn.
+    `measuring` decides what a full score is. A completion on which the function fails is counted as a failure, never as
+    0. `timeout`: seconds of one call, which grades all completions of an attack; `say` is called with the name of each
+    attack before it runs.
 
     Raises:
-        RewardError: the function asks for what the tasks do not have, or returns what is no list of numbers.
+        RewardError: the function asks for an argument that the tasks do not have, or returns no list of numbers.
     """
     chosen = subjects(tasks)
-    base = function.name if isinstance(function, BuiltIn) else ""
-    exception, promised = EXCEPTIONS.get(base, ""), HONEST_FORMS.get(base, ())
+    exception = function.audit_exception if isinstance(function, BuiltIn) else ""
+    promised = function.honest_forms if isinstance(function, BuiltIn) else ()
     honest, failure = _graded(name, function, _honest_attempts(function, chosen), timeout)
     rounds: list[tuple[Attack, list[Attempt]]] = []
     for attack in attacks:
@@ -177,16 +156,16 @@ def audit(
         tried, why = _graded(name, function, attempts(attack, chosen), timeout)
         rounds.append((attack, tried))
         failure = failure or why
-    measure = measuring(function, honest, [one for _, tried in rounds for one in tried], promised)
+    measure = measuring(function, honest, [attempt for _, tried in rounds for attempt in tried], promised)
     # The gold answer, by form. A row without gold answer or test cases is not the function's task: nothing is promised.
     lines = []
-    for form in dict.fromkeys(one.wrapping for one in honest):
-        own = [one for one in honest if one.wrapping == form and (one.score is not None or one.failed)]
+    for form in dict.fromkeys(attempt.wrapping for attempt in honest):
+        tried = [a for a in honest if a.wrapping == form and (a.score is not None or a.failed)]
         line = Honest(
             form=form,
-            tasks=len(own),
-            full=sum(map(measure.is_full, own)),
-            best=max((one.score for one in own if one.score is not None), default=None),
+            tasks=len(tried),
+            full=sum(map(measure.is_full, tried)),
+            best=_best(tried),
             is_promised=form in promised or form == "the function's own",
         )
         lines.append(line)
@@ -203,16 +182,18 @@ def audit(
 
 
 def _honest_attempts(function: RewardFunction, chosen: Sequence[Subject]) -> list[Attempt]:
-    """The gold answer in every form, the built-in function's own gold completion, and the right program."""
+    """Make completions of the gold answer in every form, a built-in function's gold completion, and right programs."""
     made = []
     for subject in chosen:
-        texts = {} if subject.gold is None else {form: one.format(subject.gold) for form, one in WRAPPINGS.items()}
+        texts = dict[str, str]()
         if subject.cases is not None:
-            texts = {KNOWS_OUTPUTS: WRAPPINGS["code fence"].format(lookup_program(subject.cases))}
+            texts[KNOWS_OUTPUTS] = WRAPPINGS["code fence"].format(lookup_program(subject.cases))
+        elif subject.gold is not None:
+            texts = {form: wrapping.format(subject.gold) for form, wrapping in WRAPPINGS.items()}
         texts = {form: continued(subject.task.prompt, text) for form, text in texts.items()}
-        own = function.gold(subject.task) if isinstance(function, BuiltIn) and function.gold is not None else None
-        if own is not None:
-            texts["the function's own"] = own
+        gold = function.gold if isinstance(function, BuiltIn) else None
+        if gold is not None and (completion := gold(subject.task)) is not None:
+            texts["the function's own"] = completion
         made += [Attempt(subject=subject, text=text, wrapping=form) for form, text in texts.items()]
     return made
 
@@ -220,7 +201,7 @@ def _honest_attempts(function: RewardFunction, chosen: Sequence[Subject]) -> lis
 def _graded(
     name: str, function: RewardFunction, tried: Sequence[Attempt], timeout: float
 ) -> tuple[list[Attempt], str | None]:
-    """The attempts with their scores, and the first failure, where there is one."""
+    """Return the attempts with their scores, and the first failure, if any."""
     graded, failure, start = list[Attempt](), None, 0
     while start < len(tried):
         # In calls of a bounded size: a list of token ids takes eight times the room of its text.
@@ -230,11 +211,11 @@ def _graded(
             end += 1
         part, start = tried[start:end], end
         # Token ids are the bytes of a text, as those of the prompt are.
-        completions = [made_up(one.text, tuple(one.text.encode("utf-8", "surrogatepass"))) for one in part]
-        scores = score({name: function}, [one.subject.task for one in part], completions, timeout=timeout)
+        completions = [made_up(attempt.text, tuple(attempt.text.encode("utf-8", "surrogatepass"))) for attempt in part]
+        scores = score({name: function}, [attempt.subject.task for attempt in part], completions, timeout=timeout)
         failed = set(scores.failed[name])
-        for place, (one, value) in enumerate(zip(part, scores.values[name], strict=True)):
-            graded.append(replace(one, score=value, failed=place in failed))
+        for index, (attempt, value) in enumerate(zip(part, scores.values[name], strict=True)):
+            graded.append(replace(attempt, score=value, failed=index in failed))
         failure = failure or scores.culprit
     return graded, failure
 
@@ -242,61 +223,59 @@ def _graded(
 def measuring(
     function: RewardFunction, honest: Sequence[Attempt], tried: Sequence[Attempt], promised: Sequence[str]
 ) -> Measure:
-    """The measure of a function, from what the gold answers (`honest`) and the attacks (`tried`) earned.
+    """Return the measure of a function, from what the gold answers (`honest`) and the attacks (`tried`) earned.
 
-    The full score is a built-in function's maximum; where that depends on length, the least that the gold answer
-    earns in a form that the function promises to take. Of another function it is what the gold answer earns in the
-    form that earns most, or for rows with test cases a program that knows the outputs by heart; where neither earns
-    anything, the highest score that was seen.
+    The full score is a built-in function's maximum; where that depends on length, the least that the gold answer earns
+    in a form that the function promises to take. For other functions it is what the gold answer earns in its best form,
+    or for rows with test cases a program that has the outputs in a table; where neither earns anything, the highest
+    score that was seen.
     """
-    nothing = _by_task([one for one in tried if not one.text], max)
+    nothing = _by_task([attempt for attempt in tried if not attempt.text], max)
     if isinstance(function, BuiltIn) and (function.gold is not None or not promised):
         return Measure(full={}, default=function.maximum, nothing=nothing, origin="the most that it gives")
-    # An honest completion earned something above 0, or above what an empty one gets.
-    earned = [one for one in honest if one.score is not None and one.score > min(0.0, nothing.get(one.row, 0.0))]
+    # honest completions that earned something: above 0, or above an empty completion
+    earned = [a for a in honest if a.score is not None and a.score > min(0.0, nothing.get(a.row, 0.0))]
     if isinstance(function, BuiltIn):
-        full = _by_task([one for one in earned if one.wrapping in promised], min)
+        full = _by_task([attempt for attempt in earned if attempt.wrapping in promised], min)
     else:
         full = _by_task(earned, max)
     if full:
         return Measure(full=full, default=max(full.values()), nothing=nothing, origin="what the gold answer scores")
-    highest = max((one.score for one in tried if one.score is not None), default=None)
+    highest = _best(tried)
     is_known = highest is not None and highest > max([0.0, *nothing.values()])
     origin = "the highest score seen; the gold answer scored no more than nothing" if is_known else "unknown"
     return Measure(full={}, default=highest if is_known else None, nothing=nothing, origin=origin)
 
 
 def _by_task(scored: Iterable[Attempt], choose: Callable[[float, float], float]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for one in scored:
-        if one.score is not None:
-            found[one.row] = choose(one.score, found.get(one.row, one.score))
-    return found
+    scores: dict[str, float] = {}
+    for attempt in scored:
+        if attempt.score is not None:
+            scores[attempt.row] = choose(attempt.score, scores.get(attempt.row, attempt.score))
+    return scores
+
+
+def _best(tried: Iterable[Attempt]) -> float | None:
+    return max((attempt.score for attempt in tried if attempt.score is not None), default=None)
 
 
 def _finding(attack: Attack, tried: Sequence[Attempt], measure: Measure, exception: str) -> Finding:
-    full = [one for one in tried if measure.is_full(one)]
-    # Above 0 and above what an empty completion earns.
-    something = [
-        one
-        for one in tried
-        if one.score is not None and one.score > max(0.0, measure.nothing.get(one.row, 0.0)) + ROUNDING
-    ]
+    full = [attempt for attempt in tried if measure.is_full(attempt)]
+    something = [attempt for attempt in tried if measure.is_something(attempt)]
     telling = full or something
-    best = max((one for one in tried if one.score is not None), key=lambda one: one.score or 0.0, default=None)
-    shown = max(telling, key=lambda one: (one.score or 0.0, -len(one.text)), default=None)
-    full_rows = {one.row for one in full}
+    shown = max(telling, key=lambda attempt: (attempt.score or 0.0, -len(attempt.text)), default=None)
+    full_rows = {attempt.row for attempt in full}
     return Finding(
         attack=attack.name,
         what=attack.what,
-        tasks=len({one.row for one in tried}),
+        tasks=len({attempt.row for attempt in tried}),
         completions=len(tried),
         full=len(full_rows),
-        partial=len({one.row for one in something} - full_rows),
-        failed=sum(one.failed for one in tried),
-        best=None if best is None else best.score,
-        forms=tuple(dict.fromkeys(one.wrapping for one in telling)),
+        partial=len({attempt.row for attempt in something} - full_rows),
+        failed=sum(attempt.failed for attempt in tried),
+        best=_best(tried),
+        forms=tuple(dict.fromkeys(attempt.wrapping for attempt in telling)),
         example=None if shown is None else shown.text[:EXAMPLE_LENGTH],
         row=None if shown is None else shown.row,
-        counts=not exception or (exception == _FORM and not attack.has_content),
+        counts=not exception or (exception == FORM_ALONE and not attack.has_content),
     )

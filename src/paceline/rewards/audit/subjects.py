@@ -1,4 +1,4 @@
-"""A task with all that a cheat can be made of, and from an attack on it to completions."""
+"""A task with the material for cheats, and the completions of an attack on it."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ WRAPPINGS: Mapping[str, str] = {
     "hashes": "Worked out.\n#### {}",
     "code fence": "```python\n{}\n```",
 }
-"""The forms in which an answer can be handed in: by name, a format with one place for it."""
+"""Forms in which an answer can be stated: by name, a format with one field."""
 
 
 def continued(prompt: str, completion: str) -> str:
-    """The completion as it continues a prompt that has opened `<think>` already: the tag is not opened again.
+    """Return a completion that continues its prompt: where that has opened `<think>`, the tag is not opened again.
 
     >>> continued("2 + 2? <think>", "<think>Easy.</think> 4"), continued("2 + 2? <think>", "4")
     ('Easy.</think> 4', '</think>4')
@@ -43,51 +43,51 @@ NUM_OTHERS = 3  # Gold answers of other tasks, per task
 
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mbox)\{([^{}]*)\}")
-_DRESS = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|\$|(?<![0-9])\s|\s(?![0-9])")
+_FORMATTING = re.compile(r"\\(?:left|right|displaystyle|[!,;: ])|\$|(?<![0-9])\s|\s(?![0-9])")
 _UNIT = re.compile(r"\s*(?:\\text\{[^{}]*\}|\^\{?\\circ\}?|\\?%|[a-zA-Z° ]+)\.?$")
 _CALCULATION = re.compile(r"[\d(][\d\s.()+*/^-]*[+*/^-][\d\s.()+*/^-]*[\d)]")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Subject:
-    """One task of the sample."""
+    """A task of the sample with the material for cheats."""
 
     task: Task
     gold: str | None
     question: str
-    """The last message, or the whole of a plain prompt."""
+    """Last message, or all of a plain prompt."""
     others: tuple[str, ...]
-    """Gold answers of other tasks of the sample that are not this one's."""
+    """Gold answers of other tasks of the sample, without those that equal this task's."""
     cases: Cases | None
-    """The test cases of a row with code; None: any other row."""
+    """Test cases of a row with code; None for any other row."""
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The numbers of the question, each once."""
+        """Numbers of the question, without duplicates."""
         return tuple(dict.fromkeys(_NUMBER.findall(self.question)))
 
     @property
     def calculations(self) -> tuple[str, ...]:
-        """The calculations that the question spells out: `17 + 25`."""
-        return tuple(dict.fromkeys(found.strip() for found in _CALCULATION.findall(self.question)))
+        """Calculations in the question, such as `17 + 25`."""
+        return tuple(dict.fromkeys(calculation.strip() for calculation in _CALCULATION.findall(self.question)))
 
     @property
     def number(self) -> Fraction | None:
-        """The gold answer as a number, where it is a plain one."""
+        """The gold answer as a number, or None."""
         return plain_number(self.gold or "")
 
 
 def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | None) -> list[Task]:
-    """Tasks without a tokenizer: messages are written out as `role: text`, and token ids are the bytes of the text.
+    """Make tasks without a tokenizer: messages become lines of `role: text`, token ids the bytes of the text.
 
-    A reward function that reads the chat template's own marks, or decodes token ids, sees others than in training.
+    Unlike in training, a reward function sees no marks of a chat template, and token ids that no tokenizer decodes.
     """
     system = system_prompt(data, default_system)
     names = dict.fromkeys(name for row in screened.rows for name in row.columns)
     tasks = []
-    for row, asked in zip(screened.rows, screened.problems, strict=True):
+    for row, problem in zip(screened.rows, screened.problems, strict=True):
         messages: list[Message] | None = None
-        text = asked.prompt
+        text = problem.prompt
         if not isinstance(text, str):
             has_own = text[0]["role"] in ("system", "developer")
             messages = text if system is None or has_own else [{"role": "system", "content": system}, *text]
@@ -97,7 +97,7 @@ def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | N
             prompt=text,
             prompt_ids=tuple(text.encode()),
             messages=None if messages is None else tuple(messages),
-            answer=asked.answer,
+            answer=problem.answer,
             columns={name: row.columns.get(name) for name in names},
         )
         tasks.append(task)
@@ -105,13 +105,13 @@ def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | N
 
 
 def subjects(tasks: Sequence[Task]) -> list[Subject]:
-    """The tasks with what cheats are made of."""
+    """Return the tasks with the material for cheats."""
     golds = list(dict.fromkeys(task.answer.strip() for task in tasks if task.answer and task.answer.strip()))
     made = []
-    for place, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         last = task.messages[-1]["content"] if task.messages else task.prompt
         gold, cases = (task.answer or "").strip(), None
-        start = (place + 1) % max(1, len(golds))
+        start = (index + 1) % max(1, len(golds))
         others = [other for other in golds[start:] + golds[:start] if not same_answer(other, gold)]
         if has_cases(task.columns):
             with suppress(DataError):
@@ -128,9 +128,10 @@ def subjects(tasks: Sequence[Task]) -> list[Subject]:
 
 
 def same_answer(text: str, gold: str) -> bool:
-    r"""Return whether a text is plainly the gold answer: the text but for case and LaTeX's dress, or the number.
+    r"""Return whether a text is plainly the gold answer: the same number, or text apart from case and formatting.
 
-    Of its own and stricter than what grades: a cheat that a grader takes for the answer must not pass for a lucky one.
+    It shares no code with the graders and is stricter: a cheat that a grader takes for the answer must not count as a
+    lucky guess.
 
     >>> same_answer(" yes", r"\text{Yes}"), same_answer("1,000", "1000.0 m"), same_answer("41=42", "42")
     (True, True, False)
@@ -142,7 +143,7 @@ def same_answer(text: str, gold: str) -> bool:
 
 
 def plain_number(text: str) -> Fraction | None:
-    """A decimal number with or without thousands, or a fraction of two whole numbers; None for anything else."""
+    """Read a decimal number with or without thousands, or a fraction of two whole numbers; None for anything else."""
     plain = _bare(text).replace(",", "")
     plain = re.sub(r"\\frac\{(\d+)\}\{(\d+)\}", r"\1/\2", plain)
     is_number = re.fullmatch(r"[-+]?[0-9]{1,40}(\.[0-9]{1,40}|/[0-9]{0,39}[1-9])?", plain)
@@ -150,38 +151,38 @@ def plain_number(text: str) -> Fraction | None:
 
 
 def _bare(text: str) -> str:
-    r"""Without LaTeX's dress: `$`, spaces, `\text{}`, `\left`, and a name before `=`."""
-    plain = _DRESS.sub("", _TEXT.sub(r"\1", text)).replace("dfrac", "frac").replace("tfrac", "frac").casefold()
+    r"""Remove LaTeX's formatting: `$`, spaces, `\text{}`, `\left`, and a name before `=`."""
+    plain = _FORMATTING.sub("", _TEXT.sub(r"\1", text)).replace("dfrac", "frac").replace("tfrac", "frac").casefold()
     return re.sub(r"^[a-z]=(?=.)", "", plain)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attack:
-    """One way to earn a reward without the work."""
+    """A way to earn a reward without solving the task."""
 
     name: str
     what: str
-    """What is handed in, for a person."""
+    """Description of the completions, for a person."""
     make: Callable[[Subject], Iterable[str]]
-    """What to try on a task; nothing where the task gives nothing to make it of."""
+    """Returns the texts to try on a task; none where the task has no material for them."""
     wrappings: tuple[str, ...] = ()
-    """Each text is handed in in each of these forms; none: it is the whole completion."""
+    """Names of the forms in which each text is tried; none: the text is the whole completion."""
     has_content: bool = True
-    """False: there is nothing in it that a format could be right around."""
+    """False: it has no content, so that a format around it must not score either."""
     max_tasks: int | None = None
-    """Limit on the tasks of the sample, for attempts that take long."""
+    """Most tasks of the sample to try it on, for attempts that take long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One completion of one task, and what it earned."""
+    """A completion of a task, and its score."""
 
     subject: Subject
     text: str
     wrapping: str
-    """`whole` for a completion that is no wrapped answer."""
+    """Name of the form; `whole` for a completion that is no wrapped answer."""
     score: float | None = None
-    """None: not graded yet, not this function's task, or it failed."""
+    """None: not graded yet, not graded by this function, or failed."""
     failed: bool = False
 
     @property
@@ -191,7 +192,7 @@ class Attempt:
 
 
 def attempts(attack: Attack, subjects: Iterable[Subject]) -> list[Attempt]:
-    """Every completion of the attack; what is plainly the gold answer, met by chance, is left out."""
+    """Make every completion of the attack, without texts that happen to be the gold answer."""
     made: dict[tuple[str, str], Attempt] = {}
     for number, subject in enumerate(subjects):
         if attack.max_tasks is not None and number >= attack.max_tasks:

@@ -1,4 +1,4 @@
-"""True if the answer is right, in any style or in one: accuracy, boxed, think_answer_tags, format, gsm8k.
+"""Rewards for a right answer, in any format or in one: accuracy, boxed, think_answer_tags, format, gsm8k.
 
 What makes a format valid stands in one table for all styles, in `docs/rewards.md`.
 """
@@ -26,30 +26,38 @@ from paceline.data.extraction.answers import (
     stand_once_in_order,
 )
 from paceline.errors import RewardError
-from paceline.rewards.function import BuiltIn, RewardContext
+from paceline.rewards.function import CHOOSE, FORM_ALONE, BuiltIn, Need, RewardContext
 from paceline.rewards.maths.choices import is_choice, of_prompt
-from paceline.rewards.maths.equality import EqualityVerdict
-from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes
+from paceline.rewards.maths.expressions import EqualityVerdict
+from paceline.rewards.maths.verdicts import begin_verdicts, math_outcomes, unverifiable
 from paceline.types import Task
 
 Find = Callable[[str, str], str | None]
-"""From the prompt and the completion to the answer that it states; None: it states none."""
+"""Maps prompt and completion to the answer that the completion states, or None."""
 Scoring = Callable[[float, str, str, str, int], float]
-"""From right (1.0) or wrong (0.0), prompt, completion, gold answer and length in tokens to a score."""
+"""Maps right (1.0) or wrong (0.0), prompt, completion, gold answer and length in tokens to a score."""
 
+ANSWERS = Need(
+    does="compares with gold answers",
+    remedies=("name their column with --answer-column", CHOOSE),
+    repairs=("correct these answers", "name the right column with --answer-column", CHOOSE),
+    is_met=lambda task: not is_blank(task.answer),
+    doubtful=lambda tasks: unverifiable([task.answer or "" for task in tasks]),
+)
+ANY_FORM = ("box", "answer tags", "think and answer tags", "reasoning and answer tags", "hashes")
 WRONG_ANSWER = "none of this is an answer"
 JUNK = ("", "I am not sure.", "<answer></answer>", r"\boxed{}", "####")
 """Completions that state no answer, whatever the question."""
 
 
-def said(prompt: str, completion: str) -> str:
-    """The completion without its thinking, which the prompt may have opened."""
+def visible(prompt: str, completion: str) -> str:
+    """Return the completion without its thinking, which the prompt may have opened."""
     return visible_text(completion, prefilled=prefills_think(prompt))
 
 
 def find_answer(prompt: str, completion: str, *, plain: bool = False) -> str | None:
-    """The answer that a completion states, in any style; `plain`: see `accuracy`."""
-    return final_answer(said(prompt, completion), plain=plain)
+    """Return the answer that a completion states, in any format; `plain`: see `accuracy`."""
+    return final_answer(visible(prompt, completion), plain=plain)
 
 
 def is_blank(answer: str | None) -> bool:
@@ -58,7 +66,7 @@ def is_blank(answer: str | None) -> bool:
 
 
 def after_thought(task: Task, statement: str) -> str:
-    """A completion that thinks, within `<think>` that the prompt may have opened, and then states this."""
+    """Make a completion that thinks, in a `<think>` that the prompt may have opened, and then states this."""
     opening = "" if prefill(task.prompt) else OPEN_THINK
     return f"{opening}Worked out.</think>{statement}"
 
@@ -71,64 +79,50 @@ def judging(
     score: Scoring = lambda right, *_: right,
     **described: Any,
 ) -> BuiltIn:
-    """The function that compares what `find` finds with the gold answer.
+    """Make the function that compares the answer of `find` with the gold answer.
 
-    `find_in_cut` looks in the place of `find` where the completion was cut at its limit; `described` are other fields
-    of `BuiltIn`.
+    `find_in_cut` replaces `find` for a completion that was cut at its limit; `described` are other fields of `BuiltIn`.
     """
 
     def pairs(
+        *,
         prompts: Sequence[str],
         completions: Sequence[str],
-        answers: Sequence[str | None],
-        finish_reasons: Sequence[str] | None,
+        answer: Sequence[str | None],
+        finish_reasons: Sequence[str] | None = None,
+        **columns: object,
     ) -> list[tuple[str, str] | float | None]:
-        """Per completion gold answer and answer; 0.0 where it states none, None where there is no gold answer."""
+        """Return gold answer and stated answer of each completion; 0.0 if it states none, None without gold answer."""
         compared, ends = list[tuple[str, str] | float | None](), finish_reasons or ["stop"] * len(completions)
-        for prompt, completion, gold, end in zip(prompts, completions, answers, ends, strict=True):
-            found = (find_in_cut if find_in_cut and end == "length" else find)(prompt, completion)
-            if found and gold and is_choice(gold.strip()):
-                found = of_prompt(found, prompt)
-            compared.append(None if gold is None or is_blank(gold) else 0.0 if found is None else (gold, found))
+        for prompt, completion, gold, end in zip(prompts, completions, answer, ends, strict=True):
+            stated = (find_in_cut if find_in_cut and end == "length" else find)(prompt, completion)
+            if stated and gold and is_choice(gold.strip()):
+                stated = of_prompt(stated, prompt)
+            compared.append(None if gold is None or is_blank(gold) else 0.0 if stated is None else (gold, stated))
         return compared
 
     def call(
-        *,
-        prompts: list[str],
-        completions: list[str],
-        answer: list[str | None],
-        completion_ids: Sequence[Sequence[int]] | None = None,
-        finish_reasons: Sequence[str] | None = None,
-        **columns: object,
+        *, completion_ids: Sequence[Sequence[int]] | None = None, **columns: Any
     ) -> list[float | RewardError | None]:
-        compared = pairs(prompts, completions, answer, finish_reasons)
+        compared = pairs(**columns)
         outcomes = iter(math_outcomes([pair for pair in compared if isinstance(pair, tuple)]))
+        lengths = [0] * len(compared) if completion_ids is None else map(len, completion_ids)
+        rows = zip(columns["prompts"], columns["completions"], columns["answer"], lengths, strict=True)
         scores = list[float | RewardError | None]()
-        for place, pair in enumerate(compared):
+        for pair, (prompt, completion, gold, length) in zip(compared, rows, strict=True):
             outcome = next(outcomes) if isinstance(pair, tuple) else pair
             right = float(outcome.equal) if isinstance(outcome, EqualityVerdict) else outcome
-            if isinstance(right, float):
-                length = 0 if completion_ids is None else len(completion_ids[place])
-                right = score(right, prompts[place], completions[place], answer[place] or "", length)
-            scores.append(right)
+            scores.append(score(right, prompt, completion, gold or "", length) if isinstance(right, float) else right)
         return scores
 
-    def begin(
-        *,
-        prompts: list[str],
-        completions: list[str],
-        answer: list[str | None],
-        finish_reasons: Sequence[str] | None = None,
-        **columns: object,
-    ) -> None:
-        compared = pairs(prompts, completions, answer, finish_reasons)
-        begin_verdicts([pair for pair in compared if isinstance(pair, tuple)])
+    def begin(**columns: Any) -> None:
+        begin_verdicts([pair for pair in pairs(**columns) if isinstance(pair, tuple)])
 
-    return BuiltIn(name=name, call=call, begin=begin, find=find, find_in_cut=find_in_cut, **described)
+    return BuiltIn(name=name, call=call, begin=begin, find=find, find_in_cut=find_in_cut, need=ANSWERS, **described)
 
 
 def stating(statement: Callable[[Task, str], str]) -> dict[str, Any]:
-    """Fields `gold` and `junk` of a function whose completions state an answer so."""
+    """Make the fields `gold` and `junk` of a function whose completions state an answer in this form."""
     return {
         "gold": lambda task: None if is_blank(task.answer) else statement(task, task.answer),
         "junk": lambda task: (*JUNK, statement(task, WRONG_ANSWER)),
@@ -136,12 +130,12 @@ def stating(statement: Callable[[Task, str], str]) -> dict[str, Any]:
 
 
 def form_alone(name: str, is_formed: Callable[[str, str], bool], **described: Any) -> BuiltIn:
-    """The function that gives 1.0 for a completion of this form, whatever stands in it; `described` as in `judging`."""
+    """Make the function that gives 1.0 for a completion of this form; `described` as in `judging`."""
 
     def call(*, prompts: list[str], completions: list[str], **columns: object) -> list[float]:
         return [float(is_formed(*pair)) for pair in zip(prompts, completions, strict=True)]
 
-    return BuiltIn(name=name, call=call, is_formed=is_formed, **described)
+    return BuiltIn(name=name, call=call, is_formed=is_formed, audit_exception=FORM_ALONE, **described)
 
 
 def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
@@ -162,27 +156,49 @@ def accuracy(context: RewardContext, *, plain: bool = False) -> BuiltIn:
 
     mark = "" if plain else r"<answer>...</answer>, \boxed{} or ####"
     find = partial(find_answer, plain=plain)
-    return judging("accuracy", find, find_in_cut=find_answer, mark=mark, **stating(_in_tags))
+    stated = stating(_in_tags)
+    return judging("accuracy", find, find_in_cut=find_answer, mark=mark, honest_forms=ANY_FORM, **stated)
 
 
 def boxed(context: RewardContext) -> BuiltIn:
     r"""1.0 when the last complete `\boxed{}` outside the thinking is right, else 0.0; None without gold answer."""
 
     def find(prompt: str, completion: str) -> str | None:
-        return last_boxed(said(prompt, completion))
+        return last_boxed(visible(prompt, completion))
 
-    stated = stating(lambda task, answer: after_thought(task, rf"\boxed{{{answer}}}"))
-    return judging("boxed", find, mark=r"\boxed{}", is_formed=lambda *pair: find(*pair) is not None, **stated)
+    return judging(
+        "boxed",
+        find,
+        mark=r"\boxed{}",
+        is_formed=lambda *pair: find(*pair) is not None,
+        honest_forms=("box",),
+        system_prompt=r"Reason step by step. End with the final answer, and nothing but the answer, inside \boxed{}.",
+        **stating(lambda task, answer: after_thought(task, rf"\boxed{{{answer}}}")),
+    )
+
+
+THINK_ANSWER = (
+    "Reason about the problem first, between <think> and </think>. Then give the final answer alone, between <answer> "
+    "and </answer>, and stop. Use each tag exactly once: <think> your reasoning </think> <answer> your answer </answer>"
+)
+"""System message that tells a model the format of `format` and `think_answer_tags`."""
 
 
 def think_answer_tags(context: RewardContext) -> BuiltIn:
     """1.0 when `format` gives 1.0 and the answer in the tags is right, else 0.0; None without gold answer."""
 
     def find(prompt: str, completion: str) -> str | None:
-        return last_answer_tag(said(prompt, completion)) if is_think_answer(prompt, completion) else None
+        return last_answer_tag(visible(prompt, completion)) if is_think_answer(prompt, completion) else None
 
-    mark = "<think>...</think><answer>...</answer>"
-    return judging("think_answer_tags", find, mark=mark, is_formed=is_think_answer, **stating(_in_tags))
+    return judging(
+        "think_answer_tags",
+        find,
+        mark="<think>...</think><answer>...</answer>",
+        is_formed=is_think_answer,
+        honest_forms=("think and answer tags",),
+        system_prompt=THINK_ANSWER,
+        **stating(_in_tags),
+    )
 
 
 def think_answer_format(context: RewardContext) -> BuiltIn:
@@ -200,6 +216,8 @@ def think_answer_format(context: RewardContext) -> BuiltIn:
     return form_alone(
         "format",
         is_think_answer,
+        honest_forms=("think and answer tags",),
+        system_prompt=THINK_ANSWER,
         gold=lambda task: _in_tags(task, task.answer or "42"),
         junk=lambda task: JUNK,
     )
@@ -249,7 +267,7 @@ def gsm8k(context: RewardContext) -> BuiltIn:
         return right * (SAME_TEXT if is_same else EQUAL) + PER_TAG * counted_tags(prompt, completion)
 
     def find(prompt: str, completion: str) -> str | None:
-        return last_answer_tag(said(prompt, completion))
+        return last_answer_tag(visible(prompt, completion))
 
     return judging(
         "gsm8k",
@@ -259,25 +277,29 @@ def gsm8k(context: RewardContext) -> BuiltIn:
         maximum=SAME_TEXT + 4 * PER_TAG,
         right=EQUAL,
         is_formed=lambda *pair: counted_tags(*pair) == len(TAGS),
+        honest_forms=("reasoning and answer tags",),
+        system_prompt="Write your reasoning between <reasoning> and </reasoning>, then the final answer alone between "
+        "<answer> and </answer>, each tag on a line of its own and used once:\n"
+        "<reasoning>\nyour reasoning\n</reasoning>\n<answer>\nyour answer\n</answer>",
         **stating(_in_tutorial_tags),
     )
 
 
 def counted_tags(prompt: str, completion: str) -> int:
-    """How many of the four tags count; one that the prompt has opened is among them."""
+    """Count the valid tags among the four, including one that the prompt has opened."""
     pieces = _TAG.split(visible_text(prefill(prompt) + completion, tags=("think",)))
     counted, last = 0, 0
     for tag in TAGS:
-        places = [place for place in range(1, len(pieces), 2) if pieces[place] == tag]
-        if len(places) == 1 and places[0] > last:
-            content = pieces[places[0] + (-1 if tag.startswith("</") else 1)]
+        indices = [index for index in range(1, len(pieces), 2) if pieces[index] == tag]
+        if len(indices) == 1 and indices[0] > last:
+            content = pieces[indices[0] + (-1 if tag.startswith("</") else 1)]
             if any(map(str.isalnum, content)):
-                counted, last = counted + 1, places[0]
+                counted, last = counted + 1, indices[0]
     return counted
 
 
 def _in_tutorial_tags(task: Task, answer: str) -> str:
-    """A completion that states this answer, whatever thinking the prompt has opened."""
+    """Make a completion that states this answer after any thinking that the prompt has opened."""
     opened = prefill(task.prompt).strip()
     begin = {"": OPEN_REASONING, OPEN_REASONING: ""}.get(opened, f"Worked out.</think>{OPEN_REASONING}")
     return f"{begin}Worked out.{CLOSE_REASONING}{OPEN_ANSWER}{answer.strip()}{CLOSE_ANSWER}"

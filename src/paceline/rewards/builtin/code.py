@@ -26,7 +26,7 @@ from paceline.chat.thinking import ThoughtReader, prefills_think
 from paceline.data.formats import CASES_COLUMNS
 from paceline.errors import DataError, PacelineError, RewardError, SandboxError
 from paceline.rewards.builtin.answers import after_thought
-from paceline.rewards.function import BuiltIn, Grade, RewardContext
+from paceline.rewards.function import CHOOSE, BuiltIn, Grade, Need, RewardContext
 from paceline.rewards.programs.cases import Cases, code_row_check, has_cases, parse_cases
 from paceline.rewards.programs.comparing import same_output
 from paceline.rewards.programs.judging import Judgement, Judges, Trial
@@ -102,6 +102,14 @@ def _fences(text: str, thoughts: ThoughtReader) -> Iterator[tuple[str, str | Non
             yield "", None
 
 
+CASES = Need(
+    does="runs test cases",
+    remedies=("give them in one of the columns that docs/rewards.md names", CHOOSE),
+    repairs=("correct the tests or the solutions of these rows", CHOOSE),
+    is_met=lambda task: has_cases(task.columns),
+)
+KNOWS_OUTPUTS = "program that knows the outputs"
+"""Form of a right program where nobody has written one: a table of the tests' outputs."""
 Score = Literal["all", "fraction"]
 
 ROWS_KEPT = 256  # Rows whose tests stay read: the completions of a prompt arrive one after the other
@@ -112,7 +120,7 @@ ECHO = "import sys\nsys.stdout.write(sys.stdin.read())"
 
 
 def code(context: RewardContext, *, score: Score = "all", timeout: float = 10.0, memory_mb: int = 512) -> BuiltIn:
-    """The reward function for a run.
+    """Make the reward function for a run.
 
     `score`: 1.0 for all tests or nothing (`all`), or the share of tests passed (`fraction`). `timeout`: seconds of
     processor time for one test. `memory_mb`: MiB for one test.
@@ -132,6 +140,8 @@ def code(context: RewardContext, *, score: Score = "all", timeout: float = 10.0,
         gold=_gold,
         junk=_junk,
         right=1.0,
+        need=CASES,
+        honest_forms=(KNOWS_OUTPUTS,),
         check_row=code_row_check,
         begin=grader.begin,
         find=_program,
@@ -154,12 +164,12 @@ class _Grader:
     def grade(
         self, *, prompts: Sequence[str], completions: Sequence[str], **columns: Sequence[Any]
     ) -> list[Grade | PacelineError | None]:
-        """The score of each completion; None: no test cases; an error: the grader failed on it."""
+        """Return the score of each completion; None without test cases, an error where the grader failed."""
         started = self._start(prompts, completions, columns)
-        judged = iter(self._judges.results([one for one in started if isinstance(one, Trial)]))
+        judged = iter(self._judges.results([trial for trial in started if isinstance(trial, Trial)]))
         grades = list[Grade | PacelineError | None]()
-        for one in started:
-            outcome = next(judged) if isinstance(one, Trial) else one
+        for trial in started:
+            outcome = next(judged) if isinstance(trial, Trial) else trial
             if isinstance(outcome, Judgement):
                 share = outcome.passed / len(outcome.verdicts)
                 value = float(share == 1) if self._score == "all" else share
@@ -171,8 +181,8 @@ class _Grader:
         self, prompts: Sequence[str], completions: Sequence[str], columns: Mapping[str, Sequence[Any]]
     ) -> list[Trial | Grade | PacelineError | None]:
         started = list[Trial | Grade | PacelineError | None]()
-        for place, pair in enumerate(zip(prompts, completions, strict=True)):
-            row = {name: columns[name][place] for name in CASES_COLUMNS if name in columns}
+        for index, pair in enumerate(zip(prompts, completions, strict=True)):
+            row = {name: columns[name][index] for name in CASES_COLUMNS if name in columns}
             if not has_cases(row):
                 started.append(None)
             elif (program := _program(*pair)) is None:
@@ -187,7 +197,7 @@ class _Grader:
         return started
 
     def _cases(self, row: Mapping[str, object]) -> Cases:
-        """The tests of a row, read once for all of its completions: these bring the very same objects."""
+        """Return the tests of a row, parsed once for all its completions, whose columns are the same objects."""
         cells = list(row.values())
         key = tuple(map(id, cells))
         with self._lock:
@@ -211,7 +221,7 @@ def _no_sandbox() -> Sandbox:
 
 
 def _gold(task: Task) -> str | None:
-    """The row's own solution, where it has one and test cases."""
+    """Return the row's solution, if it has one and test cases."""
     solution = task.columns.get("solution")
     if not isinstance(solution, str) or not solution.strip() or not has_cases(task.columns):
         return None
@@ -219,7 +229,7 @@ def _gold(task: Task) -> str | None:
 
 
 def _junk(task: Task) -> tuple[str, ...]:
-    """Nothing; a program that ends at once; and, where they are wrong, one that repeats its input or the first one."""
+    """Return nothing, a program that ends at once, and programs that print an input, where that is wrong."""
     if not has_cases(task.columns):
         return ()
     cases = parse_cases(task.columns, task.task_id)

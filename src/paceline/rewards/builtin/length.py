@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from paceline.errors import RewardError
 from paceline.objective.advantages import overlong_penalty
-from paceline.rewards.builtin.answers import JUNK, find_answer, judging
+from paceline.rewards.builtin.answers import ANY_FORM, JUNK, find_answer, judging
 from paceline.rewards.function import BuiltIn, RewardContext
 
 CACHE_SHARE = 5  # DAPO penalises within the last 4096 of 20480 tokens, a fifth
@@ -49,7 +49,14 @@ def cosine(
         return cosine_between(start, end, length / longest)
 
     return judging(
-        "cosine", find_answer, score=score, gold=None, junk=lambda task: JUNK, maximum=max_correct, right=min_correct
+        "cosine",
+        find_answer,
+        score=score,
+        gold=None,
+        junk=lambda task: JUNK,
+        maximum=max_correct,
+        right=min_correct,
+        honest_forms=ANY_FORM,
     )
 
 
@@ -79,11 +86,12 @@ def soft_overlong(context: RewardContext, *, max_length: int | None = None, cach
     def call(*, completion_ids: list[Sequence[int]], **columns: object) -> list[float]:
         return [overlong_penalty(len(ids), max_length=longest, buffer=buffer) for ids in completion_ids]
 
-    return BuiltIn(name="soft_overlong", call=call, gold=None, maximum=0.0)
+    exception = "penalises length only, and gives full to anything short"
+    return BuiltIn(name="soft_overlong", call=call, gold=None, maximum=0.0, audit_exception=exception)
 
 
 def cosine_between(start: float, end: float, progress: float) -> float:
-    """From `start` at progress 0 along half a cosine to `end` at 1, and `end` from there on.
+    """Return the value of half a cosine from `start` at progress 0 to `end` at 1 and beyond.
 
     >>> [cosine_between(1.0, 0.5, progress) for progress in (0.0, 0.5, 1.0, 2.0)]
     [1.0, 0.75, 0.5, 0.5]
@@ -91,8 +99,8 @@ def cosine_between(start: float, end: float, progress: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
 
 
-def _length(name: str, given: int | None, context: RewardContext) -> int:
-    length = context.max_completion_length if given is None else given
+def _length(name: str, max_length: int | None, context: RewardContext) -> int:
+    length = context.max_completion_length if max_length is None else max_length
     if length is None or length < 1:
         raise RewardError(
             f"--reward-funcs {name}: max_length must be at least 1 token, got "
@@ -102,7 +110,7 @@ def _length(name: str, given: int | None, context: RewardContext) -> int:
 
 
 _UNSPACED = ("CJK ", "HIRAGANA ", "KATAKANA ", "BOPOMOFO ", "YI ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TIBETAN ")
-"""How the Unicode names begin of letters that are written without spaces between words."""
+"""Prefixes of the Unicode names of letters that are written without spaces between words."""
 
 
 def repetition(context: RewardContext, *, ngram: int = 3, max_penalty: float = -1.0) -> BuiltIn:
@@ -131,7 +139,8 @@ def repetition(context: RewardContext, *, ngram: int = 3, max_penalty: float = -
     def call(*, completions: list[str], **columns: object) -> list[float]:
         return [max_penalty * repeated_share(completion, ngram) for completion in completions]
 
-    return BuiltIn(name="repetition", call=call, gold=None, maximum=0.0)
+    exception = "penalises repeated words only, and gives full to anything else"
+    return BuiltIn(name="repetition", call=call, gold=None, maximum=0.0, audit_exception=exception)
 
 
 def repeated_share(text: str, n: int) -> float:
@@ -148,7 +157,7 @@ def repeated_share(text: str, n: int) -> float:
 
 
 def words(text: str) -> list[str]:
-    """The words in lower case; characters of scripts without spaces stand for themselves, with their marks.
+    """Split into words in lower case; in scripts without spaces each character with its marks is a word.
 
     >>> words("Say it: 你好 ที่")
     ['say', 'it:', '你', '好', 'ที่']
@@ -157,14 +166,14 @@ def words(text: str) -> list[str]:
 
 
 def _pieces(chunk: str) -> list[str]:
-    """What stands between two spaces, cut before and after each character of a script without spaces."""
+    """Split a chunk between two spaces before and after each character of a script without spaces."""
     starts, after_unspaced = [0], False
-    for place, character in enumerate(chunk):
+    for index, character in enumerate(chunk):
         if unicodedata.category(character).startswith("M"):
             continue
         is_unspaced = _is_unspaced(character)
-        if place and (is_unspaced or after_unspaced):
-            starts.append(place)
+        if index and (is_unspaced or after_unspaced):
+            starts.append(index)
         after_unspaced = is_unspaced
     return [chunk[start:end] for start, end in pairwise([*starts, len(chunk)])]
 

@@ -15,13 +15,13 @@ from paceline.chat.messages import calls_in, is_empty, without_nulls, written_va
 from paceline.chat.thinking import CLOSE_THINK, OPEN_THINK, prefill, prefills_think
 from paceline.data.extraction.answers import stand_once_in_order
 from paceline.errors import DataError, RewardError
-from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, said
-from paceline.rewards.function import BuiltIn, RewardContext
+from paceline.rewards.builtin.answers import JUNK, after_thought, form_alone, visible
+from paceline.rewards.function import CHOOSE, BuiltIn, Need, RewardContext
 from paceline.types import Message, Task
 
 
 def gold_calls(answer: str | None, tool_calls: object) -> list[ParsedCall] | None:
-    """The calls that a row asks for: its column `tool_calls`, else its answer; None where neither speaks of calls.
+    """Return the calls that a row asks for, from its column `tool_calls`, else its answer; None if neither has calls.
 
     Both may be text in one of the forms that `call_format_in` tells apart, or records, which are read as those in a
     message are (`calls_in`).
@@ -52,12 +52,12 @@ def gold_calls(answer: str | None, tool_calls: object) -> list[ParsedCall] | Non
 
 
 def speaks_of_calls(text: str | None) -> bool:
-    """Return whether a text means to give tool calls, in whichever form."""
+    """Return whether a text seems to contain tool calls, in any form."""
     return text is not None and (first_mark(text) is not None or "Action:" in text or text.lstrip()[:1] in ("{", "["))
 
 
 def spelled(calls: Sequence[ParsedCall]) -> list[tuple[str, str]]:
-    """Each call's name and arguments in one spelling, sorted: keys in order, whole numbers without a point.
+    """Return name and arguments of each call in one spelling, sorted: keys in order, whole numbers without a point.
 
     An argument that is null is one that is not given: tables fill in the arguments that the calls of other rows have.
     """
@@ -77,22 +77,18 @@ def are_same(calls: Sequence[ParsedCall], gold: Sequence[ParsedCall], *, is_unty
     if not is_untyped:
         return spelled(calls) == spelled(gold)
     left = sorted(calls, key=lambda call: call[0])
-    for wanted in gold:
-        same = (
-            call for call in left if call[0] == wanted[0] and _spelling(_typed(call, wanted)) == _spelling(wanted[1])
-        )
-        if (found := next(same, None)) is None:
+    for name, wanted in gold:
+        for call in [call for call in left if call[0] == name]:
+            typed = {
+                key: untyped(value) if isinstance(value, str) and not isinstance(wanted.get(key), str) else value
+                for key, value in call[1].items()
+            }
+            if _spelling(typed) == _spelling(wanted):
+                left.remove(call)
+                break
+        else:
             return False
-        left.remove(found)
     return not left
-
-
-def _typed(call: ParsedCall, wanted: ParsedCall) -> Mapping[str, object]:
-    """The arguments of a call of texts, as those that are wanted have their types."""
-    return {
-        key: untyped(value) if isinstance(value, str) and not isinstance(wanted[1].get(key), str) else value
-        for key, value in call[1].items()
-    }
 
 
 def _number(text: str) -> float | int:
@@ -136,8 +132,8 @@ def is_react(prompt: str, completion: str) -> bool:
     parts = labelled(rest)
     if not rest.startswith("Action:") or [label for label, _ in parts] != ["Action", "Action Input"]:
         return False
-    (_, name), (_, given) = parts
-    return len(name.splitlines()) == 1 and given != ""
+    (_, name), (_, argument) = parts
+    return len(name.splitlines()) == 1 and argument != ""
 
 
 def tool_call(context: RewardContext) -> BuiltIn:
@@ -176,6 +172,7 @@ def tool_call(context: RewardContext) -> BuiltIn:
     return BuiltIn(
         name="tool_call",
         call=call,
+        need=CALLS,
         gold=_gold,
         junk=lambda task: (*JUNK, _WRONG_CALL, OPEN_CALL),
         check_row=_check_row,
@@ -190,8 +187,21 @@ def has_calls(task: Task) -> bool:
 
 
 def unreadable_calls(tasks: Sequence[Task]) -> list[int]:
-    """Positions of the tasks whose tool calls are given in no form that can be read."""
-    return [place for place, task in enumerate(tasks) if has_calls(task) and _gold(task) is None]
+    """Return the positions of tasks whose tool calls cannot be read."""
+    return [index for index, task in enumerate(tasks) if has_calls(task) and _gold(task) is None]
+
+
+CALLS = Need(
+    does="compares with tool calls",
+    remedies=(
+        "give them in the column tool_calls",
+        "name their column with --answer-column",
+        "choose another function",
+    ),
+    repairs=("correct these calls", CHOOSE),
+    is_met=has_calls,
+    doubtful=unreadable_calls,
+)
 
 
 def _check_row(columns: Mapping[str, object], row_id: str) -> None:
@@ -207,11 +217,11 @@ def _stated_calls(prompt: str, completion: str) -> str | None:
 
 
 def _called(prompt: str, completion: str, messages: Sequence[Message]) -> tuple[list[ParsedCall], bool]:
-    """The calls of a completion, and whether their arguments have no types; of a conversation those that were read."""
+    """Return the calls of a completion, or of all turns of a conversation; and True if their arguments are untyped."""
     recorded = [message["tool_calls"] for message in messages if "tool_calls" in message]
     if recorded:
         return [call for calls in recorded for call in calls_of(calls)], False
-    call_format = call_format_in(said(prompt, completion))
+    call_format = call_format_in(visible(prompt, completion))
     parsed = parse_calls(completion, call_format, prefilled=prefills_think(prompt))
     return list(parsed.calls), call_format in UNTYPED
 
@@ -237,4 +247,4 @@ def _gold(task: Task) -> str | None:
     if calls is None:
         return None
     stated = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in calls]
-    return after_thought(task, "".join(f"\n{OPEN_CALL}\n{one}\n{CLOSE_CALL}" for one in stated))
+    return after_thought(task, "".join(f"\n{OPEN_CALL}\n{call}\n{CLOSE_CALL}" for call in stated))

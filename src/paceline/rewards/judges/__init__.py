@@ -4,6 +4,6 @@ prompts.py     what a judge reads, with completions in blocks that they cannot e
 settings.py    parameters, the budget, and what was spent
 own_service.py  a model that the run serves itself: a child process that ends with it
 client.py      calls of the service: tries, deadlines, the key
-cache.py       verdicts on disk by what was asked, so that nothing is asked twice
+cache.py       verdicts on disk, so that no request is repeated
 judge.py       completions to requests and verdicts to rewards: alone, in pairs, by rank
 """

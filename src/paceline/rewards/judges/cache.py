@@ -1,7 +1,7 @@
-"""Verdicts on disk by what was asked: a run that is resumed, and one with the same completions, asks nothing twice.
+"""Cache of verdicts on disk: a resumed run, or one with the same completions, repeats no request.
 
-One small JSON file per verdict, written beside its place and renamed into it, so that processes share the cache without
-a lock and a kill leaves the whole file or none. The answer of the judge is kept, neither the prompt nor a key.
+A small JSON file per verdict is written under a temporary name and renamed, so that processes share the cache without a
+lock, and a kill leaves the whole file or none. It holds the judge's response, but neither the prompt nor a key.
 """
 
 import json
@@ -14,28 +14,28 @@ from paceline.kernels.cache import cache_directory
 
 
 class VerdictCache:
-    """A judge's answers by the hash of what was asked."""
+    """Responses of a judge, by the hash of the request."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        """`directory` None: `judges` in the cache of this user."""
+        """`directory` None: `judges` in the user's cache."""
         self.directory = cache_directory() / "judges" if directory is None else directory
 
     def find(self, key: str) -> str | None:
-        """The answer to what has this hash; None: it was not asked, or its file is damaged."""
+        """Return the response to the request with this hash; None: there is none, or its file is damaged."""
         try:
-            kept = json.loads(self._path(key).read_bytes())
+            record = json.loads(self._path(key).read_bytes())
         except (OSError, ValueError):
             return None
-        answer = kept.get("answer") if isinstance(kept, dict) else None
-        return answer if isinstance(answer, str) else None
+        response = record.get("answer") if isinstance(record, dict) else None
+        return response if isinstance(response, str) else None
 
-    def keep(self, key: str, answer: str) -> None:
-        """Keep an answer; raises OSError where it cannot be written."""
+    def keep(self, key: str, response: str) -> None:
+        """Write a response; raises OSError where it cannot be written."""
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            beside.write_text(json.dumps({"answer": answer}), encoding="ascii")
+            beside.write_text(json.dumps({"answer": response}), encoding="ascii")
             beside.replace(path)
         except OSError:
             with suppress(OSError):

@@ -1,7 +1,7 @@
 """Calls of a judge's service, `POST /chat/completions` of OpenAI's interface: tries, deadlines, and the key.
 
 Nothing here waits without a bound: a call has `timeout` seconds, all calls of a batch have a deadline together, and
-calls that have not ended by then count as failed. They go on in threads of their own until their `timeout`; an answer
+calls that have not ended by then count as failed. They go on in threads of their own until their `timeout`; a verdict
 that still comes is kept in the cache, as it was paid for.
 """
 
@@ -15,29 +15,25 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request as HttpRequest
 
 from paceline.errors import RewardError
+from paceline.http.client import HttpCallError, HttpClient, HttpReply, HttpTimeout
 from paceline.rewards.judges.cache import VerdictCache
 from paceline.rewards.judges.own_service import OwnService
 from paceline.rewards.judges.prompts import JudgeFailure, JudgeVerdict, VerdictRequest, short
 from paceline.rewards.judges.settings import JudgeSettings, Spending
 from paceline.runtime.activity import ACTIVITY
-from paceline.sandbox.remote import opener, read_body
 
 VERSION = 1  # of what a verdict's hash is made of
 PAUSE_SECONDS = 0.5  # before the second try; each further pause is twice as long
 LONGEST_PAUSE = 60.0
 PROBE_SECONDS = 15.0  # of the look at /models before a run
-LARGEST_ANSWER = 4 << 20  # Bytes
+LARGEST_RESPONSE = 4 << 20  # Bytes
 TEMPLATE_TOKENS = 256  # that a chat template may add to a request, at most
 WAIT_SECONDS = 1.0  # between two looks of a batch at its deadline
 TRY_AGAIN = ("connection", "malformed", "server", "timeout")
 """Kinds of failure after which the next try may succeed."""
-PASSING_STATUSES = (408, 425, 429)  # besides 5xx: the request was right, and may succeed later
 KEY_STATUSES = (401, 403)  # whose message may quote the key
 UNKNOWN_FIELD_STATUSES = (400, 422)
 TRIAL = json.dumps({"messages": [{"role": "user", "content": "1"}], "max_tokens": 1}).encode()
@@ -50,7 +46,7 @@ FORMS: Sequence[tuple[frozenset[str], Mapping[str, str]]] = (
     (frozenset({"temperature", "seed"}), {"max_tokens": "max_completion_tokens"}),
     (frozenset({"response_format"}), {}),
 )
-OWN_FORM = 2
+SERVED_FORM = 2
 """The form that `paceline serve` takes."""
 
 
@@ -61,8 +57,8 @@ class VerdictBatch:
     until: float
     """Deadline, on the monotonic clock."""
     waiting: deque[tuple[str, VerdictRequest]] = field(default_factory=deque)
-    found: dict[str, JudgeVerdict | JudgeFailure] = field(default_factory=dict)
-    """By the hash of the request, what came of it."""
+    outcomes: dict[str, JudgeVerdict | JudgeFailure] = field(default_factory=dict)
+    """Verdict or failure of each request that has ended, by its hash."""
     changed: threading.Condition = field(default_factory=threading.Condition)
     ended: threading.Event = field(default_factory=threading.Event)
     """Nobody waits any more: nothing new is asked."""
@@ -77,10 +73,10 @@ class JudgeClient:
         """`url`: the address before `/chat/completions`, or the model of a `service` of the run's own."""
         self.url, self.settings, self.cache, self.service = url.rstrip("/"), settings, cache, service
         self.spending = Spending(calls=settings.call_budget, tokens=settings.token_budget)
-        self._opener = opener(url if service is None else "http://127.0.0.1")
-        self._places = threading.BoundedSemaphore(settings.concurrency)  # also of calls that a batch has given up
+        self._http = HttpClient(url if service is None else "http://127.0.0.1")
+        self._under_way = threading.BoundedSemaphore(settings.concurrency)  # also calls that a batch has given up
         # of FORMS, the first that the service has taken
-        self._form: int | None = None if service is None else OWN_FORM
+        self._form: int | None = None if service is None else SERVED_FORM
 
     @property
     def place(self) -> str:
@@ -99,32 +95,26 @@ class JudgeClient:
             RewardError: it cannot be reached, does not take the key, or holds no conversations.
         """
         remedy = "check that the service runs there and, with a key, that key_env names its variable"
-        seconds, path, asked = PROBE_SECONDS, "/models", None
+        seconds, path, data = PROBE_SECONDS, "/models", None
         if self.service is not None:
             self.service.start()
-            seconds, path, asked = self.settings.timeout, "/chat/completions", TRIAL
+            seconds, path, data = self.settings.timeout, "/chat/completions", TRIAL
             remedy = "name a model that `paceline serve` answers from"
-        request = HttpRequest(f"{self._base}{path}", data=asked, headers=self._headers())
         try:
-            with self._opener.open(request, timeout=seconds) as response:
-                body = read_body(response, until=time.monotonic() + seconds, limit=LARGEST_ANSWER)
-        except HTTPError as error:
-            with error:
-                if self.service is not None:
-                    said = str(self._of_status(error))
-                    raise RewardError(f"--reward-funcs judge:{self.url} does not answer: {said}; {remedy}") from None
-                if error.code not in KEY_STATUSES:
-                    return ""  # a service without this list
-                raise RewardError(f"--reward-funcs judge:{self.url} answers {error.code}; {remedy}") from None
-        except (OSError, HTTPException) as error:
-            raise RewardError(
-                f"--reward-funcs judge:{self.url} does not answer: {short(self._redacted(str(error)))}; {remedy}"
-            ) from None
+            reply = self._call(path, data, seconds)
+        except HttpCallError as error:
+            why = short(self._redacted(str(error)))
+            raise RewardError(f"--reward-funcs judge:{self.url} does not answer: {why}; {remedy}") from None
+        if not reply.is_success:
+            if self.service is not None:
+                failure = self._of_status(reply)
+                raise RewardError(f"--reward-funcs judge:{self.url} does not answer: {failure}; {remedy}")
+            if reply.status not in KEY_STATUSES:
+                return ""  # a service without this list
+            raise RewardError(f"--reward-funcs judge:{self.url} answers {reply.status}; {remedy}")
         names = list[str]()
         with suppress(ValueError, TypeError, KeyError):
-            names = [
-                str(one["id"]) for one in json.loads(self._redacted((body or b"").decode("utf-8", "replace")))["data"]
-            ]
+            names = [str(model["id"]) for model in json.loads(self._text(reply))["data"]]
         if not names or self.settings.model in names:
             return ""
         return f"it lists {short(', '.join(names))} and not {self.settings.model}"
@@ -136,38 +126,38 @@ class JudgeClient:
         """
         if self.service is not None:
             self.service.start()
-        keys = [self.key(one) for one in requests]
+        keys = [self.key(request) for request in requests]
         batch = VerdictBatch(until=time.monotonic() + seconds)
         self._sort(dict(zip(keys, requests, strict=True)), batch)
         if batch.waiting:
             self._key()  # raises here rather than in a thread
-        total = len(batch.found) + len(batch.waiting)
-        self.spending.add(verdicts=total, cached=len(batch.found))
+        total = len(batch.outcomes) + len(batch.waiting)
+        self.spending.add(verdicts=total, cached=len(batch.outcomes))
         try:
             for number in range(min(self.settings.concurrency, len(batch.waiting))):
                 threading.Thread(target=self._work, args=(batch,), name=f"judge-{number}", daemon=True).start()
             with batch.changed:
-                while len(batch.found) < total and (left := batch.until - time.monotonic()) > 0:
-                    ACTIVITY.beat("judge", f"{len(batch.found)} of {total} verdicts")
+                while len(batch.outcomes) < total and (left := batch.until - time.monotonic()) > 0:
+                    ACTIVITY.beat("judge", f"{len(batch.outcomes)} of {total} verdicts")
                     batch.changed.wait(min(left, WAIT_SECONDS))
         finally:
             batch.ended.set()
         late = JudgeFailure("timeout", f"not asked and answered within the batch's {seconds:g} seconds")
         with batch.changed:
-            answered = {key: batch.found.get(key, late) for key in keys}
-        for one in answered.values():
-            if isinstance(one, JudgeFailure):
-                self.spending.add(**{f"failed_{one.kind}": 1})
-        return [answered[key] for key in keys]
+            outcomes = {key: batch.outcomes.get(key, late) for key in keys}
+        for outcome in outcomes.values():
+            if isinstance(outcome, JudgeFailure):
+                self.spending.add(**{f"failed_{outcome.kind}": 1})
+        return [outcomes[key] for key in keys]
 
     def _sort(self, requests: Mapping[str, VerdictRequest], batch: VerdictBatch) -> None:
         """Find what is in the cache, and have the rest wait in its order."""
         for key, request in requests.items():
-            answer = self.cache.find(key)
+            text = self.cache.find(key)
             with suppress(JudgeFailure):  # a file that somebody changed is asked for again
-                if answer is not None:
-                    batch.found[key] = request.read(answer)
-            if key not in batch.found:
+                if text is not None:
+                    batch.outcomes[key] = request.read(text)
+            if key not in batch.outcomes:
                 batch.waiting.append((key, request))
 
     def _work(self, batch: VerdictBatch) -> None:
@@ -182,24 +172,24 @@ class JudgeClient:
                 outcome = self._verdict(key, request, batch)
             finally:
                 with batch.changed:
-                    batch.found[key] = outcome
+                    batch.outcomes[key] = outcome
                     batch.changed.notify_all()
 
     def key(self, request: VerdictRequest) -> str:
         """Hash of all that decides a verdict: address and model, or the files of a model of the run's own, texts, and
         the number of the repetition."""
-        one = self.settings
-        model = (self.url, one.model) if self.service is None else ("own", *self.service.identity)
-        asked = (VERSION, *model, one.temperature, one.answer_tokens, request.repeat)
-        return blake2b(json.dumps([*asked, request.messages, request.schema]).encode(), digest_size=20).hexdigest()
+        settings = self.settings
+        model = (self.url, settings.model) if self.service is None else ("own", *self.service.identity)
+        decides = (VERSION, *model, settings.temperature, settings.answer_tokens, request.repeat)
+        return blake2b(json.dumps([*decides, request.messages, request.schema]).encode(), digest_size=20).hexdigest()
 
     def _verdict(self, key: str, request: VerdictRequest, batch: VerdictBatch) -> JudgeVerdict | JudgeFailure:
         """Ask until there is a verdict, tries or time run out, or the failure will not pass."""
         attempt = 0
         while True:
             try:
-                answer = self._answer(key, request, attempt, batch.until)
-                verdict = request.read(answer)
+                text = self._text_of(key, request, attempt, batch.until)
+                verdict = request.read(text)
             except JudgeFailure as error:
                 pause = max(backoff(key, attempt), error.retry_after)
                 has_ended = self.service is not None and self.service.why_ended
@@ -209,22 +199,22 @@ class JudgeClient:
                     return JudgeFailure(error.kind, f"{error}{tries}")
             else:
                 try:
-                    self.cache.keep(key, answer)
+                    self.cache.keep(key, text)
                 except OSError:
                     self.spending.add(unsaved=1)  # a full disk costs the cache, not the verdict
                 return verdict
             attempt += 1
             self.spending.add(retries=1)
 
-    def _answer(self, key: str, request: VerdictRequest, attempt: int, until: float) -> str:
-        """The text of an answer, by the form of the request that the service takes."""
-        one, messages = self.settings, request.messages
+    def _text_of(self, key: str, request: VerdictRequest, attempt: int, until: float) -> str:
+        """The text of a verdict, by the form of the request that the service takes."""
+        settings, messages = self.settings, request.messages
         body: dict[str, Any] = {
-            "model": one.model,
+            "model": settings.model,
             "messages": messages,
-            "temperature": one.temperature,
+            "temperature": settings.temperature,
             "seed": int(blake2b(f"{key} {attempt}".encode(), digest_size=4).hexdigest(), 16) >> 1,
-            "max_tokens": one.answer_tokens,
+            "max_tokens": settings.answer_tokens,
             "response_format": {
                 "type": "json_schema",
                 "json_schema": {"name": "verdict", "strict": True, "schema": request.schema},
@@ -237,75 +227,73 @@ class JudgeClient:
             left_out, renamed = FORMS[form]
             sent = {renamed.get(name, name): value for name, value in body.items() if name not in left_out}
             try:
-                answer = self._post(sent, read + TEMPLATE_TOKENS + one.answer_tokens, until)
+                text = self._post(sent, read + TEMPLATE_TOKENS + settings.answer_tokens, until)
             except JudgeFailure as error:
                 if error.status not in UNKNOWN_FIELD_STATUSES or form == forms[-1]:
                     raise
             else:
                 self._form = form
-                return answer
+                return text
         raise AssertionError("unreachable: the last form returns or raises")
 
     def _post(self, body: Mapping[str, Any], most: int, until: float) -> str:
         """One call: what the model said; `most` tokens at most.
 
-        A call whose answer does not come may have cost what it could; one that is refused by a status costs nothing.
+        A call whose reply does not come may have cost what it could; one that is refused by a status costs nothing.
         """
         seconds = self.settings.timeout
-        if not self._places.acquire(timeout=max(0.0, until - time.monotonic())) or time.monotonic() >= until:
+        if not self._under_way.acquire(timeout=max(0.0, until - time.monotonic())) or time.monotonic() >= until:
             raise JudgeFailure("timeout", "the batch's deadline has passed")
         try:
             return self._send(body, most, seconds)
         finally:
-            self._places.release()
+            self._under_way.release()
 
     def _send(self, body: Mapping[str, Any], most: int, seconds: float) -> str:
         if self.service is not None and (why := self.service.why_ended):
             raise JudgeFailure("connection", why)
-        headers, data = self._headers(), json.dumps(body).encode()
+        self._key()  # raises before anything is spent
         self.spending.take(most)
-        spent, started, ends = most, time.perf_counter(), time.monotonic() + seconds
+        spent, started = most, time.perf_counter()
         try:
-            request = HttpRequest(f"{self._base}/chat/completions", data=data, headers=headers, method="POST")
-            with self._opener.open(request, timeout=seconds) as response:
-                received = read_body(response, until=ends, limit=LARGEST_ANSWER)
-            if received is None:
-                raise JudgeFailure("malformed", f"an answer of more than {LARGEST_ANSWER} bytes")
-            # Whatever a service sends back of the key ends here.
-            answer, read, written = _said(self._redacted(received.decode("utf-8", "replace")), self.settings, most)
+            reply = self._call("/chat/completions", json.dumps(body).encode(), seconds)
+            if not reply.is_success:
+                spent = 0
+                raise self._of_status(reply)
+            if reply.body is None:
+                raise JudgeFailure("malformed", f"an answer of more than {LARGEST_RESPONSE} bytes")
+            text, read, written = _completion(self._text(reply), self.settings, most)
             spent = read + written if read or written else most
-            answer = self._redacted(answer) if isinstance(answer, str) else answer
             self.spending.add(answered=1, latency_sum=time.perf_counter() - started)
             self.spending.add(tokens_read=read, tokens_written=written)
-        except HTTPError as error:
-            spent = 0
-            with error:
-                raise self._of_status(error) from None
-        except URLError as error:
-            if isinstance(error.reason, TimeoutError):
-                raise JudgeFailure("timeout", f"no connection within {seconds:.3g} seconds") from None
-            spent = 0
-            raise JudgeFailure("connection", short(self._redacted(str(error.reason)))) from None
-        except TimeoutError:
-            raise JudgeFailure("timeout", f"no answer within {seconds:.3g} seconds") from None
-        except (OSError, HTTPException) as error:
-            raise JudgeFailure("connection", short(self._redacted(f"{type(error).__name__}: {error}"))) from None
+        except HttpTimeout as error:
+            raise JudgeFailure("timeout", str(error)) from None
+        except HttpCallError as error:
+            spent = most if error.was_sent else 0
+            raise JudgeFailure("connection", short(self._redacted(str(error)))) from None
         finally:
             self.spending.settle(most, spent)
-        if isinstance(answer, JudgeFailure):
-            raise answer
-        return answer
+        if isinstance(text, JudgeFailure):
+            raise text
+        return self._redacted(text)
 
-    def _of_status(self, error: HTTPError) -> JudgeFailure:
-        kind = "server" if error.code >= 500 or error.code in PASSING_STATUSES else "rejected"
-        said = ""
-        if error.code not in KEY_STATUSES:
-            with suppress(OSError, HTTPException):
-                said = short(self._redacted(error.read(2000).decode("utf-8", "replace")))
-        after = retry_after(error.headers.get("Retry-After", ""), time.time())
+    def _call(self, path: str, data: bytes | None, seconds: float) -> HttpReply:
+        headers = self._headers()
+        return self._http.call(
+            f"{self._base}{path}", data=data, headers=headers, seconds=seconds, limit=LARGEST_RESPONSE
+        )
+
+    def _text(self, reply: HttpReply) -> str:
+        """The body of a reply; whatever a service sends back of the key ends here."""
+        return self._redacted((reply.body or b"").decode("utf-8", "replace"))
+
+    def _of_status(self, reply: HttpReply) -> JudgeFailure:
+        kind = "server" if reply.may_pass else "rejected"
+        message = "" if reply.status in KEY_STATUSES else short(self._text(reply)[:2000])
+        after = retry_after(reply.headers.get("Retry-After", ""), time.time())
         asks = f", which asks to wait {after:g} seconds" if after else ""
         return JudgeFailure(
-            kind, f"status {error.code}{said and f': {said}'}{asks}", status=error.code, retry_after=after
+            kind, f"status {reply.status}{message and f': {message}'}{asks}", status=reply.status, retry_after=after
         )
 
     def _headers(self) -> dict[str, str]:
@@ -357,32 +345,32 @@ def retry_after(header: str, now: float) -> float:
         return 0.0
 
 
-def _said(received: str, settings: JudgeSettings, most: int) -> tuple[str | JudgeFailure, int, int]:
-    """What the model said in an answer of the interface, or why that is no verdict; tokens read and written.
+def _completion(received: str, settings: JudgeSettings, most: int) -> tuple[str | JudgeFailure, int, int]:
+    """The model's text in a response of the interface, or why that is no verdict; tokens read and written.
 
     Numbers that a call of `most` tokens cannot have had are not believed, and both are 0.
     """
     try:
-        answer = json.loads(received)
-        choice = answer["choices"][0]
+        response = json.loads(received)
+        choice = response["choices"][0]
         content, refusal, reason = (
             choice["message"].get("content"),
             choice["message"].get("refusal"),
             choice.get("finish_reason"),
         )
-        usage = answer.get("usage") or {}
+        usage = response.get("usage") or {}
         read, written = (usage.get(f"{name}_tokens") for name in ("prompt", "completion"))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return JudgeFailure("malformed", f"no answer of the chat interface: {short(received)}"), 0, 0
     if not (type(read) is type(written) is int and min(read, written) >= 0 and read + written <= most):
         read = written = 0
-    said: str | JudgeFailure
     if refusal or reason == "content_filter":
-        said = JudgeFailure("refused", f"the judge refused: {short(str(refusal or reason))}")
+        failure = JudgeFailure("refused", f"the judge refused: {short(str(refusal or reason))}")
     elif reason == "length":
-        said = JudgeFailure("malformed", f"the answer was cut at {settings.answer_tokens} tokens; raise answer_tokens")
+        cut = f"the answer was cut at {settings.answer_tokens} tokens; raise answer_tokens"
+        failure = JudgeFailure("malformed", cut)
     elif not isinstance(content, str):
-        said = JudgeFailure("malformed", "an answer without text")
+        failure = JudgeFailure("malformed", "an answer without text")
     else:
-        said = content
-    return said, read, written
+        return content, read, written
+    return failure, read, written

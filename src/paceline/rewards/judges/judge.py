@@ -23,26 +23,27 @@ from paceline.chat.thinking import prefills_think, visible_text
 from paceline.config.reading import base_name, parameter_texts, served_model
 from paceline.config.sections import JUDGE
 from paceline.errors import RewardError
-from paceline.rewards.function import BuiltIn, Grade, RewardContext
+from paceline.rewards.function import BuiltIn, Grade, RewardContext, parameters_of
 from paceline.rewards.judges.cache import VerdictCache
 from paceline.rewards.judges.client import JudgeClient
 from paceline.rewards.judges.own_service import own_service
 from paceline.rewards.judges.prompts import JudgeFailure, JudgeVerdict, VerdictRequest, short
 from paceline.rewards.judges.settings import JudgeSettings
-from paceline.rewards.parameters import parameters_of
 
 RUBRIC_FILES = (".txt", ".md")
 SECRETS = ("key", "token", "secret", "password", "authorization")
-"""Words in a parameter's name by which somebody may mean the service's key."""
-OF_ADDRESSES, OF_SERVED = ("model", "key_env"), ("prompt_tokens",)
-"""Parameters of a judge at an address alone, and of one that the run serves itself."""
+"""Words in a parameter's name that suggest the service's key."""
+ADDRESS_ONLY, SERVED_ONLY = ("model", "key_env"), ("prompt_tokens",)
+"""Parameters of a judge at an address only, and of one that the run serves itself only."""
 
-Answered = JudgeVerdict | JudgeFailure
+VerdictOrFailure = JudgeVerdict | JudgeFailure
 
 
 def judge(name: str, context: RewardContext) -> BuiltIn:
-    """The judge that `--reward-funcs` calls `name`, such as `judge:http://127.0.0.1:8000/v1(model=qwen)` at an address,
-    or `judge:runs/judge` of a model that the run serves itself once it is asked.
+    """Make the judge of a name in `--reward-funcs`.
+
+    `judge:http://127.0.0.1:8000/v1(model=qwen)` is a judge at an address, `judge:runs/judge` a model that the run
+    serves itself from the first request on.
 
     Raises:
         RewardError: no address, a parameter that is none or has a wrong value, a rubric that cannot be read.
@@ -57,41 +58,41 @@ def judge(name: str, context: RewardContext) -> BuiltIn:
     else:
         service = own_service(settings)
     client = JudgeClient(url, settings, VerdictCache(), service)
-    one = Judge(client, seed=context.seed, call_seconds=context.call_seconds)
+    grader = Judge(client, seed=context.seed, call_seconds=context.call_seconds)
     return BuiltIn(
         name="judge",
-        call=one.grade,
+        call=grader.grade,
         gold=None,
-        describe=one.describe,
+        describe=grader.describe,
         needs_group=settings.mode != "score",
-        calls=one.calls,
+        calls=grader.calls,
         counts=client.spending.drained,
     )
 
 
 def judge_settings(name: str) -> JudgeSettings:
-    """The parameters in a judge's name, of which a rubric may still be a file; raises as `judge` does."""
-    given, model = _parameters(name), served_model(name)
-    for parameter in given:
-        if model is not None and parameter in OF_ADDRESSES:
+    """Return the parameters in a judge's name, with a rubric that may still be a file; raises as `judge` does."""
+    parameters, model = _parameters(name), served_model(name)
+    for parameter in parameters:
+        if model is not None and parameter in ADDRESS_ONLY:
             raise RewardError(
                 f"--reward-funcs {JUDGE}{model}: {parameter} is of a judge at an address, and this model is served by "
                 "the run itself; leave it out"
             )
-        if model is None and parameter in OF_SERVED:
+        if model is None and parameter in SERVED_ONLY:
             raise RewardError(
                 f"--reward-funcs judge: {parameter} is of a model that the run serves itself; leave it out, the "
                 "service at the address has a limit of its own"
             )
-    return JudgeSettings(**({"model": model} if model is not None else {}), **given)  # type: ignore[arg-type]
+    return JudgeSettings(**({"model": model} if model is not None else {}), **parameters)  # type: ignore[arg-type]
 
 
 def _check_address(url: str) -> None:
     """Refuse what is no address, or holds a password or a query, which would be recorded with the run."""
     parts = SplitResult("", "", "", "", "")
     with suppress(ValueError):  # brackets or a port that are none
-        given = urlsplit(url)
-        parts = parts if given.port == 0 else given
+        address = urlsplit(url)
+        parts = parts if address.port == 0 else address
     if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii():
         raise RewardError(
             "--reward-funcs judge: must be followed by the address of a service, such as "
@@ -106,7 +107,7 @@ def _check_address(url: str) -> None:
 
 
 def rubric_file(name: str) -> Path | None:
-    """The file of a judge's rubric; None: its rubric is text, or the default."""
+    """Return the file of a judge's rubric; None: the rubric is text, or the default."""
     rubric = parameter_texts(name, label="--reward-funcs judge", error=RewardError).get("rubric", "")
     return local_path(rubric) if rubric.endswith(RUBRIC_FILES) else None
 
@@ -115,7 +116,7 @@ def _parameters(name: str) -> Mapping[str, object]:
     known = JudgeSettings.__dataclass_fields__
     for parameter in parameter_texts(name, label="--reward-funcs judge", error=RewardError):
         if parameter not in known and any(word in parameter.lower() for word in SECRETS):
-            # Said without the name, which holds the value.
+            # the sentence leaves out the whole name, which holds the value
             raise RewardError(
                 f"--reward-funcs judge has no parameter {parameter}, as options are recorded with the run; put the key "
                 "into an environment variable and name that as key_env=NAME"
@@ -140,11 +141,11 @@ class JudgedGroup:
     question: str
     reference: str | None
     texts: tuple[str, ...]
-    """What the judge is to read of each completion."""
+    """Text of each completion that the judge reads."""
 
     @property
     def distinct(self) -> tuple[str, ...]:
-        """Each text once; the same text gets the same number without being compared with itself."""
+        """Texts without duplicates; equal texts get the same number and are not compared."""
         return tuple(dict.fromkeys(self.texts))
 
 
@@ -165,7 +166,7 @@ class Judge:
         prompt_messages: Sequence[Sequence[Mapping[str, object]] | None],
         **columns: object,
     ) -> list[Grade | RewardError | None]:
-        """A reward for each completion, None for one that has nothing to be compared with, or why there is none."""
+        """Return a reward for each completion, None without another to compare it with, or the error of a failure."""
         rows = [
             (
                 _question(prompt, messages),
@@ -178,38 +179,41 @@ class Judge:
             JudgedGroup(question=question, reference=reference, texts=tuple(text for _, _, text in members))
             for (question, reference), members in itertools.groupby(rows, key=lambda row: row[:2])
         ]
-        # All groups are asked about at once, and the verdicts go back to theirs.
-        asked = [list(self._requests(group)) for group in groups]
-        verdicts = iter(self.client.ask([one for requests in asked for one in requests], seconds=self._seconds))
+        # the requests of all groups are sent at once
+        by_group = [list(self._requests(group)) for group in groups]
+        verdicts = iter(self.client.ask(list(itertools.chain(*by_group)), seconds=self._seconds))
         grades = list[Grade | RewardError | None]()
-        for group, requests in zip(groups, asked, strict=True):
-            answers = list(zip(requests, itertools.islice(verdicts, len(requests)), strict=True))
-            grades += self._alone(group, answers) if self.settings.mode == "score" else self._compared(group, answers)
+        for group, requests in zip(groups, by_group, strict=True):
+            responses = list(zip(requests, itertools.islice(verdicts, len(requests)), strict=True))
+            grade = self._alone if self.settings.mode == "score" else self._compared
+            grades += grade(group, responses)
         return grades
 
     def calls(self, num_generations: int) -> int:
-        """Calls that a group of so many different completions takes, without retries."""
-        of_mode = {"score": num_generations, "pairwise": num_generations * (num_generations - 1), "rank": 1}
-        return of_mode[self.settings.mode] * self.settings.repeats
+        """Return the calls for a group of so many different completions, without retries."""
+        by_mode = {"score": num_generations, "pairwise": num_generations * (num_generations - 1), "rank": 1}
+        return by_mode[self.settings.mode] * self.settings.repeats
 
     def describe(self) -> str:
-        """What is asked, what may be spent, and where verdicts are kept; the service is looked at once.
+        """Describe model, mode, budget and cache of verdicts; probes the service at the first call.
 
         Raises:
-            RewardError: it does not answer.
+            RewardError: the service does not respond.
         """
-        one = self.settings
+        settings = self.settings
         if self._remark is None:
             self._remark = self.client.probe()
         limits = [
             f"at most {limit:,} {what}"
-            for limit, what in ((one.call_budget, "calls"), (one.token_budget, "tokens"))
+            for limit, what in ((settings.call_budget, "calls"), (settings.token_budget, "tokens"))
             if limit is not None
         ]
-        open_key = " the key goes over it unencrypted;" if one.key_env and self.client.url.startswith("http:") else ""
+        open_key = (
+            " the key goes over it unencrypted;" if settings.key_env and self.client.url.startswith("http:") else ""
+        )
         remark = f" {self._remark};" if self._remark else ""
         return (
-            f"judge {one.model} {self.client.place}, mode {one.mode}:{remark}{open_key} "
+            f"judge {settings.model} {self.client.place}, mode {settings.mode}:{remark}{open_key} "
             f"{' and '.join(limits) or 'no limit to its calls and tokens'} in each process that grades; "
             f"verdicts are kept in {self.client.cache.directory}"
         )
@@ -236,7 +240,7 @@ class Judge:
                 )
 
     def _order(self, group: JudgedGroup, repeat: int) -> tuple[str, ...]:
-        """The texts in an order drawn from the run's seed; every second repetition has the one before it backwards."""
+        """Return the texts in an order drawn from the run's seed, reversed in every second repetition."""
 
         def drawn(text: str) -> bytes:
             key = json.dumps([self._seed, repeat // 2, group.question, text])
@@ -245,36 +249,36 @@ class Judge:
         return tuple(sorted(group.distinct, key=drawn, reverse=repeat % 2 == 1))
 
     def _alone(
-        self, group: JudgedGroup, answers: Sequence[tuple[VerdictRequest, Answered]]
+        self, group: JudgedGroup, responses: Sequence[tuple[VerdictRequest, VerdictOrFailure]]
     ) -> list[Grade | RewardError]:
         """Give each completion the mean of its verdicts."""
-        by_text: dict[str, list[Answered]] = {text: [] for text in group.distinct}
-        for request, verdict in answers:
+        by_text: dict[str, list[VerdictOrFailure]] = {text: [] for text in group.distinct}
+        for request, verdict in responses:
             by_text[request.completions[0]].append(verdict)
         graded = dict[str, Grade | RewardError]()
         for text, verdicts in by_text.items():
-            given = [one for one in verdicts if isinstance(one, JudgeVerdict)]
-            scores = [one.scores[0] for one in given]
+            scored = [verdict for verdict in verdicts if isinstance(verdict, JudgeVerdict)]
+            scores = [verdict.scores[0] for verdict in scored]
             self._count_agreement(scores)
             if scores:
-                said = ", ".join(f"{round(score * self.settings.scale)}" for score in scores)
-                note = f"{said} of {self.settings.scale}: {short(given[0].reason)}"
+                points = ", ".join(f"{round(score * self.settings.scale)}" for score in scores)
+                note = f"{points} of {self.settings.scale}: {short(scored[0].reason)}"
                 graded[text] = Grade(value=math.fsum(scores) / len(scores), note=note)
             else:
                 graded[text] = self._failure(verdicts)
         return [graded[text] for text in group.texts]
 
     def _compared(
-        self, group: JudgedGroup, answers: Sequence[tuple[VerdictRequest, Answered]]
+        self, group: JudgedGroup, responses: Sequence[tuple[VerdictRequest, VerdictOrFailure]]
     ) -> list[Grade | RewardError | None]:
-        """Give each completion the mean of what it got against the others."""
+        """Give each completion the mean of its points against the others."""
         texts = group.distinct
         if len(group.texts) == 1:
             return [None]
-        points, failures = self._points(texts, answers)
+        points, failures = self._points(texts, responses)
         graded = list[Grade | RewardError | None]()
         for text in group.texts:
-            # Against completions of the same text half a point, against others what verdicts say, where there are any.
+            # half a point against completions of the same text, the verdicts' points against others
             same = group.texts.count(text) - 1
             others = [points[text, other] for other in group.texts if (text, other) in points]
             if not others and len(texts) > 1:
@@ -286,49 +290,49 @@ class Judge:
         return graded
 
     def _points(
-        self, texts: Sequence[str], answers: Sequence[tuple[VerdictRequest, Answered]]
+        self, texts: Sequence[str], responses: Sequence[tuple[VerdictRequest, VerdictOrFailure]]
     ) -> tuple[dict[tuple[str, str], float], list[JudgeFailure]]:
-        """What each text got against each other, in [0, 1]; a pair asked about in one order only is left out."""
-        said: dict[tuple[str, str], list[float]] = {pair: [] for pair in itertools.combinations(texts, 2)}
+        """Return the points of each text against each other one, in [0, 1], without pairs judged in one order only."""
+        wins: dict[tuple[str, str], list[float]] = {pair: [] for pair in itertools.combinations(texts, 2)}
         lost, failures = set[tuple[str, str, int]](), list[JudgeFailure]()
         by_repeat = dict[tuple[str, str, int], list[float]]()
-        for request, verdict in answers:
+        for request, verdict in responses:
             shown = dict(zip(request.completions, itertools.count(), strict=False))
-            for one, other in said:
-                if one not in shown or other not in shown:
+            for first, second in wins:
+                if first not in shown or second not in shown:
                     continue
-                key = (one, other, request.repeat)
+                key = (first, second, request.repeat)
                 if isinstance(verdict, JudgeFailure):
                     lost.add(key)
                     continue
-                difference = verdict.scores[shown[one]] - verdict.scores[shown[other]]
+                difference = verdict.scores[shown[first]] - verdict.scores[shown[second]]
                 by_repeat.setdefault(key, []).append(0.5 if difference == 0 else float(difference > 0))
             failures += [verdict] if isinstance(verdict, JudgeFailure) else []
         for key, values in by_repeat.items():
             if key not in lost:
-                said[key[:2]] += values
+                wins[key[:2]] += values
         points = dict[tuple[str, str], float]()
-        for (one, other), values in said.items():
+        for (first, second), values in wins.items():
             self._count_agreement(values)
             if values:
                 mean = math.fsum(values) / len(values)
-                points[one, other], points[other, one] = mean, 1 - mean
+                points[first, second], points[second, first] = mean, 1 - mean
         return points, failures
 
     def _count_agreement(self, values: Sequence[float]) -> None:
-        """Count how near to each other the verdicts on the same thing are: 1 less the difference of each two."""
-        near = [1 - abs(one - other) for one, other in itertools.combinations(values, 2)]
-        if near:
-            self.client.spending.add(agreement_sum=math.fsum(near), agreement_pairs=len(near))
+        """Count the agreement of verdicts on the same texts: 1 minus the difference of each two."""
+        agreements = [1 - abs(first - second) for first, second in itertools.combinations(values, 2)]
+        if agreements:
+            self.client.spending.add(agreement_sum=math.fsum(agreements), agreement_pairs=len(agreements))
 
-    def _failure(self, verdicts: Sequence[Answered]) -> RewardError:
-        failure = next(one for one in verdicts if isinstance(one, JudgeFailure))
+    def _failure(self, verdicts: Sequence[VerdictOrFailure]) -> RewardError:
+        failure = next(verdict for verdict in verdicts if isinstance(verdict, JudgeFailure))
         return RewardError(f"judge {self.settings.model} {self.client.place}: {failure.kind}: {failure}")
 
 
 def _question(prompt: str, messages: Sequence[Mapping[str, object]] | None) -> str:
-    """The messages of a prompt as text, or the text of a plain prompt."""
+    """Return the messages of a prompt as text, or the text of a plain prompt."""
     if messages is None:
         return prompt
-    texts = [(one.get("role"), one.get("content")) for one in messages]
+    texts = [(message.get("role"), message.get("content")) for message in messages]
     return "\n\n".join(f"{role}: {text if isinstance(text, str) else json.dumps(text)}" for role, text in texts)

@@ -7,16 +7,15 @@ at that (`--end-with-input`). It has a session of its own, so that Ctrl-C lets t
 import os
 import secrets
 import subprocess
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paceline.base_directory import base_directory, import_path
 from paceline.config.sections import JUDGE
 from paceline.errors import RewardError
+from paceline.processes.starting import import_variables, start_python
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.rewards.model_files import language_model_files, sampled_digest
 from paceline.runtime.activity import ACTIVITY
@@ -34,20 +33,20 @@ WAIT_SECONDS = 1.0  # between two looks at that deadline
 class ServeProcess:
     """The child process, and what it has printed."""
 
-    process: subprocess.Popen[str]
+    process: "subprocess.Popen[bytes]"
     url: str = ""
     """Its address, once it is printed."""
-    said: str = ""
+    last_line: str = ""
     """The last line that it has printed."""
     is_known: threading.Event = field(default_factory=threading.Event)
     """Set when it answers or has ended."""
 
-    def hear(self) -> None:
+    def read(self) -> None:
         """Read what it prints until it ends; a full pipe would stop it."""
         assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in map(str.strip, lines):
-                self.said = line or self.said
+        with self.process.stdout as pipe, open(pipe.fileno(), "rb", closefd=False) as lines:
+            for line in (line.decode("utf-8", "replace").strip() for line in lines):
+                self.last_line = line or self.last_line
                 if READY in line:
                     self.url = line.rpartition(READY)[2].partition(",")[0]
                 if line.startswith(LAST):
@@ -85,7 +84,7 @@ class OwnService:
         status = running.process.poll()
         if status is None:
             return ""
-        return f"its `paceline serve` has ended with status {status}: {running.said.removeprefix('paceline: ')}"
+        return f"its `paceline serve` has ended with status {status}: {running.last_line.removeprefix('paceline: ')}"
 
     def start(self) -> None:
         """Start it and wait until it answers, unless it was started already; one that has ended by itself stays so.
@@ -104,7 +103,7 @@ class OwnService:
                     if time.monotonic() > until:
                         raise RewardError(
                             f"--reward-funcs {JUDGE}{self.model} cannot be served: it was not loaded after "
-                            f"{START_SECONDS:.0f} seconds, and last said: {running.said}"
+                            f"{START_SECONDS:.0f} seconds, and last said: {running.last_line}"
                         )
                 if why := self.why_ended:
                     raise RewardError(f"--reward-funcs {JUDGE}{self.model} cannot be served: {why}")
@@ -115,23 +114,15 @@ class OwnService:
 
     def _started(self) -> ServeProcess:
         words = ("--model", self.model, *self._options, "--port", "0", "--end-with-input", "--stop-grace", "0")
-        path = os.pathsep.join(import_path(sys.path))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "paceline", "serve", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        process = start_python(
+            *("-m", "paceline", "serve", *words),
+            variables={**import_variables(), KEY: self.key},
             stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            env={**os.environ, "PYTHONPATH": path, KEY: self.key},
-            cwd=base_directory(),
-            start_new_session=True,
         )
         # also where nobody ends it: once nobody has this object any more, and when Python ends
         self._end = weakref.finalize(self, _end, process, os.getpid())
         running = ServeProcess(process=process)
-        threading.Thread(target=running.hear, name="judge's service", daemon=True).start()
+        threading.Thread(target=running.read, name="judge's service", daemon=True).start()
         return running
 
     def end(self) -> None:
@@ -141,7 +132,7 @@ class OwnService:
             self._running = None
 
 
-def _end(process: subprocess.Popen[str], owner: int) -> None:
+def _end(process: "subprocess.Popen[bytes]", owner: int) -> None:
     """Kill the process, unless this one was only forked from its owner; nothing of it is worth a grace."""
     if os.getpid() != owner:
         return
@@ -166,10 +157,10 @@ def serve_options(settings: JudgeSettings) -> tuple[str, ...]:
 def own_service(settings: JudgeSettings) -> OwnService:
     """The service of a judge's model in this process: one for all judges of the same model and sizes."""
     options = serve_options(settings)
-    found = _services.get((settings.model, *options))
-    if found is None:
-        found = _services[settings.model, *options] = OwnService(settings.model, options)
-    return found
+    service = _services.get((settings.model, *options))
+    if service is None:
+        service = _services[settings.model, *options] = OwnService(settings.model, options)
+    return service
 
 
 def end_services() -> None:

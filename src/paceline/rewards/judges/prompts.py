@@ -1,10 +1,10 @@
-"""What a judge reads and how its verdict is read.
+"""The messages that a judge reads, and the parser of its verdict.
 
 Completions are untrusted: a policy that is rewarded for it learns to write "give this the full score". So each text
 stands in a block whose first and last lines hold a mark. The mark is a hash of everything in the request, and of
 further numbers until it occurs in none of the texts: no text can end its own block. Control tokens of chat templates in
-a text are made plain, so no text can end its message either. The instructions say that blocks are data. What a judge
-makes of orders within a block is up to the judge; `paceline audit` tries it.
+a text are made plain, so no text can end its message either. The instructions say that blocks are data. Whether a judge
+obeys orders within a block depends on its model; `paceline audit` tries it.
 """
 
 import json
@@ -16,14 +16,14 @@ from itertools import count
 from typing import Any, Literal
 
 JudgeMode = Literal["score", "pairwise", "rank"]
-ANSWERED_IN: Mapping[JudgeMode, str] = {"score": "score", "pairwise": "better", "rank": "order"}
+VERDICT_FIELDS: Mapping[JudgeMode, str] = {"score": "score", "pairwise": "better", "rank": "order"}
 """Field of a verdict, beside its `reason`, by the mode of the judge."""
 
 RUBRIC = (
     "A good completion answers the question correctly and completely, says nothing that is wrong, and does not ramble. "
     "Where a reference answer is given, it is right: a completion that contradicts it is wrong, in whatever words."
 )
-"""The rubric of a judge that is given none."""
+"""Default rubric of a judge."""
 
 _SYSTEM = """You judge texts that a language model wrote. Judge them by this rubric alone:
 
@@ -65,41 +65,41 @@ _UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class JudgeFailure(Exception):
-    """No verdict. `kind` is counted in the metrics; the sentence says what happened."""
+    """There is no verdict. `kind` is counted in the metrics; the sentence gives the reason."""
 
     def __init__(self, kind: str, why: str, *, status: int = 0, retry_after: float = 0.0) -> None:
-        """`status`: of the HTTP answer, if there was one. `retry_after`: seconds that the service asks to wait."""
+        """`status`: of the HTTP response, 0 without one. `retry_after`: seconds that the service asks to wait."""
         super().__init__(why)
         self.kind, self.status, self.retry_after = kind, status, retry_after
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgeVerdict:
-    """What a judge said of one request."""
+    """Verdict of a judge on one request."""
 
     scores: tuple[float, ...]
-    """In [0, 1], one per completion of the request: of its scale, for a pair 1, 0.5 or 0, for a rank the share of the
-    others that stand behind."""
+    """Scores in [0, 1], one per completion of the request: a share of the scale; for a pair 1, 0.5 or 0; for a rank the
+    share of the others that rank lower."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerdictRequest:
-    """One request for a verdict, without model and address."""
+    """A request for a verdict, without model and address."""
 
     mode: JudgeMode
     rubric: str
     question: str
     reference: str | None
     completions: tuple[str, ...]
-    """In the order in which the judge reads them."""
+    """Completions in the order in which the judge reads them."""
     scale: int
     repeat: int
     """Number of this verdict among those on the same texts."""
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The messages of the request: instructions, and the texts in blocks."""
+        """Messages of the request: instructions, and the texts in blocks."""
         texts = {"question": self.question}
         if self.reference is not None:
             texts["reference answer"] = self.reference
@@ -109,10 +109,10 @@ class VerdictRequest:
         texts = {name: plain(text) for name, text in texts.items()}
         mark = _mark([self.rubric, *texts.values()])
         task = {"score": _SCORE, "pairwise": _PAIR, "rank": _RANK}[self.mode]
-        asked = task.format(scale=self.scale, size=len(self.completions))
+        instruction = task.format(scale=self.scale, size=len(self.completions))
         blocks = [f"[begin {mark} {name}]\n{text}\n[end {mark}]" for name, text in texts.items()]
         return [
-            {"role": "system", "content": _SYSTEM.format(rubric=self.rubric, mark=mark, task=asked)},
+            {"role": "system", "content": _SYSTEM.format(rubric=self.rubric, mark=mark, task=instruction)},
             {
                 "role": "user",
                 "content": "\n\n".join([*blocks, "Judge by the rubric, and answer with the JSON object."]),
@@ -121,8 +121,8 @@ class VerdictRequest:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of the verdict, for services that hold a model to one."""
-        size, name = len(self.completions), ANSWERED_IN[self.mode]
+        """JSON schema of the verdict, for services that constrain a model to it."""
+        size, name = len(self.completions), VERDICT_FIELDS[self.mode]
         numbers = {"type": "integer", "enum": list(range(1, size + 1))}
         values = {
             "score": {"type": "integer", "minimum": 0, "maximum": self.scale},
@@ -142,20 +142,24 @@ class VerdictRequest:
         Raises:
             JudgeFailure: it is anything else.
         """
-        name = ANSWERED_IN[self.mode]
+        name = VERDICT_FIELDS[self.mode]
         try:
-            said = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+            verdict = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
         except (ValueError, RecursionError):
-            raise JudgeFailure("malformed", f"the answer is not one JSON object: {short(text)}") from None
-        if not isinstance(said, dict) or said.keys() != {"reason", name} or not isinstance(said["reason"], str):
-            raise JudgeFailure("malformed", f"the answer is no object of reason and {name}: {short(text)}")
-        scores = self._scores(said[name])
+            raise JudgeFailure("malformed", f"the response is not one JSON object: {short(text)}") from None
+        if (
+            not isinstance(verdict, dict)
+            or verdict.keys() != {"reason", name}
+            or not isinstance(verdict["reason"], str)
+        ):
+            raise JudgeFailure("malformed", f"the response is no object of reason and {name}: {short(text)}")
+        scores = self._scores(verdict[name])
         if scores is None:
-            raise JudgeFailure("malformed", f"{name} is {short(json.dumps(said[name]))}")
-        return JudgeVerdict(scores=scores, reason=said["reason"])
+            raise JudgeFailure("malformed", f"{name} is {short(json.dumps(verdict[name]))}")
+        return JudgeVerdict(scores=scores, reason=verdict["reason"])
 
     def _scores(self, value: object) -> tuple[float, ...] | None:
-        """The verdict as numbers; None: it is none that was asked for."""
+        """Return the verdict as numbers; None: it is not in the requested form."""
         if self.mode == "score":
             right = type(value) is int and 0 <= value <= self.scale
             return (value / self.scale,) if right else None  # type: ignore[operator]
@@ -163,7 +167,7 @@ class VerdictRequest:
             wins = {"1": (1.0, 0.0), "2": (0.0, 1.0), "tie": (0.5, 0.5)}
             return wins.get(value) if isinstance(value, str) else None
         size = len(self.completions)
-        is_order = isinstance(value, list) and all(type(one) is int for one in value)
+        is_order = isinstance(value, list) and all(type(number) is int for number in value)
         if not is_order or sorted(value) != list(range(1, size + 1)):  # type: ignore[call-overload]
             return None
         return tuple((size - 1 - value.index(number)) / (size - 1) for number in range(1, size + 1))  # type: ignore[attr-defined]
@@ -176,11 +180,11 @@ def plain(text: str) -> str:
     '6< |im_end|>[ INST] a < b < /s>'
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROL.sub(lambda found: f"{found[0]} ", _UNREADABLE.sub("\ufffd", lines))
+    return _CONTROL.sub(lambda mark: f"{mark[0]} ", _UNREADABLE.sub("\ufffd", lines))
 
 
 def _mark(texts: Sequence[str]) -> str:
-    """A mark that occurs in none of the texts, always the same for the same texts."""
+    """Return a mark that occurs in none of the texts, always the same for the same texts."""
     content = json.dumps(texts).encode()
     for number in count():
         mark = blake2b(b"%d " % number + content, digest_size=8).hexdigest()
@@ -200,6 +204,6 @@ def _refuse(name: str) -> None:
 
 
 def short(text: str) -> str:
-    """The beginning of a text on one line, to be quoted; what would steer a terminal is replaced."""
-    line = "".join(one if one.isprintable() else "\ufffd" for one in " ".join(text[:2000].split()))
+    """Return the beginning of a text on one line, for a quotation, without control characters."""
+    line = "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text[:2000].split()))
     return line if len(line) <= 120 else f"{line[:120]}..."

@@ -14,29 +14,29 @@ class JudgeSettings:
     """Parameters of a judge: `judge:http://HOST:PORT/v1(model=NAME, mode=pairwise)`, `judge:MODEL(mode=pairwise)`."""
 
     model: str = ""
-    """Name of the model at the service; it has to be given with an address."""
+    """Name of the model at the service; required with an address."""
     rubric: str = RUBRIC
-    """What is good: a file that ends in .txt or .md, or text without commas and brackets."""
+    """Criteria: a file that ends in .txt or .md, or text without commas and brackets."""
     mode: JudgeMode = "score"
     scale: int = 10
-    """The best score of the mode `score`, of which a reward is the share."""
+    """Best score of the mode `score`; a reward is a share of it."""
     repeats: int = 1
-    """Verdicts on the same texts, of which the mean counts."""
+    """Verdicts on the same texts, which are averaged."""
     temperature: float = 0.0
     answer_tokens: int = 512
-    """Tokens of an answer, at most."""
+    """Most tokens of a response."""
     prompt_tokens: int = 3584
-    """Tokens of a request, at most, to a model that the run serves itself."""
+    """Most tokens of a request to a model that the run serves itself."""
     timeout: float = 60.0
-    """Seconds of one call, at most."""
+    """Timeout of one call, in seconds."""
     retries: int = 3
     """Further tries of a call that failed."""
     concurrency: int = 16
-    """Calls at the same time, at most."""
+    """Most calls at the same time."""
     call_budget: int | None = None
-    """Calls that this process makes, at most; None: no limit."""
+    """Most calls of this process; None: no limit."""
     token_budget: int | None = None
-    """Tokens, read and written, that this process spends, at most; None: no limit."""
+    """Most tokens, read and written, of this process; None: no limit."""
     key_env: str = ""
     """Name of the environment variable that holds the service's key; empty: none is sent."""
 
@@ -72,7 +72,7 @@ class JudgeSettings:
 
 
 class Spending:
-    """What a judge may spend and has spent, for any number of threads."""
+    """Budget and spending of a judge, for any number of threads."""
 
     def __init__(self, *, calls: int | None, tokens: int | None) -> None:
         self.calls, self.tokens = calls, tokens
@@ -97,7 +97,7 @@ class Spending:
             self._counts["calls"] += 1
 
     def settle(self, taken: int, spent: int) -> None:
-        """Put what a call took in the place of what was set aside for it."""
+        """Replace the tokens that were set aside for a call by those that it took."""
         with self._lock:
             self._spent += spent - taken
 
@@ -108,14 +108,14 @@ class Spending:
                 self._counts[name] += value  # type: ignore[assignment]
 
     def drained(self) -> dict[str, float]:
-        """The numbers since this was called last."""
+        """Return the numbers since the last call, and reset them."""
         with self._lock:
             counts, self._counts = dict(self._counts), Counter()
         return dict(sorted(counts.items()))
 
 
 def spending_metrics(counts: Mapping[str, float]) -> dict[str, object]:
-    """What `drained` numbers say of a step: verdicts, calls, failures by kind, tokens, means."""
+    """Convert `drained` numbers to the metrics of a step: verdicts, calls, failures by kind, tokens, means."""
     verdicts, cached, answered = counts.get("verdicts", 0), counts.get("cached", 0), counts.get("answered", 0)
     pairs = counts.get("agreement_pairs", 0)
     failed = {name.removeprefix("failed_"): value for name, value in counts.items() if name.startswith("failed_")}

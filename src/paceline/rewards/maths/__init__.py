@@ -1,1 +1,1 @@
-"""True if an answer equals the gold answer, as mathematics."""
+"""Equality of answers as mathematics."""

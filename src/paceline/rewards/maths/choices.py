@@ -12,7 +12,7 @@ _JOINED_WORDS = (
     "should would will shall does did do has had have seems looks appears sounds gets"
 )
 _JOINED = frozenset(_JOINED_WORDS.split())
-"""What a text after a letter begins with that says something of the letter, or of another beside it."""
+"""First words of a text that qualifies the letter before it, or names another one."""
 _DENYING_WORDS = (
     # English, also the other choice and words of doubt.
     "no not none nope nah never neither nor nothing cannot cant dont doesnt didnt isnt arent wasnt wont wouldnt "
@@ -33,11 +33,11 @@ _DENYING_WORDS = (
     "неправильно ложно ложь"
 )
 _DENYING = frozenset(_DENYING_WORDS.split())
-"""What a text after a letter says against it anywhere."""
+"""Words anywhere in a text that deny the letter before it."""
 _DENYING_SIGN = re.compile(
     r"[?;❌✗✘✖不错錯非没沒无無否误誤假或違违]|还是|還是|排除|ない|ません|間違|いいえ|아니|틀|^\\times$"
 )
-_HARMLESS = re.compile(
+_NEUTRAL = re.compile(
     r"(?:no (?:significant )?(?:change|changes|effect|difference|solution|solutions|real solutions?|relationship"
     r"|correlation|conclusion|increase|decrease)|not enough (?:information|data)|none of (?:these|the above))\.?",
     re.IGNORECASE,
@@ -56,7 +56,7 @@ _LISTED = re.compile(
     r"(?<![\w.)])\(?([A-J])[).:]+[ \t]*(\S.*?)"
     r"(?=\s*(?:\n|$|<[|/\N{FULLWIDTH VERTICAL LINE}]|<end_of|\[/)|,?\s+\(?[A-J][).:])"
 )
-"""A choice that a prompt tells, up to the next one, the end of the line or a mark of a chat template."""
+"""A choice in a prompt, up to the next one, the end of the line or a mark of a chat template."""
 _WRAPPED = re.compile(r"\\(?:text|mathrm|textbf)\s*\{([^{}]*)\}")
 _SEPARATOR = r" ?(?:[,;&和与及]| and ) ?(?:and )?"
 _SEVERAL = re.compile(
@@ -68,15 +68,15 @@ MAX_TEXT = 1000  # Characters of an answer with the text of its choice
 
 
 def is_choice(gold: str) -> str | None:
-    """The letter of a gold answer that is one choice; None for any other."""
-    found = _ONE.fullmatch(gold)
-    return found[1] if found else None
+    """Return the letter of a gold answer that is one choice; None for any other."""
+    match = _ONE.fullmatch(gold)
+    return match[1] if match else None
 
 
 def chosen(answer: str) -> str | None:
-    """The letter that an answer chooses, alone or before the text of the choice: `C`, `(C)`, `C. 42`; one only.
+    """Return the only letter that an answer chooses, alone or before the text of the choice: `C`, `(C)`, `C. 42`.
 
-    The text may name earlier choices that the choice consists of: `C) A and B`. Nothing may take the letter back.
+    The text may name earlier choices that the choice consists of: `C) A and B`. It must not retract the letter.
 
     >>> [chosen(text) for text in ("C", "(C)", "C. 42", "C) A and B", "D) A triangle", "C. or B", "C: no", "C. b")]
     ['C', 'C', 'C', 'C', 'D', None, None, None]
@@ -84,15 +84,15 @@ def chosen(answer: str) -> str | None:
     if len(answer) > MAX_TEXT:
         return None
     plain = _WRAPPED.sub(r"\1", answer).strip()
-    if found := _LETTER_ALONE.fullmatch(plain):
-        return found[1]
-    found = _LETTER_AND_TEXT.fullmatch(plain)
-    if not found:
+    if match := _LETTER_ALONE.fullmatch(plain):
+        return match[1]
+    match = _LETTER_AND_TEXT.fullmatch(plain)
+    if not match:
         return None
-    letter, text = found[1], found[2].strip()
+    letter, text = match[1], match[2].strip()
     if earlier := _EARLIER.fullmatch(text):
         return letter if all(other < letter for other in earlier.groups() if other) else None
-    return letter if _HARMLESS.fullmatch(text) or not (_is_taken_back(text) or _OTHER_LETTER.search(text)) else None
+    return letter if _NEUTRAL.fullmatch(text) or not (_is_taken_back(text) or _OTHER_LETTER.search(text)) else None
 
 
 def _is_taken_back(text: str) -> bool:
@@ -107,39 +107,40 @@ def _is_taken_back(text: str) -> bool:
 
 
 def of_prompt(answer: str, prompt: str) -> str:
-    """An answer with the text of its choice as its letter alone, if the prompt gives that letter this very text.
+    """Reduce an answer with the text of a choice to its letter, if the prompt gives that letter exactly this text.
 
-    Empty if the prompt gives it another text. Where the prompt tells no choices, and for any other answer, the answer.
+    Empty if the prompt gives it another text. Any other answer is returned unchanged, also without choices in
+    the prompt.
 
     >>> prompt = "Where is it?\\nA) Oslo\\nB) Not in Oslo"
     >>> of_prompt("B) not in Oslo.", prompt), of_prompt("A) ruled out", prompt), of_prompt("A) Oslo", "Where is it?")
     ('B', '', 'A) Oslo')
     """
     plain = _WRAPPED.sub(r"\1", normalise(answer)).strip() if len(answer) <= MAX_TEXT else ""
-    found = _LETTER_AND_TEXT.fullmatch(plain)
-    if not found:
+    match = _LETTER_AND_TEXT.fullmatch(plain)
+    if not match:
         return answer
     texts = dict[str, set[str]]()
     for letter, text in _LISTED.findall(prompt):
         texts.setdefault(letter, set()).add(_plain_text(text[:MAX_TEXT]))
-    if found[1] not in texts or len(texts) == 1:
+    if match[1] not in texts or len(texts) == 1:
         return answer
-    return found[1] if _plain_text(found[2]) in texts[found[1]] else ""
+    return match[1] if _plain_text(match[2]) in texts[match[1]] else ""
 
 
 def _plain_text(text: str) -> str:
-    """The words and formulas of a choice, whatever their case and the signs around them."""
+    """Remove case and surrounding punctuation from the words and formulas of a choice."""
     return _WRAPPED.sub(r"\1", normalise(text)).replace("$", "").casefold().strip(" .,;")
 
 
 def several_choices(gold: str) -> frozenset[str] | None:
-    """The letters of a gold answer that is several choices, `AC` or `A,C`: each once, in the order of the alphabet."""
+    """Return the letters of a gold answer with several choices, `AC` or `A,C`, each once, in alphabetical order."""
     letters = re.sub("[^A-J]", "", gold) if _SPELLED_OUT.fullmatch(gold) else ""
     return frozenset(letters) if letters and letters == "".join(sorted(set(letters))) else None
 
 
 def all_chosen(answer: str) -> frozenset[str] | None:
-    """The letters that an answer chooses, in any order, each once; None for anything else, such as `A or C`.
+    """Return the letters that an answer chooses, in any order, each once; None for anything else, such as `A or C`.
 
     >>> [sorted(all_chosen(text) or ()) for text in ("C, A", "A and C", "(A)(C)", "A or C", "A, A")]
     [['A', 'C'], ['A', 'C'], ['A', 'C'], [], []]

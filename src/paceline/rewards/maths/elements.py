@@ -67,14 +67,14 @@ class Collection:
     elements: tuple[str, ...]
 
     def matches(self, answer: "Collection", equal: Callable[[str, str], bool]) -> bool:
-        """Same brackets, same elements; in the same order unless it is a set or a union."""
+        """Return whether brackets and elements are the same, in the same order unless it is a set or a union."""
         if self.brackets != answer.brackets or len(self.elements) != len(answer.elements):
             return False
         if self.brackets not in ("{}", "union") or len(self.elements) > MAX_UNORDERED:
-            return all(equal(gold, given) for gold, given in zip(self.elements, answer.elements, strict=True))
+            return all(equal(gold, stated) for gold, stated in zip(self.elements, answer.elements, strict=True))
         left = list(answer.elements)
         for gold in self.elements:
-            match = gold if gold in left else next((given for given in left if equal(gold, given)), None)
+            match = gold if gold in left else next((stated for stated in left if equal(gold, stated)), None)
             if match is None:
                 return False
             left.remove(match)
@@ -82,7 +82,7 @@ class Collection:
 
 
 def collection(text: str) -> Collection | None:
-    r"""The text as a collection of two or more elements; None for a single value. `\pm 2` is the set of 2 and -2."""
+    r"""Read a collection of two or more elements; None for a single value. `\pm 2` is the set of 2 and -2."""
     if matrix := _MATRIX.fullmatch(text):
         rows = [row.split("&") for row in re.split(r"\\\\", matrix["body"].strip().removesuffix(r"\\"))]
         shape = "x".join([str(len(rows)), *sorted({str(len(row)) for row in rows})])
@@ -105,7 +105,7 @@ def is_matrix(text: str) -> bool:
 
 
 def matrix_of_list(text: str) -> Collection | None:
-    """The matrix that is written as a list of its rows, `[[1,2],[3,4]]`, or as a row transposed, `[1,2]^T`."""
+    """Read a matrix that is written as a list of rows, `[[1,2],[3,4]]`, or as a transposed row, `[1,2]^T`."""
     if transposed := _TRANSPOSED.fullmatch(text):
         brackets, inner = _outer_brackets(transposed["row"])
         cells = split(inner)
@@ -122,12 +122,12 @@ def matrix_of_list(text: str) -> Collection | None:
 
 
 def equations(text: str) -> dict[str, str] | None:
-    """The values of a system `x=2, y=3` or `(x,y)=(2,3)` by their names; None for anything else.
+    """Read the values of a system `x=2, y=3` or `(x,y)=(2,3)` by their names; None for anything else.
 
     Two names or more, each once. A value that names one of the others is none that is solved for.
     """
-    if found := _NAMED_TUPLE.fullmatch(text):
-        names, values = ([part.strip() for part in split(_outer_brackets(group)[1])] for group in found.groups())
+    if named := _NAMED_TUPLE.fullmatch(text):
+        names, values = ([part.strip() for part in split(_outer_brackets(group)[1])] for group in named.groups())
         pairs = list(zip(names, values, strict=False)) if len(names) == len(values) else []
     else:
         matched = [_EQUATION.fullmatch(part) for part in split(text)]
@@ -137,27 +137,27 @@ def equations(text: str) -> dict[str, str] | None:
 
 
 def values_by_name(system: dict[str, str]) -> Collection:
-    """The tuple of the values, in the order of the alphabet of their names."""
+    """Return the values as a tuple, in alphabetical order of their names."""
     return Collection(brackets="()", elements=tuple(value for _, value in sorted(system.items())))
 
 
 def split(text: str, *, separator: str = ",") -> list[str]:
-    """The parts between the separators (for commas, semicolons too) that stand outside every bracket."""
+    """Split at the separators (for commas, also semicolons) that are outside all brackets."""
     parts, depth, start, position = list[str](), 0, 0, 0
     separators = (",", ";") if separator == "," else (separator,)
     while position < len(text):
         character = text[position]
         depth += (character in "([{") - (character in ")]}")
-        found = next((mark for mark in separators if depth == 0 and text.startswith(mark, position)), None)
-        if found:
+        mark = next((mark for mark in separators if depth == 0 and text.startswith(mark, position)), "")
+        if mark:
             parts.append(text[start:position].strip())
-            start = position + len(found)
-        position += len(found) if found else 1
+            start = position + len(mark)
+        position += len(mark) or 1
     return [*parts, text[start:].strip()]
 
 
 def as_membership(text: str) -> str:
-    r"""An inequality between one name and constants as an interval: `x>3` becomes `x\in (3,\infty)`.
+    r"""Convert an inequality between one name and constants to an interval: `x>3` becomes `x\in (3,\infty)`.
 
     Alternatives become one answer: `x<1 or x>3` a union, `x=1 or 2` the list `x=1,2`. `x>2 and x<5` is `2<x<5`, and
     `5=x` becomes `x=5`.
@@ -172,7 +172,7 @@ def as_membership(text: str) -> str:
     else:
         parts, joins = [text], set()
     memberships = [_interval(part) for part in parts]
-    named = [found for found in memberships if found]
+    named = [membership for membership in memberships if membership]
     if len(parts) == 1:
         return f"{named[0][0]}\\in {named[0][1]}" if named else _name_first(text)
     if len(named) == len(parts) and len({name for name, _ in named}) == 1:
@@ -190,7 +190,7 @@ def is_alternative(text: str) -> bool:
 
 
 def _listed(text: str) -> str:
-    r"""Systems as lists, sets by a condition as the condition, intervals with turned brackets as others write them.
+    r"""Convert systems to lists, set-builder notation to its condition, reversed brackets of intervals to usual ones.
 
     `\begin{cases}x=2\\y=3\end{cases}` becomes `x=2, y=3`, `\{x \mid x>1\}` `x>1`, and `]1,2[` `(1,2)`.
     """
@@ -199,9 +199,9 @@ def _listed(text: str) -> str:
         rows = [row.replace("&", "").strip(" ,;.") for row in re.split(r"\\\\", body)]
         if len(rows) > 1 and all(_EQUATION.fullmatch(row) for row in rows):
             return ", ".join(rows)
-    if found := _SET_BUILDER.fullmatch(text):
-        member = as_membership(found["condition"])
-        return member if member != found["condition"] and member.startswith(found["name"]) else text
+    if builder := _SET_BUILDER.fullmatch(text):
+        member = as_membership(builder["condition"])
+        return member if member != builder["condition"] and member.startswith(builder["name"]) else text
     if ("]" in text or "[" in text) and _INTERVALS.fullmatch(text):
         opened = re.sub(r"(^|\\cup ?|\\in ?)\]", r"\1(", text)
         return re.sub(r"\[(?=$| ?\\cup)", ")", opened)
@@ -210,20 +210,20 @@ def _listed(text: str) -> str:
 
 def _interval(text: str) -> tuple[str, str] | None:
     for pattern, is_rising in zip(_BETWEEN, (True, False), strict=True):
-        if found := pattern.fullmatch(text):
-            left, left_sign, name, right_sign, right = found.groups()
+        if match := pattern.fullmatch(text):
+            left, left_sign, name, right_sign, right = match.groups()
             if not is_rising:
                 left, left_sign, right_sign, right = right, right_sign, left_sign, left
             return name.strip(), f"{_OPEN[left_sign]}{left.strip()},{right.strip()}{_CLOSE[right_sign]}"
-    if found := _ONE_SIDED.fullmatch(text):
-        return found[1].strip(), _ray(found[2], found[3].strip())
-    if found := _ONE_SIDED_REVERSED.fullmatch(text):
-        return found[3].strip(), _ray(_FLIPPED[found[2]], found[1].strip())
+    if match := _ONE_SIDED.fullmatch(text):
+        return match[1].strip(), _ray(match[2], match[3].strip())
+    if match := _ONE_SIDED_REVERSED.fullmatch(text):
+        return match[3].strip(), _ray(_FLIPPED[match[2]], match[1].strip())
     return None
 
 
 def _between(rays: list[str]) -> str | None:
-    """The numbers on two rays of which one goes up and one down; None for any others."""
+    """Intersect two rays, one upwards and one downwards; None for any others."""
     up = [ray for ray in rays if ray.endswith(r",\infty)") and r"\cup" not in ray]
     down = [ray for ray in rays if ray.startswith(r"(-\infty,") and r"\cup" not in ray]
     if len(rays) != 2 or len(up) != 1 or len(down) != 1:
@@ -238,14 +238,14 @@ def _ray(sign: str, bound: str) -> str:
 
 
 def _name_first(text: str) -> str:
-    """`5=x` as `x=5`, and `x=\\pm 2` as both of its values."""
-    if found := _VALUE_FIRST.fullmatch(text):
-        text = f"{found[2]}={found[1].strip()}"
+    """Convert `5=x` to `x=5`, and `x=\\pm 2` to both of its values."""
+    if match := _VALUE_FIRST.fullmatch(text):
+        text = f"{match[2]}={match[1].strip()}"
     return ",".join(_both_signs(text)) if "=" in text else text
 
 
 def _outer_brackets(text: str) -> tuple[str, str]:
-    """The brackets around the whole text and what they hold; no brackets where none span it."""
+    """Split off the brackets around the whole text; empty if none enclose it."""
     if not text or text[0] not in "([{" or text[-1] not in ")]}":
         return "", text
     depth = 0
@@ -257,7 +257,7 @@ def _outer_brackets(text: str) -> tuple[str, str]:
 
 
 def _both_signs(element: str) -> tuple[str, ...]:
-    r"""Both values of an element with one `\pm`; the element itself otherwise."""
+    r"""Return both values of an element with one `\pm`; otherwise the element itself."""
     parts = _PLUS_MINUS.split(element)
     if len(parts) != 2:
         return (element,)

@@ -1,7 +1,7 @@
-r"""One spelling for answers that are written in many: `$\dfrac12$.` becomes `\frac{1}{2}`.
+r"""Normalisation of answers to one spelling: `$\dfrac12$.` becomes `\frac{1}{2}`.
 
-Only the spelling changes, never the value: no comma, brace or letter that carries meaning is removed. Characters that
-look like others are read as follows:
+Only the spelling changes, never the value: no comma, brace or letter with a meaning is removed. Conversions of
+characters:
 
 | written                                              | read as                                             |
 |------------------------------------------------------|-----------------------------------------------------|
@@ -112,7 +112,7 @@ _MIXED_PART = r"[ ]?/|[ ]?\\frac|[ ][0-9]"
 
 
 def _joined(groups: re.Match[str]) -> str:
-    """`1 000` without what groups its digits."""
+    """Remove the separators between groups of digits in `1 000`."""
     return re.sub("[ '_]", "", groups[0])
 
 
@@ -135,7 +135,7 @@ _REWRITES = tuple(
         ("cosh", r"\\(?:arccosh|arcosh|acosh)(?![a-zA-Z])", r"\\arcosh "),
         ("tanh", r"\\(?:arctanh|artanh|atanh)(?![a-zA-Z])", r"\\artanh "),
         ("\\lg", r"\\lg(?![a-zA-Z])", r"\\log_{10} "),
-        ("tg", r"\\(c?)tg(?![a-zA-Z])", lambda found: r"\cot " if found[1] else r"\tan "),
+        ("tg", r"\\(c?)tg(?![a-zA-Z])", lambda match: r"\cot " if match[1] else r"\tan "),
         ("mod", rf"\(\s*(?:{_MOD})\s*\{{?\s*(\w+)\s*\}}?\s*\)", r"\\pmod{\1}"),
         ("mod", rf"(?:{_MOD})\s*\{{?\s*(\w+)\s*\}}?$", r"\\pmod{\1}"),
         ("frac", r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
@@ -185,7 +185,7 @@ _REWRITES = tuple(
         ("√", r"√\s*([0-9]+|[a-zA-Z])", r"\\sqrt{\1}"),
     )
 )
-"""What a text has to hold for the rewriting to concern it, the pattern, and what becomes of it; in this order."""
+"""Text that has to occur for the pattern to apply, the pattern, and its replacement; in this order."""
 _PLAIN = re.compile(r"-?[0-9][0-9.,/]*[0-9]|-?[0-9]")
 _THIN_SPACE = re.compile(r"(?<=[0-9])[\u2009\u200a\u202f](?=[0-9]{3}(?![0-9]))")
 _SPACE = re.compile(r"\s+")
@@ -195,7 +195,7 @@ _WRAPPER = re.compile(
     r"|overline(?=\{-?[0-9]+\}$|\{\\underline))\s*\{",
     re.DOTALL,
 )
-"""A command that changes how its argument looks. White on white shows nothing, and is none."""
+"""A command that changes how its argument looks; white text is invisible and not such a command."""
 _LEADING = re.compile(
     r"(?:(?:=(?![=>])|=>|->|\\(?:Rightarrow|Longrightarrow|implies|therefore|rightarrow|longrightarrow|to)(?![a-zA-Z]))\s*)+"
 )
@@ -217,7 +217,7 @@ _DELIMITERS = (
 
 @lru_cache(maxsize=4096)
 def normalise(answer: str) -> str:
-    r"""The answer in one spelling: no maths delimiters, outer box, font command, sizing, trailing full stop.
+    r"""Return the answer in one spelling: no maths delimiters, outer box, font command, sizing, trailing full stop.
 
     >>> normalise(r"$\boxed{\dfrac12}$.")
     '\\frac{1}{2}'
@@ -227,8 +227,8 @@ def normalise(answer: str) -> str:
     text = answer
     if not text.isascii():
         text = text.translate(_CHARACTERS)
-        text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: f"^{{{found[0].translate(_SUPERSCRIPTS)}}}", text)
-        text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda found: f"_{{{found[0].translate(_SUBSCRIPTS)}}}", text)
+        text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda digits: f"^{{{digits[0].translate(_SUPERSCRIPTS)}}}", text)
+        text = re.sub(r"[₀₁₂₃₄₅₆₇₈₉]+", lambda digits: f"_{{{digits[0].translate(_SUBSCRIPTS)}}}", text)
         # Decimal digits of any script.
         text = _THIN_SPACE.sub(",", "".join(str(unicodedata.decimal(character, character)) for character in text))
     text, before = text.strip(), ""
@@ -243,7 +243,7 @@ def normalise(answer: str) -> str:
 
 
 def _unwrapped(text: str) -> str:
-    """One layer of wrapping less; the same text when there is none."""
+    """Remove one layer of wrapping; the same text when there is none."""
     if text.endswith(".") and not text.endswith(".."):
         return text[:-1].rstrip()
     if edge := _EDGE.search(text):
@@ -265,7 +265,7 @@ def _unwrapped(text: str) -> str:
 
 
 def _argument(text: str) -> str | None:
-    """What the command for looks that a text consists of holds; None for any other text."""
+    """Return the argument of a font command that is the whole text; None for any other text."""
     start = _WRAPPER.match(text)
     if start is None or not text.endswith("}"):
         return None

@@ -1,285 +1,59 @@
-"""A pool of worker processes that judge pairs which take algebra, where a hostile one can be killed.
-
-One thread owns the workers: it starts them when there is work, hands out pairs, hears their answers and buries the
-dead. Any number of threads, an event loop's executor or a Ray actor may ask; nothing here needs the main thread or a
-signal handler. Workers are fresh interpreters, not forks of a process with threads and CUDA. They end with this
-process, also with kill -9, and a fork of this process starts a pool of its own.
-"""
+"""Pairs that take algebra, judged in a pool of worker processes; a fork of this process starts a pool of its own."""
 
 import atexit
-import json
 import os
-import selectors
-import signal
-import subprocess
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import IO, Any
+from dataclasses import asdict
+from typing import Any
 
-from paceline.base_directory import base_directory, import_path
 from paceline.errors import RewardError
-from paceline.rewards.maths.prover import MAX_LINE
+from paceline.processes.pool import WALL_SECONDS, WorkerPool
+from paceline.processes.worker import work
+from paceline.rewards.maths.equality import decide, recognises
+from paceline.rewards.maths.symbolic import parses, prove
 
 MIN_WORKERS, MAX_WORKERS = 2, 4
 """Processes of about 100 MB each, one per core within these bounds: with two, others can pass a hostile answer."""
-PAIR_SECONDS = 2.0  # Processor time for one pair; one that needs more is not equal, rule `timeout`
-FIRST_SECONDS = 0.3
-"""What a pair gets at first. One that needs more waits until all others had as much, so that hostile answers do not
-hold up their neighbours; almost every honest proof takes a hundredth of a second."""
-WALL_SECONDS = 60.0  # A worker that is silent for so long is stopped or starved: its deadline is in processor time
-START_SECONDS = 120.0  # For starting an interpreter and loading the algebra: a second, on a machine that is not swamped
-MAX_ATTEMPTS = 3
-"""Workers that may die over a pair, or at their start. Two prove nothing: who kills them all takes the second too."""
+COMMAND = (sys.executable, "-P", "-c", "from paceline.rewards.maths.proving import work_on_pairs; work_on_pairs()")
+"""A worker; `-P` keeps the working directory, which may have a `math.py`, out of its imports."""
+REMEDY = "check that `python -c 'import math_verify'` works and that new processes may be started"
 
-COMMAND = (sys.executable, "-P", "-c", "from paceline.rewards.maths.prover import main; main()")
-"""A worker; `-P`, as this directory has a `math.py` that is not the one of the standard library."""
-_REMEDY = "check that `python -c 'import math_verify'` works and that new processes may be started"
-
-ProverReply = dict[str, Any]
-
-
-@dataclass(slots=True)
-class _Job:
-    request: dict[str, str]
-    future: "Future[ProverReply]" = field(default_factory=Future)
-    attempts: int = 0
-    seconds: float = FIRST_SECONDS
-    """Processor time that it may use."""
+_USUAL = (
+    ("x^2-1", "(x-1)(x+1)"),
+    (r"\sqrt{2}+\frac{\pi}{3}", r"\frac{\pi}{3}+2^{1/2}"),
+    (r"\frac{2}{\sqrt{3}}", r"\frac{2\sqrt{3}}{3}"),
+    (r"y=2x+3", r"2x-y+3=0"),
+    (r"e^{x}\sin 2x", r"2e^x\sin x\cos x"),
+    (r"\ln 8", r"3\ln 2"),
+)
+"""Pairs whose proofs load whatever the algebra loads at first use."""
 
 
-@dataclass(slots=True, eq=False)
-class _Worker:
-    process: "subprocess.Popen[bytes]"
-    pipes: tuple[IO[bytes], IO[bytes]]
-    """Its standard input and output."""
-    silent_until: float
-    """On the monotonic clock."""
-    job: _Job | None = None
-    is_ready: bool = False
-    heard: bytes = b""
+def _failure(reason: str) -> RewardError:
+    return RewardError(f"math answers cannot be compared: {reason}")
 
 
-class ProofPool:
-    """Judges requests in worker processes: `{"gold": ..., "answer": ...}`; `{"gold": ...}` checks a gold answer."""
+def proof_pool(size: int, command: Sequence[str] = COMMAND, wall_seconds: float = WALL_SECONDS) -> WorkerPool:
+    """Make a pool that judges `{"gold": ..., "answer": ...}`; `{"gold": ...}` checks a gold answer.
 
-    def __init__(self, size: int, command: Sequence[str] = COMMAND, wall_seconds: float = WALL_SECONDS) -> None:
-        """`size` workers at most, each started as `command` with the process id of this process behind it."""
-        self._size, self._command, self._wall_seconds = size, command, wall_seconds
-        self._jobs, self._slow_jobs = deque[_Job](), deque[_Job]()
-        self._workers = list[_Worker]()
-        self._lock = threading.Lock()
-        self._selector = selectors.PollSelector()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._closed = False
-        self._failed_starts = 0
-        self._thread = threading.Thread(target=self._run, name="paceline-proofs", daemon=True)
-        self._thread.start()
-
-    def submit(self, request: dict[str, str]) -> "Future[ProverReply]":
-        """The reply to come: `equal` and `rule`. Its exception is a RewardError where the grader itself failed."""
-        job = _Job(request=request)
-        with self._lock:
-            if self._closed:
-                job.future.set_exception(RewardError("math answers cannot be compared: the workers were ended"))
-                return job.future
-            self._jobs.append(job)
-        self._wake()
-        return job.future
-
-    def process_ids(self) -> list[int]:
-        """Process ids of the workers that are alive."""
-        return [worker.process.pid for worker in list(self._workers)]
-
-    def close(self) -> None:
-        """End every worker; what was not decided fails."""
-        with self._lock:
-            self._closed = True
-        self._wake()
-        self._thread.join(timeout=10)
-
-    def abandon(self) -> None:
-        """Let go of the workers without touching them: they belong to the process that this one was forked from."""
-        for worker in self._workers:
-            worker.process.returncode = 0
-            for pipe in worker.pipes:
-                pipe.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):  # it is full of calls to wake up
-            os.write(self._wake_write, b"x")
-
-    def _run(self) -> None:
-        """The owner's loop. However it ends, nobody is left waiting."""
-        try:
-            while not self._closed:
-                # Until the next worker has been silent for too long; for ever while all are idle.
-                busy = [worker.silent_until for worker in self._workers if worker.job or not worker.is_ready]
-                for key, _ in self._selector.select(max(0.0, min(busy) - time.monotonic()) if busy else None):
-                    if key.data is None:
-                        os.read(self._wake_read, MAX_LINE)
-                    else:
-                        self._hear(key.data)
-                for worker in list(self._workers):
-                    if worker.silent_until < time.monotonic() and (worker.job or not worker.is_ready):
-                        self._lose(worker)
-                self._hand_out()
-        finally:
-            self._closed = True
-            with self._lock:
-                self._jobs.extend(worker.job for worker in self._workers if worker.job)
-            for worker in list(self._workers):
-                self._bury(worker)
-            self._fail_waiting("the workers were ended")
-
-    def _hand_out(self) -> None:
-        idle = [worker for worker in self._workers if worker.is_ready and worker.job is None and not _is_dead(worker)]
-        with self._lock:
-            queues = (self._jobs, self._slow_jobs)
-            for worker in idle:
-                worker.job = (self._jobs or self._slow_jobs).popleft() if any(queues) else None
-            waiting = sum(map(len, queues))
-        for worker in idle:
-            if worker.job is not None:
-                worker.silent_until = time.monotonic() + self._wall_seconds
-                line = json.dumps({"seconds": worker.job.seconds, **worker.job.request}, ensure_ascii=False)
-                with suppress(BrokenPipeError):  # to a dead worker nothing is sent: its end is about to be read
-                    worker.pipes[0].write(line.encode("utf-8", "surrogatepass") + b"\n")  # fits into an empty pipe
-        starting = sum(not worker.is_ready for worker in self._workers)
-        for _ in range(min(self._size - len(self._workers), waiting - starting)):
-            self._start()
-
-    def _start(self) -> None:
-        """Start a worker. The hash seed is fixed, so that every worker orders terms, and decides, alike."""
-        path = os.pathsep.join(import_path(sys.path))
-        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}
-        try:
-            process = subprocess.Popen(
-                [*self._command, str(os.getpid())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                env=environment,
-                cwd=base_directory(),
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._do_with_less(f"a worker process does not start ({error}); {_REMEDY}")
-            return
-        assert process.stdin is not None
-        assert process.stdout is not None
-        pipes = process.stdin, process.stdout
-        worker = _Worker(process=process, pipes=pipes, silent_until=time.monotonic() + START_SECONDS)
-        self._workers.append(worker)
-        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
-
-    def _hear(self, worker: _Worker) -> None:
-        data = os.read(worker.pipes[1].fileno(), MAX_LINE)
-        worker.heard += data
-        if not data or len(worker.heard) > MAX_LINE:
-            self._lose(worker)
-            return
-        *lines, worker.heard = worker.heard.split(b"\n")
-        for line in lines:
-            message = None
-            with suppress(ValueError):
-                message = json.loads(line)
-            if not isinstance(message, dict):  # the worker will be given up for its silence
-                continue
-            if "failed" in message:
-                self._do_with_less(f"a worker process does not start ({message['failed']}); {_REMEDY}")
-            elif "ready" in message:
-                worker.is_ready = True
-                self._failed_starts = 0
-            elif worker.job is not None and "equal" in message:
-                job, worker.job = worker.job, None
-                if message["rule"] != "timeout" or job.seconds >= PAIR_SECONDS:
-                    job.future.set_result(message)
-                    continue
-                # Its first slice of time was too short: it goes behind all that have not had theirs.
-                job.seconds = PAIR_SECONDS
-                with self._lock:
-                    self._slow_jobs.append(job)
-
-    def _lose(self, worker: _Worker) -> None:
-        """Bury a worker; its job goes back to the queue, unless it has been there too often."""
-        status = self._bury(worker)
-        job, worker.job = worker.job, None
-        if not worker.is_ready:
-            self._failed_starts += 1
-            if self._failed_starts == MAX_ATTEMPTS:
-                self._do_with_less(f"a worker process ended at its start with status {status}; {_REMEDY}")
-        elif job is not None:
-            job.attempts += 1
-            if job.attempts < MAX_ATTEMPTS:
-                with self._lock:
-                    self._jobs.appendleft(job)
-                return
-            job.future.set_exception(
-                RewardError(
-                    f"{MAX_ATTEMPTS} worker processes died comparing {str(job.request)[:200]} (status {status}), so "
-                    "nothing is known of this answer; if it happens to others too, check the memory of the machine"
-                )
-            )
-
-    def _bury(self, worker: _Worker) -> int:
-        """Its exit status, once the process and its child are gone."""
-        if worker in self._workers:
-            self._workers.remove(worker)
-            self._selector.unregister(worker.pipes[1])
-        with suppress(ProcessLookupError, PermissionError):  # gone already
-            os.killpg(worker.process.pid, signal.SIGKILL)
-        status = worker.process.wait()
-        for pipe in worker.pipes:
-            pipe.close()
-        return status
-
-    def _do_with_less(self, reason: str) -> None:
-        """A worker did not start: those that did go on alone; without any, nothing that waits can be decided."""
-        started = sum(worker.is_ready for worker in self._workers)
-        self._size = max(1, started)
-        self._failed_starts = 0
-        if not started:
-            self._fail_waiting(reason)
-
-    def _fail_waiting(self, reason: str) -> None:
-        with self._lock:
-            jobs = [*self._jobs, *self._slow_jobs]
-            self._jobs.clear()
-            self._slow_jobs.clear()
-        for job in jobs:
-            job.future.set_exception(RewardError(f"math answers cannot be compared: {reason}"))
+    A reply has `equal` and `rule`. The exception of a request is a RewardError where the grader itself failed.
+    """
+    return WorkerPool(size, command, failure=_failure, remedy=REMEDY, wall_seconds=wall_seconds)
 
 
-def _is_dead(worker: _Worker) -> bool:
-    """Return whether the process has ended, without taking its status: until then nobody else can have its id."""
-    try:
-        return os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # somebody else took the status: code that waits for any child, or SIGCHLD ignored
-        return True
-
-
-_pool: ProofPool | None = None
+_pool: WorkerPool | None = None
 _pool_lock = threading.Lock()
 
 
-def proofs() -> ProofPool:
-    """The pool of this process, made when it is first needed."""
+def proofs() -> WorkerPool:
+    """Return the pool of this process, made when it is first needed."""
     global _pool
     with _pool_lock:
         if _pool is None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            _pool = ProofPool(min(max(MIN_WORKERS, cores), MAX_WORKERS))
+            _pool = proof_pool(min(max(MIN_WORKERS, cores), MAX_WORKERS))
         return _pool
 
 
@@ -298,3 +72,26 @@ def _after_fork() -> None:
 
 atexit.register(_close)
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def work_on_pairs() -> None:
+    """Run as a worker: judge pairs by the rules, the symbolic one included."""
+    work(_load, lambda request: _judge(request), timeout={"equal": False, "rule": "timeout"})
+
+
+def _load() -> None:
+    for gold, answer in _USUAL:
+        prove(gold, answer)
+
+
+def _judge(request: dict[str, Any]) -> dict[str, object]:
+    from sympy.core.random import seed
+
+    seed(0)  # sympy tries expressions at random points: the same ones for a pair, whatever was judged before it
+    try:
+        if "answer" in request:
+            verdict = decide(request["gold"], request["answer"], prove)
+            return asdict(verdict) if verdict else {"equal": False, "rule": "symbolic"}
+        return {"equal": bool(recognises(request["gold"], parses)), "rule": "symbolic"}
+    except (MemoryError, RecursionError):  # the answer's own computation took them: it is not shown to be equal
+        return {"equal": False, "rule": "symbolic"}

@@ -3,13 +3,15 @@ r"""Numbers with an optional unit, read exactly: rational arithmetic, no roundin
     42   -3.50   1,000   1e3   3\times 10^{5}   2^{10}   3/4   \frac{3}{4}   3 1/2   0.\overline{3}
     $18   18 dollars   USD 18   5 million   50%   90°   12 cm^2   60 km/h   12 apples   5元   negative 42
 
-A comma groups thousands only where every group has three digits, so `1,2` is not a number at all.
+A comma groups thousands only where every group has three digits, so `1,2` is not a number at all. A rounded number may
+have a mark of approximation: `\approx 3.14`, `about 3.14`.
 """
 
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from paceline.rewards.maths.elements import LABEL
 from paceline.rewards.maths.units import CURRENCIES, currency_of, same_unit, scaled_unit
 
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
@@ -46,30 +48,30 @@ class Quantity:
 
 
 def parse_quantity(text: str) -> Quantity | None:
-    """The quantity that the whole text is (spelling as `notation.normalise` gives it); None if it is not one.
+    """Read a text that is a quantity, in the spelling of `notation.normalise`; None for any other text.
 
     >>> parse_quantity("1,000").value, parse_quantity("1,2")
     (Fraction(1000, 1), None)
     """
-    found = _NUMBER.fullmatch(text)
-    if found is None:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
         return None
-    value = _magnitude(found)
+    value = _magnitude(match)
     # `1 apple` and `1/2 cake` are counted in the singular.
-    scaled = None if value is None else scaled_unit(found["suffix"], singular=0 < value <= 1)
+    scaled = None if value is None else scaled_unit(match["suffix"], singular=0 < value <= 1)
     if scaled is None or value is None:
         return None
     tens, behind = scaled
-    unit = currency_of(found["currency"], behind) if found["currency"] else behind
-    if unit is None or (unit.startswith("/") and found["suffix"].lstrip().startswith("/")):
+    unit = currency_of(match["currency"], behind) if match["currency"] else behind
+    if unit is None or (unit.startswith("/") and match["suffix"].lstrip().startswith("/")):
         return None
     negative = (
-        (found["sign"] not in ("", "+"))
-        + bool(found["late_sign"])
-        + bool(found["inner_sign"])
-        + bool(found["below_sign"])
+        (match["sign"] not in ("", "+"))
+        + bool(match["late_sign"])
+        + bool(match["inner_sign"])
+        + bool(match["below_sign"])
     )
-    divided = found["above"] is not None or found["over"] is not None
+    divided = match["above"] is not None or match["over"] is not None
     value *= 10**tens
     return Quantity(value=-value if negative % 2 else value, unit=unit, divided=divided)
 
@@ -91,26 +93,50 @@ def same_quantity(gold: Quantity, answer: Quantity) -> bool:
     return gold.value == answer.value
 
 
-def _magnitude(found: re.Match[str]) -> Fraction | None:
-    """The number without its sign; None for a division by zero."""
-    if found["decimal"] is not None:
-        tens = found["tens"] or found["tens_bare"]
-        if tens is None and found["scientific"]:
-            tens = found["scientific"][1:]
-        return Fraction(found["decimal"].replace(",", "")) * Fraction(10) ** int(tens or "0")
-    if found["base"] is not None:
-        base, power = int(found["base"]), int(found["power"] or found["power_bare"])
+def _magnitude(match: re.Match[str]) -> Fraction | None:
+    """Return the number without its sign; None for a division by zero."""
+    if match["decimal"] is not None:
+        tens = match["tens"] or match["tens_bare"]
+        if tens is None and match["scientific"]:
+            tens = match["scientific"][1:]
+        return Fraction(match["decimal"].replace(",", "")) * Fraction(10) ** int(tens or "0")
+    if match["base"] is not None:
+        base, power = int(match["base"]), int(match["power"] or match["power_bare"])
         return Fraction(base) ** power if base or power > 0 else None
-    if found["repeated"] is not None:  # `0.1\overline{6}` is 1/6
-        fixed, repeated = found["fixed"], found["repeated"]
+    if match["repeated"] is not None:  # `0.1\overline{6}` is 1/6
+        fixed, repeated = match["fixed"], match["repeated"]
         cycle = Fraction(int(repeated), 10 ** len(repeated) - 1)
-        return Fraction(int(found["start"] or "0") + (int(fixed or "0") + cycle) / 10 ** len(fixed))
-    whole = int((found["whole"] or "0").replace(",", ""))
-    above = found["above"] or found["over"] or found["part"] or found["p"]
-    below = int((found["below"] or found["under"] or found["parts"] or found["q"]).replace(",", ""))
+        return Fraction(int(match["start"] or "0") + (int(fixed or "0") + cycle) / 10 ** len(fixed))
+    whole = int((match["whole"] or "0").replace(",", ""))
+    above = match["above"] or match["over"] or match["part"] or match["p"]
+    below = int((match["below"] or match["under"] or match["parts"] or match["q"]).replace(",", ""))
     if below == 0:
         return None
     part = Fraction(int(above.replace(",", "")), below)
-    if found["whole"] is not None and part >= 1:
+    if match["whole"] is not None and part >= 1:
         return None
     return whole + part
+
+
+_APPROXIMATION = re.compile(
+    rf"(?:(?P<name>{LABEL} ?)?(?:\\(?:approx|sim|simeq|cong|thickapprox)(?![a-zA-Z])|=? ?\\approx(?![a-zA-Z]))"
+    r"|(?:\\text\s*\{\s*)?(?:about|approximately|approx\.?|around|roughly|circa|ca\.|etwa|ungefähr|rund|environ|约|大约|約|およそ)"
+    r"(?![a-zA-Z])(?:\s*\})?)\s*(?=[^\s=])"
+)
+"""A mark of approximation, behind the name of the value or alone."""
+_NAMED_VALUE = re.compile(rf"^{LABEL} ?= ?")
+
+
+def approximated(text: str) -> tuple[str, bool]:
+    r"""Remove the mark of approximation of a number, behind its name or alone; and return True if it had one."""
+    match = _APPROXIMATION.match(text)
+    if not match or not parse_quantity(text[match.end() :]):
+        return text, False
+    name = f"{match['name']}= " if match["name"] else ""
+    return f"{name}{text[match.end() :]}", True
+
+
+def is_decimal(text: str) -> bool:
+    """Return whether a text is a number that is written with a point, and so may have been rounded."""
+    number = _NAMED_VALUE.sub("", text)
+    return "." in number and parse_quantity(number) is not None

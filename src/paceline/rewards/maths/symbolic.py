@@ -38,21 +38,21 @@ def is_bounded(text: str) -> bool:
             return False
     if depth or len(_FUNCTION.findall(text)) > MAX_FUNCTIONS:
         return False
-    if any(len(found[1]) > 4 or int(found[1]) > MAX_FACTORIAL for found in _FACTORIAL.finditer(text)):
+    if any(len(match[1]) > 4 or int(match[1]) > MAX_FACTORIAL for match in _FACTORIAL.finditer(text)):
         return False
     if _BINOMIAL.search(text) or (_FACTORIAL_OF_NUMBERS.search(text) and not _VARIABLE.search(text)):
         return False
     # No power of integers, computed from the inside out, passes `MAX_DIGITS` digits.
     for _ in range(_MAX_POWERS):
         text = _GROUPED.sub(r"\1", text)
-        found = _POWER.search(text)
-        if found is None:
+        match = _POWER.search(text)
+        if match is None:
             return True
-        base, power = int(found[1][:400]), abs(int(found[2][:20]))
+        base, power = int(match[1][:400]), abs(int(match[2][:20]))
         digits = power * math.log10(max(base, 1))
         if digits > MAX_DIGITS:
             return False
-        text = f"{text[: found.start()]}{base**power if digits < 300 else 10**300}{text[found.end() :]}"
+        text = f"{text[: match.start()]}{base**power if digits < 300 else 10**300}{text[match.end() :]}"
     return False
 
 
@@ -64,12 +64,12 @@ def prove(gold: str, answer: str) -> bool:
     answers end there, in milliseconds, and never meet the simplifier.
     """
     try:
-        expected, given = _parsed(gold), _parsed(answer)
-        if len(expected) != 1 or len(given) != 1:
+        expected, stated = _parsed(gold), _parsed(answer)
+        if len(expected) != 1 or len(stated) != 1:
             return False
         from sympy import Basic
 
-        gold_value, aligned = expected[0], given[0]
+        gold_value, aligned = expected[0], stated[0]
         if isinstance(gold_value, Basic) and isinstance(aligned, Basic):
             # With the symbols of the gold answer: an `x` beside an `i` is read as complex, any other as real.
             known = {str(symbol): symbol for symbol in gold_value.free_symbols}
@@ -92,7 +92,7 @@ def parses(gold: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _sympy_errors() -> tuple[type[Exception], ...]:
-    """What sympy raises on what makes no sense, such as a union of numbers: the text shows nothing to be equal."""
+    """Return the exceptions of sympy on meaningless input, such as a union of numbers, which proves nothing."""
     from sympy.polys.polyerrors import BasePolynomialError
 
     common = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -101,7 +101,7 @@ def _sympy_errors() -> tuple[type[Exception], ...]:
 
 @lru_cache(maxsize=1)
 def _math_verify() -> Any:
-    """The package, imported at first use (half a second), its log of refused answers turned off."""
+    """Import the package at first use (half a second) and silence its log of refused answers."""
     import math_verify
 
     for name in ("math_verify", "latex2sympy2_extended"):
@@ -111,7 +111,7 @@ def _math_verify() -> Any:
 
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> list[Any]:
-    """The expression in a list, as math-verify has it; an empty list for what it cannot read."""
+    """Parse an expression into a list, as math-verify returns it; empty for a text that it cannot read."""
     from latex2sympy2_extended import NormalizationConfig
     from sympy import Expr, I
 
@@ -120,11 +120,13 @@ def _parsed(text: str) -> list[Any]:
     reading = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="all")
     target = package.LatexExtractionConfig(boxed_match_priority=0, normalization_config=reading)
     latex = text.replace("°", r"^{\circ}")
-    found = package.parse(rf"\boxed{{{latex}}}", [target], fallback_mode="no_fallback", parsing_timeout=None)
+    expressions = package.parse(rf"\boxed{{{latex}}}", [target], fallback_mode="no_fallback", parsing_timeout=None)
     # math-verify reads `i` as a variable, and it is the imaginary unit: (1+i)^2 is 2i.
     return [
-        one.xreplace({symbol: I for symbol in one.free_symbols if str(symbol) == "i"}) if isinstance(one, Expr) else one
-        for one in found
+        expression.xreplace({symbol: I for symbol in expression.free_symbols if str(symbol) == "i"})
+        if isinstance(expression, Expr)
+        else expression
+        for expression in expressions
     ]
 
 
@@ -136,7 +138,7 @@ def _values_differ(gold: Any, answer: Any) -> bool:
         return False
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
     # Positive numbers that no textbook formula treats in a special way.
-    point = {symbol: Rational(1117 + 389 * place, 1009 + 97 * place) for place, symbol in enumerate(symbols)}
+    point = {symbol: Rational(1117 + 389 * index, 1009 + 97 * index) for index, symbol in enumerate(symbols)}
     values = [_value(expression, point) for expression in (gold, answer)]
     if values[0] is None or values[1] is None:
         return False
@@ -144,7 +146,7 @@ def _values_differ(gold: Any, answer: Any) -> bool:
 
 
 def _value(expression: Any, point: Mapping[Any, Any]) -> Any:
-    """The number that the expression is at the point; None where it has none that can be relied on.
+    """Evaluate the expression at the point; None if the value is not reliable.
 
     With variables a complex value counts as none: math-verify takes variables for real, and branches may differ.
     """

@@ -23,7 +23,7 @@ _HALVES = {"上午": "a", "早上": "a", "午前": "a", "下午": "p", "晚上":
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Time:
-    """An hour with its half of the day, if that is named: `a` or `p`."""
+    """A time with its half of the day, `a` or `p`, or empty."""
 
     hour: int
     minute: int
@@ -32,7 +32,7 @@ class Time:
 
     @property
     def of_day(self) -> int:
-        """The hour on a clock of 24."""
+        """Hour on a 24-hour clock."""
         return self.hour % 12 + 12 * (self.half == "p") if self.half else self.hour
 
 
@@ -42,7 +42,7 @@ _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 
 
 def parse_time(text: str) -> Time | None:
-    """The time that the whole text is; None for any other text, such as a number of hours.
+    """Read a text that is a time; None for any other text, such as a number of hours.
 
     >>> parse_time("6 p.m."), parse_time("6")
     (Time(hour=6, minute=0, second=0, half='p'), None)
@@ -52,8 +52,8 @@ def parse_time(text: str) -> Time | None:
     if named := _NAMED.get(_TEXT.sub(r"\1", text).strip().lower()):
         return Time(hour=named[0], minute=0, second=0, half=named[1])
     for form in _FORMS:
-        if found := form.fullmatch(text):
-            parts = found.groupdict()
+        if match := form.fullmatch(text):
+            parts = match.groupdict()
             half = (parts.get("half") or "").lower() or _HALVES.get(parts.get("part") or "", "")
             minute, second = int(parts.get("minute") or "0"), int(parts.get("second") or "0")
             return Time(hour=int(parts["hour"]), minute=minute, second=second, half=half)
@@ -61,7 +61,7 @@ def parse_time(text: str) -> Time | None:
 
 
 def same_time(gold: Time, answer: Time) -> bool:
-    """Return whether two times are one. A half may be left out on one side, and 5:30 p.m. is 17:30."""
+    """Return whether two times are equal. A half may be missing on one side, and 5:30 p.m. is 17:30."""
     if (gold.minute, gold.second) != (answer.minute, answer.second):
         return False
     if gold.half and answer.half:

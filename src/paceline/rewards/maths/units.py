@@ -5,8 +5,7 @@ Words are read in any case. Abbreviations keep theirs, as `Mg` is not `mg`. Noth
 
 import re
 
-from paceline.data.extraction.nouns import noun
-from paceline.data.extraction.wording import SCALES, without_closing
+from paceline.data.extraction.wording import SCALES, noun, without_closing
 
 _ABBREVIATIONS = (
     "percent: % pct, degree: ° deg deg., celsius: °C °c, fahrenheit: °F °f, radian: rad, dollar: USD usd, "
@@ -42,52 +41,16 @@ _COMPOUNDS = {
     **{"mph": "mile/hour", "kph": "km/hour", "kmh": "km/hour", "kmph": "km/hour", "quadratmeter": "m^2"},
     **{"quadratzentimeter": "cm^2", "quadratkilometer": "km^2", "kubikmeter": "m^3", "kubikzentimeter": "cm^3"},
 }
-_IDEOGRAPHIC = {
-    **dict.fromkeys(("元", "圆", "块", "块钱", "元钱", "人民币"), "yuan"),
-    **dict.fromkeys(("美元", "ドル"), "dollar"),
-    **dict.fromkeys(("欧元", "歐元", "ユーロ"), "euro"),
-    **dict.fromkeys(("日元", "円"), "yen"),
-    **{"毫米": "mm", "ミリメートル": "mm", "厘米": "cm", "公分": "cm", "センチ": "cm", "センチメートル": "cm"},
-    **{"分米": "dm", "米": "m", "公尺": "m", "メートル": "m", "千米": "km", "公里": "km", "キロメートル": "km"},
-    **{
-        "毫克": "mg",
-        "克": "g",
-        "グラム": "g",
-        "公斤": "kg",
-        "千克": "kg",
-        "キログラム": "kg",
-        "吨": "tonne",
-        "トン": "tonne",
-    },
-    **{
-        "升": "litre",
-        "リットル": "litre",
-        "毫升": "ml",
-        "ミリリットル": "ml",
-        "度": "degree",
-        "页": "page",
-        "頁": "page",
-    },
-    **{"平方米": "m^2", "平方メートル": "m^2", "平方厘米": "cm^2", "平方センチメートル": "cm^2", "平方千米": "km^2"},
-    **{"立方米": "m^3", "立方メートル": "m^3", "立方厘米": "cm^3", "平方公里": "km^2", "公顷": "hectare"},
-    **dict.fromkeys(("小时", "小時", "個小時", "个小时", "時間"), "hour"),
-    **dict.fromkeys(("分钟", "分鐘", "分間"), "minute"),
-    **dict.fromkeys(("秒", "秒钟", "秒鐘", "秒間"), "second"),
-    **dict.fromkeys(("天", "日", "日間"), "day"),
-    **dict.fromkeys(("周", "星期", "个星期", "週間"), "week"),
-    **dict.fromkeys(("月", "个月", "個月", "か月", "ヶ月", "カ月"), "month"),
-    **dict.fromkeys(("年", "岁", "歳", "歲", "年間"), "year"),
-    **dict.fromkeys(("人", "名", "位"), "person"),
-    **dict.fromkeys(("个", "個", "つ"), ""),
-    **{
-        "分": "分",
-        "角": "角",
-        "パーセント": "percent",
-        "千米/时": "km/hour",
-        "米/秒": "m/second",
-        "千米/小时": "km/hour",
-    },
-}
+_IDEOGRAPHIC = (
+    "yuan: 元 圆 块 块钱 元钱 人民币, dollar: 美元 ドル, euro: 欧元 歐元 ユーロ, yen: 日元 円, "
+    "mm: 毫米 ミリメートル, cm: 厘米 公分 センチ センチメートル, dm: 分米, m: 米 公尺 メートル, "
+    "km: 千米 公里 キロメートル, mg: 毫克, g: 克 グラム, kg: 公斤 千克 キログラム, tonne: 吨 トン, "
+    "litre: 升 リットル, ml: 毫升 ミリリットル, degree: 度, page: 页 頁, m^2: 平方米 平方メートル, "
+    "cm^2: 平方厘米 平方センチメートル, km^2: 平方千米 平方公里, m^3: 立方米 立方メートル, cm^3: 立方厘米, "
+    "hectare: 公顷, hour: 小时 小時 個小時 个小时 時間, minute: 分钟 分鐘 分間, second: 秒 秒钟 秒鐘 秒間, "
+    "day: 天 日 日間, week: 周 星期 个星期 週間, month: 月 个月 個月 か月 ヶ月 カ月, year: 年 岁 歳 歲 年間, "
+    "person: 人 名 位, : 个 個 つ, 分: 分, 角: 角, percent: パーセント, km/hour: 千米/时 千米/小时, m/second: 米/秒"
+)
 _COUNTERS = "个個只隻本张張条條件辆輛棵朵块位名匹头頭台枚支枝根颗顆粒套间所家座艘架份题題道次回冊册杯瓶袋箱盒碗盘桶人"
 """Counters, alone or before the counted thing. Those that double or multiply are not here: 双, 对, 打, 倍, 成."""
 _COUNTED = re.compile(
@@ -111,23 +74,22 @@ def _table(rows: str) -> dict[str, str]:
 _CURRENCY_SIGNS = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "₩": "won", "₽": "rouble"}
 _BY_ABBREVIATION = _table(_ABBREVIATIONS) | _CURRENCY_SIGNS
 _BY_WORD = _table(_WORDS) | _COMPOUNDS
-CURRENCIES = {
-    **_CURRENCY_SIGNS,
-    **dict.fromkeys(("US$", "USD", "US $"), "dollar"),
-    **{"A$": "australian-dollar", "AU$": "australian-dollar", "AUD": "australian-dollar", "C$": "canadian-dollar"},
-    **{"CA$": "canadian-dollar", "CAD": "canadian-dollar", "HK$": "hongkong-dollar", "NZ$": "newzealand-dollar"},
-    **{"S$": "singapore-dollar", "R$": "real", "EUR": "euro", "GBP": "pound", "JPY": "yen", "INR": "rupee"},
-    **{"Rs.": "rupee", "Rs": "rupee", "CNY": "yuan", "RMB": "yuan", "CHF": "franc", "KRW": "won", "RUB": "rouble"},
-}
-"""What may stand in front of a number, by its currency."""
-_CURRENCY_UNITS = frozenset(CURRENCIES.values())
+_BY_CHARACTERS = _table(_IDEOGRAPHIC)
+_CURRENCY_PREFIXES = (
+    "dollar: US$ USD, australian-dollar: A$ AU$ AUD, canadian-dollar: C$ CA$ CAD, hongkong-dollar: HK$, "
+    "newzealand-dollar: NZ$, singapore-dollar: S$, real: R$, euro: EUR, pound: GBP, yen: JPY, rupee: INR Rs. Rs, "
+    "yuan: CNY RMB, franc: CHF, won: KRW, rouble: RUB"
+)
+CURRENCIES = _table(_CURRENCY_PREFIXES) | _CURRENCY_SIGNS | {"US $": "dollar"}
+"""Currency of each text that may stand before a number."""
 MAX_UNIT = 120  # Characters; nothing longer is read as a unit
 
 
 def scaled_unit(suffix: str, *, singular: bool = False) -> tuple[int, str] | None:
-    r"""What follows a number as (power of ten, unit): `(6, "dollar")` for ` million dollars`, `(0, "")` for nothing.
+    r"""Read the text behind a number as (power of ten, unit): `(6, "dollar")` for ` million dollars`.
 
-    None where it is no unit. One letter alone, straight after the digits, is a variable: `5m` is 5 times m.
+    The empty text is `(0, "")`, and a text that is no unit None. One letter alone, straight after the digits, is a
+    variable: `5m` is 5 times m.
     `singular`: a counted thing may stand in the singular.
 
     >>> scaled_unit(r"\text{ cm}^2"), scaled_unit(" miles per hour"), scaled_unit(" red apples"), scaled_unit("x")
@@ -145,7 +107,7 @@ def scaled_unit(suffix: str, *, singular: bool = False) -> tuple[int, str] | Non
 
 
 def same_unit(first: str, second: str) -> bool:
-    """Return whether two units are one, without conversion; degrees may be those of a temperature.
+    """Return whether two units are equal, without conversion; degrees may be of a temperature.
 
     An adjective may be left out on one side: `red apple` and `apple`. A pound may be of money or of weight.
     """
@@ -157,7 +119,7 @@ def same_unit(first: str, second: str) -> bool:
 
 
 def currency_of(mark: str, unit: str) -> str | None:
-    """The unit of an amount that has a currency in front and this unit behind it; None where they differ."""
+    """Return the unit of an amount with a currency before it and this unit behind it; None where they differ."""
     currency = CURRENCIES[mark.strip()]
     if unit in ("", currency):
         return currency
@@ -165,17 +127,17 @@ def currency_of(mark: str, unit: str) -> str | None:
 
 
 def _leading_scale(text: str) -> str:
-    """The scale that a unit begins with: a word, or a Chinese character that is not part of a unit (`千米`)."""
+    """Return the scale at the start of a unit: a word, or a Chinese character that is not part of a unit (`千米`)."""
     word = text.partition(" ")[0]
     if word.lower() in SCALES:
         return word
-    return text[0] if text[:1] in SCALES and text not in _IDEOGRAPHIC else ""
+    return text[0] if text[:1] in SCALES and text not in _BY_CHARACTERS else ""
 
 
 def _unit(text: str, *, singular: bool) -> str | None:
-    """Name of the unit, empty for an empty text, None for anything else."""
-    if text in _IDEOGRAPHIC:
-        return _IDEOGRAPHIC[text]
+    """Return the name of a unit, empty for an empty text, None for anything else."""
+    if text in _BY_CHARACTERS:
+        return _BY_CHARACTERS[text]
     if counted := _COUNTED.fullmatch(text):
         return counted["thing"] or counted["counter"]
     if text.lower() in ("degrees celsius", "degrees fahrenheit", "degree celsius", "degree fahrenheit"):
@@ -184,17 +146,17 @@ def _unit(text: str, *, singular: bool) -> str | None:
     parts = _PER.split(f" {text}" if text.startswith(("per ", "a ", "an ")) else text)
     if len(parts) > 3:
         return None
-    for place, part in enumerate(parts):
-        factors = _factors(part.strip(), singular=singular or place > 0)
-        if factors is None or (place > 0 and not part.strip()):
+    for index, part in enumerate(parts):
+        factors = _factors(part.strip(), singular=singular or index > 0)
+        if factors is None or (index > 0 and not part.strip()):
             return None
         for name, power in factors.items():
-            powers[name] = powers.get(name, 0) + (-power if place else power)
+            powers[name] = powers.get(name, 0) + (-power if index else power)
     return _spelled(powers)
 
 
 def _factors(text: str, *, singular: bool) -> dict[str, int] | None:
-    """Units of a product with their powers; None where one is unknown."""
+    """Return the units of a product with their powers; None if a unit is unknown."""
     if not text:
         return {}
     words = text.replace("° ", "°").replace(r"\cdot", " ").replace("*", " ").split()
@@ -218,7 +180,7 @@ def _named(word: str) -> str | None:
 
 
 def _spelled(powers: dict[str, int]) -> str:
-    """One spelling of a product of units: `kg*m/second^2`."""
+    """Format a product of units in one spelling: `kg*m/second^2`."""
     above, below = list[str](), list[str]()
     for name, power in sorted(powers.items()):
         plain, divided, under = name.partition("/")  # a compound: `mile/hour`

@@ -1,6 +1,6 @@
-r"""True if an answer equals the gold answer, as mathematics.
+r"""Equality of an answer with the gold answer, as mathematics.
 
-The first rule that knows the two texts decides, on one spelling of both (`notation`):
+The first rule that applies to both texts decides, on one spelling of both (`notation`):
 
 | rule       | decides                                   | equal                           | different           |
 |------------|-------------------------------------------|---------------------------------|---------------------|
@@ -45,8 +45,10 @@ from concurrent.futures import Future
 from functools import partial
 
 from paceline.errors import RewardError
-from paceline.rewards.maths.equality import EqualityVerdict, decide, recognises
-from paceline.rewards.maths.proving import ProofPool, ProverReply, proofs
+from paceline.processes.pool import PoolReply, WorkerPool
+from paceline.rewards.maths.equality import decide, recognises
+from paceline.rewards.maths.expressions import EqualityVerdict
+from paceline.rewards.maths.proving import proofs
 
 MAX_PAIRS = 65_536
 MAX_CHARACTERS = 16 << 20  # Total length of the remembered pairs; the least recently used are dropped
@@ -55,39 +57,39 @@ Pair = tuple[str, str]
 
 
 class VerdictMemory:
-    """Verdicts by pair, for any number of threads."""
+    """Memory of verdicts by pair, for any number of threads."""
 
-    def __init__(self, pool: Callable[[], ProofPool] = proofs) -> None:
-        """`pool` gives the pool that proves; it is asked for when there is something to prove."""
+    def __init__(self, pool: Callable[[], WorkerPool] = proofs) -> None:
+        """`pool` returns the pool that proves; it is called when there is something to prove."""
         self._pool = pool
         self._lock = threading.Lock()
         self._known: OrderedDict[Pair, EqualityVerdict] = OrderedDict()
         self._characters = 0
-        self._pending: dict[Pair, Future[ProverReply]] = {}
+        self._pending: dict[Pair, Future[PoolReply]] = {}
 
-    def begin(self, pair: Pair) -> "EqualityVerdict | Future[ProverReply]":
-        """The verdict where it is known or cheap, else the reply that the pool will give, asked for once."""
+    def begin(self, pair: Pair) -> "EqualityVerdict | Future[PoolReply]":
+        """Return the verdict where it is known or cheap, else the pool's future reply, requested once per pair."""
         pair = pair[0].strip(), pair[1].strip()  # what bounds their length, and so a worker's line, looks at this
         with self._lock:
             if pair in self._known:
                 self._known.move_to_end(pair)
-            found = self._known.get(pair) or self._pending.get(pair)
-            if found is not None:
-                return found
+            known = self._known.get(pair) or self._pending.get(pair)
+            if known is not None:
+                return known
         verdict = decide(*pair)
         if verdict is not None:
             self._keep(pair, verdict)
             return verdict
         with self._lock:
-            found = self._known.get(pair) or self._pending.get(pair)
-            if found is not None:
-                return found
+            known = self._known.get(pair) or self._pending.get(pair)
+            if known is not None:
+                return known
             future = self._pending[pair] = self._pool().submit({"gold": pair[0], "answer": pair[1]})
         future.add_done_callback(partial(self._land, pair))
         return future
 
-    def _land(self, pair: Pair, future: "Future[ProverReply]") -> None:
-        """A failure is not remembered: the pair may be tried again."""
+    def _land(self, pair: Pair, future: "Future[PoolReply]") -> None:
+        """Remember a verdict, but not a failure: that pair may be tried again."""
         if future.exception() is None:
             self._keep(pair, verdict_of(future.result()))
         with self._lock:
@@ -105,8 +107,8 @@ class VerdictMemory:
                 self._characters -= len(gold) + len(answer)
 
 
-def verdict_of(reply: ProverReply) -> EqualityVerdict:
-    """What a worker said, as a verdict."""
+def verdict_of(reply: PoolReply) -> EqualityVerdict:
+    """Convert a worker's reply to a verdict."""
     return EqualityVerdict(equal=bool(reply["equal"]), rule=str(reply["rule"]))
 
 
@@ -114,12 +116,12 @@ _memory = VerdictMemory()
 
 
 def memory() -> VerdictMemory:
-    """The one of this process."""
+    """Return the memory of this process."""
     return _memory
 
 
 def forget_verdicts() -> None:
-    """Start anew; what is being worked on is not remembered when it is done. In a fork nobody works on it."""
+    """Start with an empty memory. Proofs that are running are not remembered; in a fork nobody runs them."""
     global _memory
     _memory = VerdictMemory()
 
@@ -140,7 +142,7 @@ def math_equal(gold: str, answer: str) -> bool:
 
 
 def math_verdicts(pairs: Sequence[Pair]) -> list[EqualityVerdict]:
-    """The verdicts on (gold, answer) pairs, in their order; what takes a proof is worked on in parallel.
+    """Return the verdicts on (gold, answer) pairs, in order; proofs run in parallel.
 
     Raises:
         RewardError: the grader failed: three workers died on a pair, or none starts. The verdicts on the other pairs
@@ -154,14 +156,14 @@ def math_verdicts(pairs: Sequence[Pair]) -> list[EqualityVerdict]:
 
 
 def math_outcomes(pairs: Sequence[Pair]) -> list[EqualityVerdict | RewardError]:
-    """As `math_verdicts`, with the failure of the grader in the place of the pair that it failed on."""
+    """Return the verdicts on pairs, or the failure of the grader for a pair that it failed on."""
     outcomes = list[EqualityVerdict | RewardError]()
-    for found in [_memory.begin(pair) for pair in pairs]:
-        if isinstance(found, EqualityVerdict):
-            outcomes.append(found)
+    for outcome in [_memory.begin(pair) for pair in pairs]:
+        if isinstance(outcome, EqualityVerdict):
+            outcomes.append(outcome)
         else:  # waited for: the pool ends every pair at its deadline
-            failure = found.exception()
-            outcomes.append(verdict_of(found.result()) if failure is None else RewardError(str(failure)))
+            failure = outcome.exception()
+            outcomes.append(verdict_of(outcome.result()) if failure is None else RewardError(str(failure)))
     return outcomes
 
 
@@ -172,10 +174,10 @@ def begin_verdicts(pairs: Sequence[Pair]) -> None:
 
 
 def unverifiable(golds: Sequence[str]) -> list[int]:
-    r"""Positions of gold answers that no rule but "same text" can know.
+    r"""Return the positions of gold answers to which no rule but "same text" applies.
 
-    Empty or too long, a placeholder ("See solution"), braces without partner, LaTeX that math-verify does not read or
-    not within 2 s.
+    Those are empty or too long, a placeholder ("See solution"), have unbalanced braces, or LaTeX that math-verify
+    cannot read within 2 s.
 
     >>> unverifiable(["42", "See solution", r"\frac{1}{", r"\text{even}"])
     [1, 2]
@@ -184,6 +186,6 @@ def unverifiable(golds: Sequence[str]) -> list[int]:
         RewardError: see `math_verdicts`.
     """
     known = {gold: recognises(gold) for gold in dict.fromkeys(golds)}
-    replies = {gold: proofs().submit({"gold": gold.strip()}) for gold, found in known.items() if found is None}
+    replies = {gold: proofs().submit({"gold": gold.strip()}) for gold, is_known in known.items() if is_known is None}
     known.update((gold, bool(reply.result()["equal"])) for gold, reply in replies.items())
-    return [place for place, gold in enumerate(golds) if not known[gold]]
+    return [index for index, gold in enumerate(golds) if not known[gold]]

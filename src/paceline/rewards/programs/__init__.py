@@ -1,1 +1,1 @@
-"""What a program is worth: the tests of a row, and verdicts on what a program made of them."""
+"""Tests of a row, and verdicts on a program's results."""

@@ -36,7 +36,7 @@ from paceline.rewards.programs.comparing import same_value
 
 PYTHON = ("python", "python3", "py")
 LARGEST_CELL = 10_000_000
-"""Bytes of a row's tests: more than that is no test of a program, and waits for every completion."""
+"""Most bytes of a row's tests: larger ones test no program, and every completion would wait for them."""
 TYPES = ("stdin_stdout", "function_call")
 KEYS = ("inputs", "outputs", "fn_name", "language", "test_cases")
 """Keys of an object of tests."""
@@ -46,12 +46,12 @@ TEST_KEYS = ("input", "output", "type", "fn_name", "language")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cases:
-    """What a program is tested with."""
+    """Tests of a program."""
 
     inputs: tuple[str, ...]
     """Standard input; or a JSON array of arguments, where there is a function. At least one."""
     outputs: tuple[str, ...]
-    """As many: standard output; or the JSON text of the value to be returned."""
+    """Expected standard output of each input; or the JSON text of the value to be returned."""
     function: str | None = None
     """The function to call; None: the program reads and prints."""
     in_list: bool = False
@@ -59,24 +59,24 @@ class Cases:
 
 
 def parse_cases(columns: Mapping[str, object], row_id: str) -> Cases:
-    """The test cases of a row that has some (see `has_cases`).
+    """Read the test cases of a row that has some (see `has_cases`).
 
     Raises:
-        DataError: they cannot be used; the sentence names the row, what is wrong, and what to do.
+        DataError: they cannot be used; the sentence names the row, the fault and the remedy.
     """
-    given = cases_in(columns)
-    if not given:
+    filled = cases_in(columns)
+    if not filled:
         _refuse(row_id, f"has no test cases in any of the columns {', '.join(CASES_COLUMNS)}", "add them")
-    column, value = given[0]
-    if len(given) > 1 and holds_tests(value):
-        filled = ", ".join(name for name, _ in given)
-        _refuse(row_id, f"has test cases in each of the columns {filled}", "keep one of them")
-    place = TRUTH if column == "reward_model" else column
+    column, value = filled[0]
+    if len(filled) > 1 and holds_tests(value):
+        names = ", ".join(name for name, _ in filled)
+        _refuse(row_id, f"has test cases in each of the columns {names}", "keep one of them")
+    label = TRUTH if column == "reward_model" else column
     size = _size(value)
     if size > LARGEST_CELL:
         limit = f"above {LARGEST_CELL / 1e6:.0f} MB"
-        _refuse(row_id, f"{place} has {size / 1e6:.1f} MB, {limit}", "use fewer or smaller tests")
-    return _Reader(row_id=row_id, place=place, is_apps=column == "input_output").cases(value)
+        _refuse(row_id, f"{label} has {size / 1e6:.1f} MB, {limit}", "use fewer or smaller tests")
+    return _Reader(row_id=row_id, label=label, is_apps=column == "input_output").cases(value)
 
 
 def has_cases(columns: Mapping[str, object]) -> bool:
@@ -93,11 +93,11 @@ def code_row_check(columns: Mapping[str, object], row_id: str) -> None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reader:
     row_id: str
-    place: str
+    label: str
     is_apps: bool
 
     def cases(self, value: object, name: object = None) -> Cases:
-        """Tests in any of their forms; `name` is what an object around them says of the function."""
+        """Read tests in any of their forms; `name` is the function that an enclosing object names."""
         plain = self._parsed(value)
         if isinstance(plain, list | tuple):
             return self._listed(plain, name)
@@ -117,7 +117,7 @@ class _Reader:
         return self._made(plain["inputs"], plain["outputs"], self._function(named))
 
     def _listed(self, tests: Sequence[object], name: object) -> Cases:
-        """A list of one object per test; all of them call the same function, or none does."""
+        """Read a list of one object per test; all of them call the same function, or none does."""
         inputs, outputs, functions = [], [], set()
         for number, test in enumerate(tests, start=1):
             if not isinstance(test, Mapping) or not {"input", "output"} <= test.keys():
@@ -135,7 +135,7 @@ class _Reader:
             inputs.append(test["input"])
             outputs.append(test["output"])
         if len(functions) > 1:
-            named = ", ".join(sorted(str(one) for one in functions))
+            named = ", ".join(sorted(map(str, functions)))
             self._refuse(f"calls different functions in one row ({named})", "give each its own row")
         return self._made(inputs, outputs, next(iter(functions), None))
 
@@ -145,30 +145,30 @@ class _Reader:
             self._refuse(counts, "give one output for each input")
         if not inputs:
             self._refuse("has no test", "give at least one: a program that is never run proves nothing")
-        if function is None and all(isinstance(one, str) and not one.strip() for one in outputs):
+        if function is None and all(isinstance(output, str) and not output.strip() for output in outputs):
             remedy = "give tests that expect something, as a program that prints nothing would pass them all"
             self._refuse("expects no output in any test", remedy)
         pairs = [self._pair(*pair, function, n) for n, pair in enumerate(zip(inputs, outputs, strict=True), start=1)]
         may_be_in_list = self.is_apps and function is not None
         return Cases(
-            inputs=tuple(given for given, _ in pairs),
+            inputs=tuple(text for text, _ in pairs),
             outputs=tuple(expected for _, expected in pairs),
             function=function,
-            in_list=may_be_in_list and all(isinstance(one, list) and len(one) == 1 for one in outputs),
+            in_list=may_be_in_list and all(isinstance(output, list) and len(output) == 1 for output in outputs),
         )
 
-    def _pair(self, given: object, expected: object, function: str | None, number: int) -> tuple[str, str]:
+    def _pair(self, arguments: object, expected: object, function: str | None, number: int) -> tuple[str, str]:
         if function is None:
-            return self._text(given, f"input {number}"), self._text(expected, f"output {number}")
-        if isinstance(given, str):
+            return self._text(arguments, f"input {number}"), self._text(expected, f"output {number}")
+        if isinstance(arguments, str):
             value = self._value(expected, f"output {number}") if isinstance(expected, str) else expected
-            lines = given.strip().split("\n") if given.strip() else []
-            arguments = [self._value(line, f"input {number}") for line in lines]
-            return self._json(arguments, f"input {number}"), self._returned(value, f"output {number}")
-        if not isinstance(given, list | tuple):
+            lines = arguments.strip().split("\n") if arguments.strip() else []
+            parsed = [self._value(line, f"input {number}") for line in lines]
+            return self._json(parsed, f"input {number}"), self._returned(value, f"output {number}")
+        if not isinstance(arguments, list | tuple):
             remedy = "give a list of arguments, or text with one JSON value per line"
-            self._refuse(f"has {_kind(given)} as input {number} of a function", remedy)
-        return self._json(given, f"input {number}"), self._returned(expected, f"output {number}")
+            self._refuse(f"has {_kind(arguments)} as input {number} of a function", remedy)
+        return self._json(arguments, f"input {number}"), self._returned(expected, f"output {number}")
 
     def _text(self, value: object, what: str) -> str:
         if self.is_apps and isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
@@ -216,9 +216,9 @@ class _Reader:
             self._refuse(f"has {name!r} as fn_name", "give the name of a Python function")
         return name
 
-    def _check_keys(self, given: Mapping[object, object], known: Sequence[str], where: str) -> None:
-        """Refuse a key that is not known: tests below it would be passed over. Tables fill keys with nothing."""
-        for key, value in given.items():
+    def _check_keys(self, mapping: Mapping[object, object], known: Sequence[str], where: str) -> None:
+        """Refuse an unknown key, whose tests would be ignored; an empty value is none, as tables fill missing keys."""
+        for key, value in mapping.items():
             if key not in known and value is not None and value not in ("", [], {}):
                 remedy = f"the keys that are read are {', '.join(known)}: write the tests below these"
                 self._refuse(f"has the key {key!r}{where}, which is not known", remedy)
@@ -230,27 +230,27 @@ class _Reader:
             )
 
     def _refuse(self, fact: str, remedy: str) -> NoReturn:
-        _refuse(self.row_id, f"{self.place} {fact}", remedy)
+        _refuse(self.row_id, f"{self.label} {fact}", remedy)
 
 
 def _refuse(row_id: str, fact: str, remedy: str) -> NoReturn:
-    # The way out is the same for all of them, and a dataset of thousands of rows often has one of these.
+    # the remedy at the end holds for all of them, and a dataset of thousands of rows often has such a row
     raise DataError(
         f"row {row_id}: {fact}; {remedy}, or remove such rows (--on-bad-row skip leaves them out)"
     ) from None
 
 
 def _size(value: object) -> int:
-    """Bytes of all text in a cell, numbers counted as eight. Without recursion: a cell may nest as it likes."""
+    """Count the bytes of all text in a cell, eight for a number; without recursion, as a cell may nest deeply."""
     total, waiting = 0, [value]
     while waiting and total <= 10 * LARGEST_CELL:
-        one = waiting.pop()
-        if isinstance(one, str):
-            total += len(one) if one.isascii() else len(one.encode("utf-8", "surrogatepass"))
-        elif isinstance(one, Mapping):
-            waiting.extend(one.values())
-        elif isinstance(one, list | tuple):
-            waiting.extend(one)
+        item = waiting.pop()
+        if isinstance(item, str):
+            total += len(item) if item.isascii() else len(item.encode("utf-8", "surrogatepass"))
+        elif isinstance(item, Mapping):
+            waiting.extend(item.values())
+        elif isinstance(item, list | tuple):
+            waiting.extend(item)
         else:
             total += 8
     return total

@@ -1,4 +1,4 @@
-"""True if what a program printed or returned is what it should have: on plain text and plain data only.
+"""Comparison of what a program printed or returned with what is expected: plain text and plain data only.
 
 Order always counts, and so does every token: there is no comparison of sets, and none of sorted lines. Printed text is
 compared as the checkers of programming contests do, token by token: how tokens lie on lines is not looked at.
@@ -57,7 +57,7 @@ def same_value(expected: object, returned: object, *, depth: int = MAX_DEPTH) ->
     if isinstance(expected, list) and isinstance(returned, list):
         items = zip(expected, returned, strict=False)
         is_alike = depth > 0 and len(expected) == len(returned)
-        return is_alike and all(same_value(one, other, depth=depth - 1) for one, other in items)
+        return is_alike and all(same_value(*pair, depth=depth - 1) for pair in items)
     if isinstance(expected, dict) and isinstance(returned, dict):
         is_alike = depth > 0 and expected.keys() == returned.keys()
         return is_alike and all(same_value(value, returned[key], depth=depth - 1) for key, value in expected.items())
@@ -80,7 +80,7 @@ def _same_token(expected: bytes, printed: bytes) -> bool:
 
 
 def _close(expected: float, got: float) -> bool:
-    """Infinity is what a number beyond float64 becomes, so it stands for many: it is equal to nothing here."""
+    """Compare within the tolerance. Infinity equals nothing: every number beyond float64 becomes infinity."""
     try:
         number = float(got)
     except OverflowError:

@@ -1,13 +1,13 @@
-"""From a program and its test cases to a verdict per test.
+"""Judges programs: a verdict for each test case.
 
-A test is one job of the sandbox, which knows its input alone. What should come out is compared here, where no program
+A test is one job of the sandbox, which knows its input alone. The expected output is compared here, where no program
 can reach it. Programs are judged in the background: each once for the same tests, within a bound on what a batch costs.
 
 Every program gets a first slice of processor time, in the order in which programs arrive; most come to an end in it.
 One that needs more is slow, and goes on when the batch that is graded has had all of its first slices, in the batch's
 order. The processor time of tests that slow ones pass is free. That of tests which they fail is added up, and the first
 program before which the sum has reached the batch's allowance is cut short, with all slow ones behind it. Sums count in
-the batch's order and in processor time: which programs are cut short hangs neither on the load of the machine nor on
+the batch's order and in processor time: which programs are cut short depends neither on the load of the machine nor on
 how many run at a time.
 """
 
@@ -56,15 +56,15 @@ SLICE_SECONDS = 0.2  # A wait is cut into these, so that a limit on the whole ca
 FIRST, REST = 0, 1  # Priorities: first programs are judged before the rest of the queue
 
 Work = Callable[[Sandbox, Callable[[], None]], None]
-"""What a thread does; the second argument is called once it holds no processor any more."""
+"""Work of a thread; it calls its second argument when it no longer holds a processor."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judgement:
-    """What one program is worth."""
+    """Verdicts on a program."""
 
     verdicts: tuple[ProgramVerdict, ...]
-    """One per test, in the order of the tests; at least one."""
+    """Verdict of each test, in order; at least one."""
     error: str = ""
     """The first failing program's last words, for a person."""
 
@@ -75,23 +75,23 @@ class Judgement:
 
     @property
     def note(self) -> str:
-        """One line for a person, such as `passed 2 of 5 tests; test 3: timeout`."""
+        """Summary in one line, such as `passed 2 of 5 tests; test 3: timeout`."""
         head = f"passed {self.passed} of {len(self.verdicts)} tests"
         if self.passed == len(self.verdicts):
             return head
-        place, verdict = next((place, one) for place, one in enumerate(self.verdicts, start=1) if one != "pass")
-        return f"{head}; test {place}: {verdict}{f' ({self.error})' if self.error else ''}"
+        number, verdict = next(pair for pair in enumerate(self.verdicts, start=1) if pair[1] != "pass")
+        return f"{head}; test {number}: {verdict}{f' ({self.error})' if self.error else ''}"
 
 
 class Trial:
-    """One program on its way through its tests, which may wait between two of them. Not for two threads at once.
+    """Progress of a program through its tests, which may pause between two of them. Not thread-safe.
 
     Tests are left out (`not_run`) after the first that fails where `stop_at_first`, after a failure that every input
     would meet (no valid program, no such function), and after the second timeout.
     """
 
     def __init__(self, source: str, cases: Cases, *, limits: Limits, stop_at_first: bool) -> None:
-        """`limits`: of each test; a row with larger expected outputs has more room for output."""
+        """`limits` are of each test; the limit of output is raised for larger expected outputs."""
         self._source, self._function, self._in_list = source, cases.function, cases.in_list
         self._stop_at_first = stop_at_first
         self._tests = list(zip(cases.inputs, cases.outputs, strict=True))
@@ -112,8 +112,11 @@ class Trial:
 
     @property
     def is_broken(self) -> bool:
-        """True if the sandbox has failed on it, so that nothing is known of it."""
-        return any(one is not None and one.done() and one.exception() is not None for one in (self.first, self.rest))
+        """True if the sandbox failed on it, so that there is no verdict."""
+        return any(
+            future is not None and future.done() and future.exception() is not None
+            for future in (self.first, self.rest)
+        )
 
     @property
     def is_slow(self) -> bool:
@@ -148,20 +151,20 @@ class Trial:
                 self.lost_seconds += self._limits.seconds if is_over else execution.seconds
 
     def judgement(self, *, cut_short: bool) -> Judgement:
-        """What is known of the program; `cut_short`: by its first slice alone."""
+        """Return the verdicts; `cut_short`: of the first slice only."""
         kept = self._verdicts[: self._before] if cut_short else self._verdicts
         left: ProgramVerdict = "cut_short" if cut_short else "not_run"
         verdicts = (*kept, *[left] * (self._number - len(kept)))
         return Judgement(verdicts=verdicts, error=OUT_OF_TIME if cut_short else self._error)
 
     def _execute(self, sandbox: Sandbox, limits: Limits, on_sleep: Callable[[], None]) -> Execution:
-        given, _ = self._tests[0]
-        stdin, arguments = (given, "[]") if self._function is None else ("", given)
+        text, _ = self._tests[0]
+        stdin, arguments = (text, "[]") if self._function is None else ("", text)
         job = Job(source=self._source, stdin=stdin, function=self._function, arguments=arguments, limits=limits)
         return sandbox.execute(job, on_sleep)
 
     def _note(self, execution: Execution) -> ProgramVerdict:
-        """The verdict on the next test, which is done with; so are all others, where it tells enough."""
+        """Record the verdict on the next test and drop that test, and all others if no more is needed."""
         _, expected = self._tests.pop(0)
         verdict = self._verdict(execution, expected)
         if verdict not in ("pass", "wrong") and not self._error and set(self._verdicts) <= {"pass"}:
@@ -186,22 +189,22 @@ class Trial:
 
 
 def output_limit(cases: Cases, least: int) -> int:
-    """Bytes of output that a right program has room for: twice the largest expected output, at least `least`.
+    """Return the limit of output in bytes: twice the largest expected output, at least `least`.
 
     A program can ask for its limits, so beyond `least` this is rounded up to a power of two: it tells nobody how long
     an expected output is.
     """
-    room = 2 * max(len(one.encode("utf-8", "surrogatepass")) for one in cases.outputs)
+    room = 2 * max(len(output.encode("utf-8", "surrogatepass")) for output in cases.outputs)
     return least if room <= least else 1 << (room - 1).bit_length()
 
 
 def _last_line(text: str) -> str:
-    """The program's own last line; what the sandbox adds below it, its exit status, only where there is no other."""
+    """Return the last line that the program wrote, or the exit status that the sandbox adds if there is no other."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith("exit status ")]
-    last = (own or lines or [""])[-1][:ERROR_LENGTH]
+    printed = [line for line in lines if not line.startswith("exit status ")]
+    last = (printed or lines or [""])[-1][:ERROR_LENGTH]
     # A program may print what moves a terminal's cursor; notes are for people to read there.
-    return "".join(one if one.isprintable() else "?" for one in last)
+    return "".join(character if character.isprintable() else "?" for character in last)
 
 
 class Judges:
@@ -220,7 +223,7 @@ class Judges:
         self._seats = threading.Semaphore(1)
 
     def start(self, source: str, cases: Cases) -> Trial:
-        """Have a program's first slice run; returns at once, with the same object for the same program and tests.
+        """Queue a program's first slice and return at once, with the same object for the same program and tests.
 
         What the sandbox failed on is judged anew, since nothing is known of it.
         """
@@ -243,7 +246,7 @@ class Judges:
         return trial
 
     def results(self, batch: Sequence[Trial]) -> list[Judgement | SandboxError]:
-        """The verdicts on the programs of a batch, in its order; an error where the sandbox failed or was too slow."""
+        """Wait for the verdicts on a batch of programs, in order; an error where the sandbox failed or was too slow."""
         programs = list(dict.fromkeys(batch))
         failures = dict[Trial, SandboxError]()
         until = self._deadline(sum(program.tests_left for program in programs))
@@ -252,22 +255,22 @@ class Judges:
         slow = [program for program in programs if program not in failures and program.is_slow]
         allowance = self._limits.seconds * max(LEAST_ALLOWANCE, len(batch) / PROGRAMS_PER_LIMIT)
 
-        def may_go_on(place: int) -> bool:
-            return sum(one.lost_seconds for one in slow[:place]) < allowance
+        def may_go_on(index: int) -> bool:
+            return sum(trial.lost_seconds for trial in slow[:index]) < allowance
 
-        for place, program in enumerate(slow):
+        for index, program in enumerate(slow):
             if program.rest is None or program.rest.done():
                 program.rest = Future()
-                self._put(REST, program.rest, partial(program.run_rest, may_go_on=partial(may_go_on, place)))
+                self._put(REST, program.rest, partial(program.run_rest, may_go_on=partial(may_go_on, index)))
         until = self._deadline(sum(program.tests_left for program in slow))
         for program in slow:
             assert program.rest is not None
             self._wait(program, program.rest, until, failures)
-        cut = {program for place, program in enumerate(slow) if not may_go_on(place)}
-        known = {one: one.judgement(cut_short=one in cut) for one in programs if one not in failures}
+        cut = {program for index, program in enumerate(slow) if not may_go_on(index)}
+        known = {trial: trial.judgement(cut_short=trial in cut) for trial in programs if trial not in failures}
         if cut:
             with self._lock:  # what is not known of them must not be remembered, nor their tests be kept
-                self._known = OrderedDict((key, one) for key, one in self._known.items() if one not in cut)
+                self._known = OrderedDict((key, trial) for key, trial in self._known.items() if trial not in cut)
         return [failures[program] if program in failures else known[program] for program in batch]
 
     def _put(self, order: int, future: Future[None], work: Work) -> None:
@@ -277,7 +280,7 @@ class Judges:
                 self._add_thread()
 
     def _deadline(self, tests: int) -> float:
-        """By when, in the time of `time.monotonic`, so many tests have a verdict at the latest."""
+        """Return the deadline for so many tests, on the clock of `time.monotonic`."""
         slots = 1 if self._sandbox is None or isinstance(self._sandbox, SandboxError) else self._sandbox.slots
         return time.monotonic() + START_SECONDS + TRIES * self._limits.wall_seconds * -(-tests // slots)
 
@@ -312,7 +315,7 @@ class Judges:
             leave()
 
     def _opened(self) -> Sandbox:
-        """The sandbox. There is one thread until it is open, and then as many as it has use for."""
+        """Return the sandbox. One thread opens it; after that there are as many threads as it can use."""
         if self._sandbox is None:
             try:
                 sandbox = self._open_sandbox()
@@ -331,6 +334,6 @@ class Judges:
 
 
 def _once(action: Callable[[], None]) -> Callable[[], None]:
-    """The action, which further calls do not repeat."""
+    """Wrap an action so that only the first call runs it."""
     left = [action]
     return lambda: left.pop()() if left else None

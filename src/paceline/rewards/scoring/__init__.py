@@ -1,1 +1,1 @@
-"""From reward functions and completions to scores: the one place where a grader may fail."""
+"""Scores of completions by reward functions: the only place where a grader may fail."""

@@ -1,8 +1,7 @@
-"""Calls reward functions: plain ones one after another, then all async ones together on the event loop of
-the user's own code.
+"""Calls reward functions: plain ones one after another, then all async ones together on the event loop of user code.
 
 Each call has a deadline. Code that swallows every exception (`except:` around each row) is interrupted again and again,
-and what it returns in the end is no result: a row that was cut short so has a made-up score.
+and its result is discarded: the rows that were interrupted have arbitrary scores.
 """
 
 import asyncio
@@ -19,83 +18,84 @@ from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.event_loop import BlockedLoop, own_loop, wait_here
 from paceline.runtime.interrupts import interrupted_after
 from paceline.runtime.own_code import copied
-from paceline.types import Completion, Task
+from paceline.types import Completion, Task, Trajectory, completed
 
 Arguments = Mapping[str, list[object]]  # By name, one value per completion
 
 ENVIRONMENTS = "environments"
-"""Argument with living objects, of which a copy would not be the same."""
+"""Argument with live objects, which are not copied."""
 
 # Types whose values nobody can change: they are given as they are.
 UNCHANGING = frozenset({str, int, float, complex, bool, bytes, type(None)})
 GRACE_SECONDS = 1.0
 """Async functions are cancelled at their deadline; one that then still blocks the event loop is interrupted."""
-NAME = "a reward function"  # Of its task, for who is held up by one that blocks the loop
+NAME = "a reward function"  # Name of the task, for a report of what blocks the event loop
 
 
 class RewardTimeout(BaseException):
-    """The call took longer than it may. No `Exception`: a function that swallows those must not swallow this."""
+    """A call exceeded its deadline. Not an `Exception`: a function that swallows those must not swallow this."""
 
 
 class TooSlow(Exception):
-    """A call was ended at its deadline; it is not made again row by row."""
+    """A call was ended at its deadline; it is not repeated row by row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallOutcome:
-    """What one call came to."""
+    """Outcome of one call."""
 
     result: object = None
     error: BaseException | None = None
-    """What the function raised; `result` means nothing then."""
+    """Exception that the function raised; `result` has no meaning then."""
     seconds: float
-    """Wall time; calls that wait at the same time count it each."""
+    """Wall time; calls that wait at the same time each count it."""
 
 
-def made_up(text: str, token_ids: tuple[int, ...] = ()) -> Completion:
-    """A completion of this text that no model has sampled; reward functions see no logprobs."""
-    return Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
+def made_up(text: str, token_ids: tuple[int, ...] = ()) -> Trajectory:
+    """Make a completion of this text that no model has sampled, without logprobs."""
+    completion = Completion(token_ids=token_ids, logprobs=(), finish_reason="stop", text=text, policy_version=0)
+    return completed((), completion)
 
 
 def arguments_of(
-    tasks: Sequence[Task], completions: Sequence[Completion], environments: Sequence[object] = ()
+    tasks: Sequence[Task], completions: Sequence[Trajectory], environments: Sequence[object] = ()
 ) -> Arguments:
-    """What every reward function may ask for; a column that not every task has is None where it is missing."""
+    """Return the arguments that reward functions may ask for; a column that a task lacks is None there."""
     columns = dict.fromkeys(name for task in tasks for name in task.columns)
     return {
         **{name: [task.columns.get(name) for task in tasks] for name in columns},
         "answer": [task.answer for task in tasks],
         "prompts": [task.prompt for task in tasks],
-        "prompt_messages": [None if task.messages is None else [dict(one) for one in task.messages] for task in tasks],
+        "prompt_messages": [None if task.messages is None else list(map(dict, task.messages)) for task in tasks],
         "completions": [completion.text for completion in completions],
         "completion_ids": [list(completion.sampled_ids) for completion in completions],
         "finish_reasons": [completion.finish_reason for completion in completions],
-        "completion_messages": [[dict(one) for one in completion.messages] for completion in completions],
-        "episode_ids": [list(completion.token_ids) for completion in completions],
-        ENVIRONMENTS: [getattr(one, "inner", one) for one in environments] or [None] * len(completions),
+        "completion_messages": [list(map(dict, completion.messages)) for completion in completions],
+        "episode_ids": [list(completion.completion_ids) for completion in completions],
+        ENVIRONMENTS: [getattr(world, "inner", world) for world in environments] or [None] * len(completions),
     }
 
 
-def _own(value: object) -> object:
-    """Copy an argument to the bottom for one call of a function that may change what it is given.
+def _copied(value: object) -> object:
+    """Copy an argument deeply for one call of a function that may change it.
 
-    Completions of one prompt share their row, and so do functions and steps: what one call does must reach no other.
+    Completions of one prompt share their row, and so do functions and steps: a change must not reach other calls.
     """
     kind = type(value)
     if kind in UNCHANGING:
         return value
     if isinstance(value, list) and kind is list:
-        return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_own(item) for item in value]
+        return value.copy() if UNCHANGING.issuperset(map(type, value)) else [_copied(item) for item in value]
     if isinstance(value, dict) and kind is dict:
-        return {key: _own(item) for key, item in value.items()}
+        return {key: _copied(item) for key, item in value.items()}
     return copied(value)
 
 
 def accepted(name: str, function: RewardFunction, arguments: Arguments) -> Arguments:
-    """The arguments that the function's signature takes.
+    """Return the arguments that the function's signature takes.
 
     Raises:
-        RewardError: it asks for one that there is not; the sentence names function, argument, and those that there are.
+        RewardError: the function asks for an unknown argument; the sentence names it and those that exist.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -103,32 +103,40 @@ def accepted(name: str, function: RewardFunction, arguments: Arguments) -> Argum
         raise RewardError(
             f"reward function {name!r} has no signature that can be read ({error}); wrap it in a function of Python"
         ) from error
-    named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-    missing = [one.name for one in named if one.default is one.empty and one.name not in arguments]
-    missing += [one.name for one in parameters if one.kind is one.POSITIONAL_ONLY]
+    named = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    ]
+    missing = [
+        parameter.name
+        for parameter in named
+        if parameter.default is parameter.empty and parameter.name not in arguments
+    ]
+    missing += [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_ONLY]
     if missing:
         raise RewardError(
             f"reward function {name!r} asks for the argument {missing[0]!r}, which it cannot get by name; "
             f"it can have {', '.join(arguments)}"
         )
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return arguments
-    return {one.name: arguments[one.name] for one in named if one.name in arguments}
+    return {parameter.name: arguments[parameter.name] for parameter in named if parameter.name in arguments}
 
 
 def outcomes(calls: Sequence[tuple[RewardFunction, Arguments]], *, timeout: float) -> list[CallOutcome]:
-    """Call each function with arguments of its own; nothing that a grader raises passes.
+    """Call each function with its arguments; exceptions of a grader become outcomes.
 
-    A call that takes more than `timeout` seconds fails; built-in functions keep deadlines of their own, per answer.
+    A call that takes more than `timeout` seconds fails; built-in functions have their own deadlines, per completion.
     """
     called = []
     for number, (function, arguments) in enumerate(calls, start=1):
         ACTIVITY.advance("reward", number - 1, len(calls))
         called.append(_call(function, arguments, timeout))
-    waiting = {place: one for place, one in enumerate(called) if inspect.isawaitable(one.result)}
+    waiting = {index: outcome for index, outcome in enumerate(called) if inspect.isawaitable(outcome.result)}
     if waiting:
-        for place, outcome in zip(waiting, _together(list(waiting.values()), timeout), strict=True):
-            called[place] = outcome
+        for index, outcome in zip(waiting, _awaited(list(waiting.values()), timeout), strict=True):
+            called[index] = outcome
     ACTIVITY.advance("reward", len(calls), len(calls))
     return called
 
@@ -140,7 +148,7 @@ def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Cal
         with limit:
             if not isinstance(function, BuiltIn):
                 arguments = {
-                    name: values.copy() if name == ENVIRONMENTS else [_own(value) for value in values]
+                    name: values.copy() if name == ENVIRONMENTS else [_copied(value) for value in values]
                     for name, values in arguments.items()
                 }
             result = listed(function(**arguments))
@@ -154,7 +162,7 @@ def _call(function: RewardFunction, arguments: Arguments, timeout: float) -> Cal
 def listed(result: object) -> object:
     """Return the items of a generator, a map or a dict's values as a list, and anything else as it is.
 
-    What a generator raises on its way, its function raises.
+    An exception inside a generator is raised here, as if by the function.
     """
     return [*result] if isinstance(result, Iterator | ValuesView) else result
 
@@ -163,24 +171,24 @@ def _too_slow(timeout: float) -> TooSlow:
     return TooSlow(f"the call took more than --reward-timeout {timeout:g} seconds")
 
 
-def _together(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome]:
-    """All of them awaited at once; a task of theirs that leaves the program takes its call with it, not the run."""
+def _awaited(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome]:
+    """Await all calls at once; one that calls `sys.exit` ends its own call, not the run."""
     started, finished, begun = time.perf_counter(), dict[int, CallOutcome](), set[int]()
 
-    async def finish(place: int) -> None:
-        began, one = time.perf_counter(), called[place]
-        begun.add(place)
-        assert isinstance(one.result, Awaitable)
+    async def finish(index: int) -> None:
+        began, call = time.perf_counter(), called[index]
+        begun.add(index)
+        assert isinstance(call.result, Awaitable)
         result, failure = None, None
         try:
             async with asyncio.timeout(timeout) as limit:
-                result = listed(await one.result)
+                result = listed(await call.result)
         except (Exception, SystemExit, BlockedLoop, asyncio.CancelledError) as error:  # noqa: BLE001 - as above
             failure = _too_slow(timeout) if limit.expired() or isinstance(error, BlockedLoop) else error
-        finished[place] = CallOutcome(result=result, error=failure, seconds=one.seconds + time.perf_counter() - began)
+        finished[index] = CallOutcome(result=result, error=failure, seconds=call.seconds + time.perf_counter() - began)
 
     async def finish_all() -> None:
-        await asyncio.gather(*(asyncio.create_task(finish(place), name=NAME) for place in range(len(called))))
+        await asyncio.gather(*(asyncio.create_task(finish(index), name=NAME) for index in range(len(called))))
 
     loop = own_loop()
     running = loop.begin(finish_all(), NAME)
@@ -191,30 +199,28 @@ def _together(called: Sequence[CallOutcome], timeout: float) -> list[CallOutcome
     finally:
         running.cancel()
     unfinished = CallOutcome(error=_too_slow(timeout), seconds=time.perf_counter() - started)
-    behind = [place for place in range(len(called)) if place not in begun]
-    if loop.is_lost and behind:  # one blocks it for good, and these have not had their turn
-        finished |= dict(zip(behind, _together([called[place] for place in behind], timeout), strict=True))
-    return [finished.get(place, unfinished) for place in range(len(called))]
+    behind = [index for index in range(len(called)) if index not in begun]
+    if loop.is_lost and behind:  # a call blocks the loop for good, and these have not been started
+        finished |= dict(zip(behind, _awaited([called[index] for index in behind], timeout), strict=True))
+    return [finished.get(index, unfinished) for index in range(len(called))]
 
 
 def early_start(
     functions: Mapping[str, RewardFunction], tasks: Sequence[Task]
 ) -> Callable[[int, tuple[int, ...], str], None] | None:
-    """What an engine is to call with a completion that has ended: index of its request, its tokens, its text.
+    """Return the callback of an engine for a finished completion: index of its request, its tokens, its text.
 
-    `tasks[i]` is the task of request i.
-
-    None where no function has work that can start early. What is started here is only begun: `score` asks for all
-    results, and a function that could not begin does the work then.
+    `tasks[i]` is the task of request i. None where no function has work that can start early. The work is only begun:
+    `score` asks for all results, and a function that could not begin does the work then.
     """
-    starting = {name: one for name, one in functions.items() if isinstance(one, BuiltIn) and one.begin is not None}
+    starting = {name: f.begin for name, f in functions.items() if isinstance(f, BuiltIn) and f.begin is not None}
     if not starting:
         return None
 
     def start(request: int, token_ids: tuple[int, ...], text: str) -> None:
         task = tasks[request]
-        for name, function in starting.items():
-            if function.begin is not None and is_for(task, name):
-                function.begin(**arguments_of([task], [made_up(text, token_ids)]))
+        for name, begin in starting.items():
+            if is_for(task, name):
+                begin(**arguments_of([task], [made_up(text, token_ids)]))
 
     return start

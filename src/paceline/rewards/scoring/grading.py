@@ -1,4 +1,4 @@
-"""One reward function's rows of a batch, from its call to numbers, failures and notes."""
+"""Grades the rows of one reward function in a batch: its call, numbers, failures and notes."""
 
 import math
 import traceback
@@ -12,7 +12,7 @@ from paceline.rewards.function import BuiltIn, Grade, RewardFunction, compares_g
 from paceline.rewards.scoring.calling import Arguments, CallOutcome, TooSlow, accepted, arguments_of, outcomes
 from paceline.rewards.selecting import is_for
 from paceline.runtime.secrets import hidden
-from paceline.types import Completion, Task
+from paceline.types import Task, Trajectory
 
 RowGrade = float | Grade | BaseException | None
 
@@ -36,37 +36,37 @@ _ITEM_REMEDIES: _Remedies = (
 
 
 def checked(name: str, result: object, expected: int) -> list[RowGrade]:
-    """The result as one number, `Grade`, None or exception per completion; booleans count 1 and 0.
+    """Convert the result to one number, `Grade`, None or exception per completion; booleans count 1 and 0.
 
-    Arrays and tensors of one dimension are taken for lists, those of none for numbers. An exception in the place of a
-    number, as `asyncio.gather(..., return_exceptions=True)` leaves it, is the failure of that completion.
+    Arrays and tensors of one dimension count as lists, those of zero dimensions as numbers. An exception instead of a
+    number, as from `asyncio.gather(..., return_exceptions=True)`, is the failure of that completion.
 
     Raises:
-        RewardError: anything else; the sentence names function, value and remedy.
+        RewardError: the result is anything else; the sentence names function, value and remedy.
     """
     items = _listed(result)
     if not isinstance(items, list | tuple):
         raise _refusal(name, _short(result), expected, _remedy(result, _REMEDIES))
     if len(items) != expected:
         raise _refusal(name, f"{len(items)} items", expected, "return one for each completion, None where it has none")
-    return [_item(name, item, place, expected) for place, item in enumerate(items)]
+    return [_item(name, item, index, expected) for index, item in enumerate(items)]
 
 
-def _item(name: str, item: object, place: int, expected: int) -> RowGrade:
+def _item(name: str, item: object, index: int, expected: int) -> RowGrade:
     plain = _listed(item)
     if isinstance(plain, Grade):
-        return replace(plain, value=_number(name, plain.value, place, expected), note=str(plain.note))
+        return replace(plain, value=_number(name, plain.value, index, expected), note=str(plain.note))
     if plain is None or isinstance(plain, BaseException):
         return plain
-    return _number(name, plain, place, expected)
+    return _number(name, plain, index, expected)
 
 
-def _number(name: str, item: object, place: int, expected: int) -> float | None:
+def _number(name: str, item: object, index: int, expected: int) -> float | None:
     plain = _listed(item)
     if plain is None:
         return None
     if not isinstance(plain, Real):
-        raise _refusal(name, f"{_short(item)} at {place}", expected, _remedy(plain, _ITEM_REMEDIES))
+        raise _refusal(name, f"{_short(item)} at {index}", expected, _remedy(plain, _ITEM_REMEDIES))
     try:
         return float(plain)
     except OverflowError:  # a whole number of more than 308 digits
@@ -74,7 +74,7 @@ def _number(name: str, item: object, place: int, expected: int) -> float | None:
 
 
 def _listed(value: object) -> object:
-    """Arrays and tensors of any library as lists and numbers of Python."""
+    """Convert arrays and tensors of any library to lists and numbers of Python."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -94,7 +94,7 @@ def _short(value: object) -> str:
 
 
 LARGEST = 3.4e38
-"""What float32, in which advantages become gradients, can hold; the square of it still fits Python's own floats."""
+"""Largest reward: float32, in which advantages become gradients, holds it, and Python's floats hold its square."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,7 @@ class Batch:
     function: RewardFunction
     tasks: Sequence[Task]
     rows: Sequence[int]
-    """Their places in the batch that is scored."""
+    """Indices of the rows in the batch that is scored."""
     size: int
     """Completions of that batch."""
     arguments: Arguments
@@ -113,22 +113,22 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tally:
-    """What came of calling one function, beside the numbers that it gave."""
+    """Statistics of the calls of one function."""
 
     failed_calls: int = 0
     """Calls that raised or took too long: on a whole batch, again on it, or on one of its rows alone."""
     doubtful: int = 0
-    """Completions with a number that the function gave to each alone, after it had raised twice on all of them together
-    and then on none: such a function may compare completions, and its numbers may mean something else."""
+    """Completions graded alone, by a function that raised twice on all of them together and then on none of them alone.
+    Such a function may compare completions, and its numbers may mean something else."""
     nans: int = 0
-    """Results that were NaN and count as None, as in TRL: the function is marked `nan_is_none`."""
+    """NaN results that count as None, as in TRL, of a function that is marked `nan_is_none`."""
     cut_short: int = 0
-    """Completions that were graded in part, as the batch had used up its time: see `Grade.cut_short`."""
+    """Partly graded completions of a batch that had used up its time, see `Grade.cut_short`."""
     counts: Mapping[str, float] = field(default_factory=dict)
-    """What the function spent, by name: see `BuiltIn.counts`."""
+    """Spending of the function by name, see `BuiltIn.counts`."""
 
     def __add__(self, other: "Tally") -> "Tally":
-        numbers = [one.name for one in fields(self) if one.name != "counts"]
+        numbers = [attribute.name for attribute in fields(self) if attribute.name != "counts"]
         names = {**self.counts, **other.counts}
         return Tally(
             **{name: getattr(self, name) + getattr(other, name) for name in numbers},
@@ -138,7 +138,7 @@ class Tally:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graded:
-    """What one function gave to a batch: the values, or the reasons why there is none."""
+    """Values of one function for a batch, or the reasons why there is none."""
 
     values: tuple[float | None, ...]
     notes: tuple[str | None, ...]
@@ -146,19 +146,19 @@ class Graded:
     seconds: float = 0.0
     tally: Tally = Tally()
     first_failure: str | None = None
-    """A row's, else that of the call on all rows, though its repetition or every row alone may have passed."""
+    """First failure of a row, else of the call on all rows, even if a repetition or every row alone succeeded."""
 
 
 def batch_of(
     name: str,
     function: RewardFunction,
     tasks: Sequence[Task],
-    completions: Sequence[Completion],
+    completions: Sequence[Trajectory],
     environments: Sequence[object] = (),
 ) -> Batch:
-    """The rows that are for a function, and the arguments that its signature names; no episode that failed is."""
+    """Return the rows that a function grades, without failed episodes, and the arguments that its signature names."""
     pairs = zip(tasks, completions, strict=True)
-    rows = [row for row, (task, one) in enumerate(pairs) if is_for(task, name) and not one.has_failed]
+    rows = [row for row, (task, completion) in enumerate(pairs) if is_for(task, name) and completion.failure is None]
     chosen = [tasks[row] for row in rows]
     living = [environments[row] for row in rows] if environments else ()
     arguments = accepted(name, function, arguments_of(chosen, [completions[row] for row in rows], living))
@@ -166,10 +166,10 @@ def batch_of(
 
 
 def grade(batch: Batch, outcome: CallOutcome, timeout: float) -> Graded:
-    """One function's rows. A call that raised is made again whole, and then for each row alone.
+    """Grade one function's rows. A call that raised is repeated on all rows, and then on each row alone.
 
-    Not so where it took too long, whose deadline is the whole call's; and a function that needs whole groups, or a
-    batch of one row, has nothing smaller to be called on.
+    A call that took too long is not repeated, as its deadline is for the whole call. A function that needs whole
+    groups, or a batch of one row, is not called on single rows.
     """
     tried = [outcome]
     if outcome.error is not None and not isinstance(outcome.error, TooSlow):
@@ -180,48 +180,48 @@ def grade(batch: Batch, outcome: CallOutcome, timeout: float) -> Graded:
     elif isinstance(error, TooSlow) or compares_group(batch.function) or size == 1:
         items = [error] * size
     else:
-        # Up to the first row that takes too long: what is left would be waited for row by row.
+        # up to the first row that takes too long: the others would each wait for their deadline
         items, doubtful = [], size
         for row in range(size):
             alone = {key: values[row : row + 1] for key, values in batch.arguments.items()}
             tried += outcomes([(batch.function, alone)], timeout=timeout)
-            one = tried[-1]
-            items += checked(batch.name, one.result, 1) if one.error is None else [one.error]
-            if isinstance(one.error, TooSlow):
-                items += [one.error] * (size - len(items))
+            result, error = tried[-1].result, tried[-1].error
+            items += checked(batch.name, result, 1) if error is None else [error]
+            if isinstance(error, TooSlow):
+                items += [error] * (size - len(items))
                 break
     return _graded(batch, items, tried, doubtful)
 
 
 def _graded(batch: Batch, items: Sequence[RowGrade], tried: Sequence[CallOutcome], doubtful: int) -> Graded:
-    """The numbers among the items, and for each other item that is not None why it is a failure.
+    """Return the numbers among the items, and for each other item that is not None the reason of its failure.
 
-    `tried`: the calls that gave them; `doubtful`: see `Tally`, where no row failed.
+    `tried`: calls that returned them; `doubtful`: see `Tally`, counted where no row failed.
     """
     values: list[float | None] = [None] * batch.size
     notes: list[str | None] = [None] * batch.size
     failures, nans = dict[int, str](), 0
     for row, task, item in zip(batch.rows, batch.tasks, items, strict=True):
-        value, said = (item.value, item.note) if isinstance(item, Grade) else (item, None)
+        value, note = (item.value, item.note) if isinstance(item, Grade) else (item, None)
         if isinstance(value, float) and math.isnan(value) and is_marked(batch.function, "nan_is_none"):
-            value, said, nans = None, said or "NaN, which counts as None", nans + 1
+            value, note, nans = None, note or "NaN, which counts as None", nans + 1
         if isinstance(value, BaseException):
             failures[row] = _failure(batch.name, f"row {task.task_id}", value)
         elif value is not None and not abs(value) <= LARGEST:
             finite = " in float32" if math.isfinite(value) else ""
             failures[row] = f"{batch.name!r} returned {value} on row {task.task_id}, which is not finite{finite}"
         values[row] = value if isinstance(value, float) and row not in failures else None
-        notes[row] = f"failed: {failures[row].splitlines()[0]}" if row in failures else said
-    error, own = tried[0].error, batch.function
-    counts = own.counts() if isinstance(own, BuiltIn) and own.counts is not None else {}
+        notes[row] = f"failed: {failures[row].splitlines()[0]}" if row in failures else note
+    error, function = tried[0].error, batch.function
+    counts = function.counts() if isinstance(function, BuiltIn) and function.counts is not None else {}
     batch_failure = None if error is None else _failure(batch.name, "the whole batch", error)
     return Graded(
         values=tuple(values),
         notes=tuple(notes),
         failures=failures,
-        seconds=sum(one.seconds for one in tried),
+        seconds=sum(call.seconds for call in tried),
         tally=Tally(
-            failed_calls=sum(one.error is not None for one in tried),
+            failed_calls=sum(call.error is not None for call in tried),
             doubtful=0 if failures else doubtful,
             nans=nans,
             cut_short=sum(isinstance(item, Grade) and item.cut_short for item in items),

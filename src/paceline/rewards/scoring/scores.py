@@ -1,4 +1,4 @@
-"""Scores a batch: the one place where a reward function may fail without ending the run.
+"""Scores a batch: the only place where a reward function may fail without ending the run.
 
 A failure is not a wrong answer: it scores None, never 0, it is counted, and its first traceback is kept. A result of
 the wrong shape is no failure but a mistake in the function, and ends the run at once.
@@ -13,31 +13,31 @@ from paceline.rewards.function import RewardFunction, is_marked
 from paceline.rewards.scoring.calling import outcomes
 from paceline.rewards.scoring.grading import Graded, Tally, batch_of, grade
 from paceline.rewards.selecting import has_format
-from paceline.types import Completion, Task
+from paceline.types import Task, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """What each reward function gave to each completion of a batch."""
+    """Scores of each completion of a batch by each reward function."""
 
     values: Mapping[str, tuple[float | None, ...]]
-    """By function, one per completion; None: not its task, or it failed."""
+    """Values by function, one per completion; None: not graded by it, or failed."""
     failed: Mapping[str, tuple[int, ...]]
-    """By function, positions of the completions on which it raised or gave a number that float32 cannot hold."""
+    """Positions, by function, of completions on which it raised or returned a number that float32 cannot hold."""
     seconds: Mapping[str, float]
-    """By function, wall time of grading the batch; async functions wait at the same time, which each counts."""
+    """Wall time by function; async functions that wait at the same time each count it."""
     first_failures: Mapping[str, str]
-    """By function of which a call or a number failed, the first failure: function, row, exception, traceback."""
+    """First failure by function, if any call or number failed: function, row, exception, traceback."""
     notes: Mapping[str, tuple[str | None, ...]]
-    """By function, one per completion: what it said of its score, or why it failed."""
+    """Notes by function, one per completion: a remark on the score, or the reason of a failure."""
     tallies: Mapping[str, Tally]
-    """By function, how its calls went."""
+    """Statistics of the calls by function."""
     formed: tuple[bool | None, ...]
-    """For each completion, True if it has the format that functions ask for; None if none asks for one."""
+    """True for each completion in the format that functions ask for; None if no function asks for one."""
     may_be_silent: bool = False
     """True if a function is marked `may_be_silent`, as those of TRL are: a batch without any reward is no error."""
     environments: frozenset[str] = frozenset()
-    """Names among them that are environments, which gave rewards of their own."""
+    """Names that are environments and not functions."""
 
     @property
     def culprit(self) -> str | None:
@@ -46,19 +46,19 @@ class Scores:
         return None if most is None else self.first_failures[most]
 
     def named(self, name: str) -> str:
-        """Return what gave the rewards of a name, for a sentence."""
+        """Return the name of a function or environment for a sentence."""
         return f"{'environment' if name in self.environments else 'reward function'} {name!r}"
 
     def against(self, name: str) -> int:
-        """Completions that count against `--max-reward-failure-rate`: those that a function failed on or that its
-        numbers are doubtful of. A failed call that was made good by another on the same completions takes none."""
+        """Count the completions against `--max-reward-failure-rate`: failures, and doubtful numbers. A failed call that
+        succeeded when repeated on the same completions adds none."""
         return len(self.failed[name]) + self.tallies[name].doubtful
 
 
 def score(
     functions: Mapping[str, RewardFunction],
     tasks: Sequence[Task],
-    completions: Sequence[Completion],
+    completions: Sequence[Trajectory],
     *,
     timeout: float,
     environments: Sequence[object] = (),
@@ -77,8 +77,8 @@ def score(
     """
     if len(tasks) != len(completions):
         raise ValueError(f"one task per completion is needed, got {len(tasks)} tasks, {len(completions)} completions")
-    given = (tasks, completions, environments)
-    batches = [batch_of(name, one, *given) for name, one in functions.items()] if tasks else []
+    graders = functions.items() if tasks else ()
+    batches = [batch_of(name, function, tasks, completions, environments) for name, function in graders]
     batches = [batch for batch in batches if batch.rows]
     calls = [(batch.function, batch.arguments) for batch in batches]
     results = outcomes(calls, timeout=timeout) if tasks else []
@@ -87,27 +87,27 @@ def score(
     for batch, outcome in zip(batches, results, strict=True):
         graded[batch.name] = grade(batch, outcome, timeout)
     return Scores(
-        values={name: one.values for name, one in graded.items()},
-        failed={name: tuple(one.failures) for name, one in graded.items()},
-        seconds={name: one.seconds for name, one in graded.items()},
-        first_failures={name: one.first_failure for name, one in graded.items() if one.first_failure is not None},
-        notes={name: one.notes for name, one in graded.items()},
-        tallies={name: one.tally for name, one in graded.items()},
-        formed=tuple(has_format(functions, task, one.text) for task, one in zip(tasks, completions, strict=True)),
-        may_be_silent=any(is_marked(one, "may_be_silent") for one in functions.values()),
+        values={name: result.values for name, result in graded.items()},
+        failed={name: tuple(result.failures) for name, result in graded.items()},
+        seconds={name: result.seconds for name, result in graded.items()},
+        first_failures={name: why for name, result in graded.items() if (why := result.first_failure) is not None},
+        notes={name: result.notes for name, result in graded.items()},
+        tallies={name: result.tally for name, result in graded.items()},
+        formed=tuple(has_format(functions, *pair) for pair in zip(tasks, (c.text for c in completions), strict=True)),
+        may_be_silent=any(is_marked(function, "may_be_silent") for function in functions.values()),
     )
 
 
-def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Completion]) -> Scores:
-    """Add what environments gave to their episodes, as further columns by their names; a failed one is a failure."""
+def with_environments(scores: Scores, names: Sequence[str], completions: Sequence[Trajectory]) -> Scores:
+    """Add the rewards of environments as columns by their names; a failed episode is a failure."""
     values, failed, notes, seconds, first = {}, {}, {}, {}, {}
     for name in names:
-        episodes = [one.episode if one.episode and one.episode.environment == name else None for one in completions]
-        failures = {row: one.failure for row, one in enumerate(episodes) if one is not None and one.failure is not None}
-        values[name] = tuple(None if one is None else one.reward for one in episodes)
+        episodes = [completion if completion.environment == name else None for completion in completions]
+        failures = {row: e.failure for row, e in enumerate(episodes) if e is not None and e.failure is not None}
+        values[name] = tuple(None if e is None else e.reward for e in episodes)
         failed[name] = tuple(failures)
-        notes[name] = tuple(None if row not in failures else f"failed: {failures[row]}" for row in range(len(episodes)))
-        seconds[name] = math.fsum(turn.seconds for one in episodes if one is not None for turn in one.turns)
+        notes[name] = tuple(f"failed: {failures[row]}" if row in failures else None for row in range(len(episodes)))
+        seconds[name] = math.fsum(turn.seconds for e in episodes if e is not None for turn in e.turns)
         if failures:
             row = next(iter(failures))
             episode = episodes[row]
@@ -125,17 +125,17 @@ def with_environments(scores: Scores, names: Sequence[str], completions: Sequenc
 
 
 def combine(rewards: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:
-    """The weighted sum of the rewards that are there; None where no function gave one.
+    """Return the weighted sum of the rewards that are not None; None if all are.
 
     >>> combine({"accuracy": 1.0, "format": 0.5, "code": None}, {"accuracy": 2.0, "format": 1.0, "code": 9.0})
     2.5
     """
-    given = [weights[name] * reward for name, reward in rewards.items() if reward is not None]
-    return math.fsum(given) if given else None
+    terms = [weights[name] * reward for name, reward in rewards.items() if reward is not None]
+    return math.fsum(terms) if terms else None
 
 
 def check_failure_rate(scores: Scores, *, limit: float) -> None:
-    """Raise TrainingError where a reward function failed on more than the share `limit` of a batch, or is doubtful."""
+    """Raise TrainingError if a function failed on more than the share `limit`, or its numbers are doubtful."""
     if not scores.failed:
         return
     name = max(scores.failed, key=scores.against)
@@ -158,7 +158,7 @@ def check_failure_rate(scores: Scores, *, limit: float) -> None:
 def check_any_reward(scores: Scores, ends: tuple[str, Sequence[str]] | None = None) -> None:
     """Raise TrainingError when not one completion of the step got a reward, unless functions `may_be_silent`.
 
-    `ends`: how conversations ended, and what helps; where environments give all rewards, that is the reason.
+    `ends`: how conversations ended, and remedies, for the sentence where environments give all rewards.
     """
     if scores.may_be_silent:
         return
@@ -184,7 +184,7 @@ def check_any_reward(scores: Scores, ends: tuple[str, Sequence[str]] | None = No
 
 
 def merge_scores(parts: Sequence[Scores]) -> Scores:
-    """The scores of the parts end to end; there is at least one, and all have the same functions."""
+    """Concatenate the scores of one or more parts with the same functions."""
     names = parts[0].values.keys()
     starts = [sum(len(part.formed) for part in parts[:index]) for index in range(len(parts))]
     return Scores(
@@ -198,13 +198,13 @@ def merge_scores(parts: Sequence[Scores]) -> Scores:
         notes={name: tuple(note for part in parts for note in part.notes[name]) for name in names},
         tallies={name: sum((part.tallies[name] for part in parts), Tally()) for name in names},
         environments=parts[0].environments,
-        formed=tuple(one for part in parts for one in part.formed),
+        formed=tuple(formed for part in parts for formed in part.formed),
         may_be_silent=any(part.may_be_silent for part in parts),
     )
 
 
 def part_of(scores: Scores, first: int, size: int) -> Scores:
-    """The scores of `size` completions from the one at `first`; what is said of calls stays that of the whole batch."""
+    """Return the scores of `size` completions from index `first`; statistics of calls stay those of the whole batch."""
     rows = range(first, first + size)
     return replace(
         scores,

@@ -1,7 +1,8 @@
 """Code that runs next to the untrusted program: standard library only, started by path and not by import.
 
+Of `processes` it has channels, scratch directories, and what ends with what.
+
 __main__.py    the started process: makes the names below importable without the package
-channel.py     length-prefixed JSON on a socket, for both sides
 kernel.py      system calls by name and machine, and those that Python does not offer
 tree.py        the root directory of the namespaces level, and the directories that a Python program needs
 landlock.py    Landlock rules of what may be read and written
@@ -10,8 +11,7 @@ monitor.py     unshares, forks the zygote and ends with the trainer
 confining.py   one level's confinement, applied to the zygote once
 serving.py     the zygote: one fork per job or interpreter, deadlines, the reply
 watching.py    counts of threads and files while a program runs, where nothing else limits them
-scratch.py     scratch directories on the host, and emptying one, whatever is in it
 starting.py    the forked child before the program: files, limits, filter
-program.py     the program to its end: as `__main__`, or as a module with a function to call
-interpreter.py piece after piece of code in an interpreter that keeps its variables
+program.py     runs the program: as `__main__`, or as a module with a function to call
+interpreter.py runs pieces of code in an interpreter that keeps its variables
 """

@@ -6,10 +6,15 @@ import types
 
 
 def name_packages() -> None:
-    """Make `paceline.sandbox.inside` importable; `paceline` and `paceline.sandbox` stay empty modules."""
-    here = os.path.dirname(os.path.abspath(__file__))
+    """Make the files of `paceline.sandbox.inside` and `paceline.processes` importable; the packages stay empty."""
+    sandbox = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sys.path.remove(sys.path[0])
-    for name, path in (("paceline", None), ("paceline.sandbox", os.path.dirname(here))):
+    paths = {
+        "paceline": None,
+        "paceline.sandbox": sandbox,
+        "paceline.processes": os.path.join(os.path.dirname(sandbox), "processes"),
+    }
+    for name, path in paths.items():
         package = types.ModuleType(name)
         package.__path__ = [path] if path else []
         sys.modules[name] = package

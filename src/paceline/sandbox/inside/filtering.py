@@ -47,7 +47,7 @@ def template(machine: int, *, on_own_files: bool) -> bytes:
     numbers = sorted(free.values())
     for start in range(0, len(numbers), 200):
         chunk = numbers[start : start + 200]
-        code += [(EQUAL, len(chunk) - place, 0, number) for place, number in enumerate(chunk)]
+        code += [(EQUAL, len(chunk) - index, 0, number) for index, number in enumerate(chunk)]
         code += [(JUMP, 0, 0, 1), (RETURN, 0, 0, ALLOW)]
     for name, number in _present(ON_CONDITION, machine).items():
         rule = _CONDITIONS[name]
@@ -76,7 +76,7 @@ def _argument(index: int, *, high: bool = False) -> Instruction:
 
 def _one_of(index: int, values: tuple[int, ...]) -> list[Instruction]:
     code = [_argument(index)]
-    code += [(EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    code += [(EQUAL, len(values) - i, 0, value) for i, value in enumerate(values)]
     return [*code, _fail(errno.EPERM), (RETURN, 0, 0, ALLOW)]
 
 

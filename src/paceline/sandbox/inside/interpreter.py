@@ -26,13 +26,13 @@ def run_interpreter(channel: int, seed: int, shown_bytes: int) -> NoReturn:
     for name in ("stderr", "__stderr__"):
         setattr(sys, name, sys.stdout)  # so that both are written in the order of the code
     random.seed(seed)
-    own: Any = sys.stdout
+    stdout: Any = sys.stdout
     number = 0
     try:
         while (source := _received(channel)) is not None:
             number += 1
             failed = _run(source, f"<call {number}>", names)
-            for stream in (own, sys.stdout, sys.stderr):
+            for stream in (stdout, sys.stdout, sys.stderr):
                 with contextlib.suppress(BaseException):  # the code has closed it, or put something else in its place
                     stream.flush()
             written = _written(shown_bytes)

@@ -1,25 +1,24 @@
-"""Monitor, the process that the trainer starts: makes new namespaces, forks the zygote into them, ends it with the
-trainer.
+"""Monitor, the process that the trainer starts: makes namespaces, forks the zygote into them, ends with the trainer.
 
 The zygote could ask the kernel to be killed with its parent, but the kernel means the *thread* that started it. A
-worker thread of the trainer may end at any time. So this process, which has one thread, waits for both instead."""
+worker thread of the trainer may end at any time. So this process, which has one thread, waits for both instead.
+"""
 
 import contextlib
 import os
-import select
 import signal
 import socket
 from typing import Any
 
-from paceline.sandbox.inside import kernel
-from paceline.sandbox.inside.channel import BrokenChannelError, receive_message, send_message
-from paceline.sandbox.inside.confining import separate
-from paceline.sandbox.inside.scratch import hold_new, make_empty, remove_left
-from paceline.sandbox.inside.serving import end_children, serve
+from paceline.processes.channel import BrokenChannelError, receive_message, send_message
+from paceline.processes.children import adopt_orphans, guard
+from paceline.processes.scratch import hold_new, make_empty, remove_left
+from paceline.sandbox.inside.confining import OWNERS, OWNERS_OF_CONTAINERS, separate
+from paceline.sandbox.inside.serving import serve
 
 
 def main() -> None:
-    """Serve the holder of the other end of standard input, until one of the two ends."""
+    """Serve the trainer at the other end of standard input, until it or the zygote ends."""
     control = socket.socket(fileno=os.dup(0))  # away from standard input
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -34,7 +33,7 @@ def main() -> None:
     scratch = None
     try:
         if setup["level"] != "namespaces":  # which has a file system of its own for it
-            remove_left(setup["directory"])
+            remove_left(setup["directory"], (OWNERS, OWNERS_OF_CONTAINERS))
             scratch = hold_new(setup["directory"])
         _run(control, parent, setup, scratch or "")
     except OSError as error:
@@ -49,44 +48,29 @@ def main() -> None:
 
 def _run(control: socket.socket, parent: int, setup: dict[str, Any], scratch: str) -> None:
     identity = separate(setup["level"])
-    own = os.pidfd_open(os.getpid())
-    kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)  # a zygote that ends early leaves its program to this
+    monitor = os.pidfd_open(os.getpid())
+    adopt_orphans()  # a zygote that ends early leaves its program to this
     pid = os.fork()
     if pid == 0:
         os.close(parent)
         status = 1
         try:
-            serve(control, setup["level"], scratch, identity, own)
+            serve(control, setup["level"], scratch, identity, monitor)
             status = 0
         except (OSError, ImportError) as error:
             say_failure(control, error)
         finally:
             os._exit(status)
     control.close()
-
-    def raise_termination(*_: object) -> None:
-        raise TerminationError
-
-    with contextlib.suppress(TerminationError):
-        signal.signal(signal.SIGTERM, raise_termination)
-        select.select([parent, os.pidfd_open(pid)], [], [])
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the signal may also come just now
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    end_children()
-
-
-class TerminationError(Exception):
-    """Request of the trainer to end and clean up."""
+    guard(parent, pid)
 
 
 def say_failure(control: socket.socket, error: OSError | ImportError) -> None:
-    """Tell the trainer why there is no zygote, or no longer one."""
-    said = str(error)
+    """Send the trainer the reason why the zygote does not run."""
+    reason = str(error)
     if isinstance(error, BlockingIOError):
-        said = "no further process may be started here: raise `ulimit -u`, or the container's limit on processes"
+        reason = "no further process may be started here: raise `ulimit -u`, or the container's limit on processes"
     elif isinstance(error, OSError) and error.strerror:
-        said = error.strerror + (f": {error.filename}" if error.filename else "")
+        reason = error.strerror + (f": {error.filename}" if error.filename else "")
     with contextlib.suppress(OSError):
-        send_message(control, {"failed": said})
+        send_message(control, {"failed": reason})

@@ -24,7 +24,7 @@ FLUSH_FAILED = 120  # Python's exit status for buffered output that could not be
 
 
 def run_main(source: str, report: int) -> NoReturn:
-    """Run a whole program and leave with its exit status."""
+    """Run a whole program and exit with its status."""
     module = new_module("__main__")
     status = 0
     try:
@@ -60,7 +60,7 @@ def new_module(name: str) -> types.ModuleType:
 
 
 def compiled(source: str, report: int) -> types.CodeType:
-    """Compile the program; report a syntax error and leave.
+    """Compile the program; exit after a report of a syntax error.
 
     A byte order mark belongs to the file, not to the program.
     """
@@ -120,10 +120,10 @@ def _open_files() -> list[object]:
         kinds.add(kind := waiting.pop())
         waiting += type.__subclasses__(kind)
     try:
-        files = [found for found in gc.get_objects() if type(found) in kinds]
+        files = [file for file in gc.get_objects() if type(file) in kinds]
     except MemoryError:
         return []
-    return sorted(files, key=lambda found: _TEXT not in type(found).__mro__)
+    return sorted(files, key=lambda file: _TEXT not in type(file).__mro__)
 
 
 def _flushed(file: object) -> bool:
@@ -158,7 +158,7 @@ GIVEN: dict[str, str] = {
     "sys": "",
     "datetime": "",
 }
-"""Modules and names that programs of this kind use without importing them. No built-in name is among them."""
+"""Modules and names that programs with a function to call use without importing them. None is a built-in name."""
 
 
 def call_function(source: str, name: str, arguments: str, report: int) -> NoReturn:
@@ -169,9 +169,9 @@ def call_function(source: str, name: str, arguments: str, report: int) -> NoRetu
     values = json.loads(arguments)
     module = new_module(MODULE)
     try:
-        names: dict[str, Any] = {given: import_module(given) for given in GIVEN}
-        for given, members in GIVEN.items():
-            names.update((member, getattr(names[given], member)) for member in members.split() if member != given)
+        names: dict[str, Any] = {library: import_module(library) for library in GIVEN}
+        for library, members in GIVEN.items():
+            names.update((member, getattr(names[library], member)) for member in members.split() if member != library)
         module.__dict__["__builtins__"] = {**vars(builtins), **names}  # beneath the program's own names
         exec(compiled(source, report), module.__dict__)
         function = _find(module, name)

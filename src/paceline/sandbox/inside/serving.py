@@ -15,13 +15,13 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from paceline.processes.channel import BrokenChannelError, receive_message, send_message
+from paceline.processes.children import adopt_orphans, die_with_parent, end_children
+from paceline.processes.scratch import make_empty
 from paceline.sandbox.inside import kernel
-from paceline.sandbox.inside.channel import ASLEEP, STDERR_BYTES, BrokenChannelError, receive_message, send_message
 from paceline.sandbox.inside.confining import Confinement, Identity, confine
-from paceline.sandbox.inside.scratch import make_empty
 from paceline.sandbox.inside.starting import MOST_SAID, STARTED, Files, largest_file, start
 from paceline.sandbox.inside.watching import excess
 
@@ -33,6 +33,9 @@ USUAL_MODULES = (
 )
 """Modules loaded once, and therefore free for every program."""
 
+ASLEEP = {"asleep": True}
+"""Message about a running program that waits without computing, sent once."""
+STDERR_BYTES = 4096  # Bytes kept from the end of standard error
 ABANDONED, ANSWERED, CLOSED = "abandoned", "answered", "closed"
 TIMEOUT, CLOCK = "timeout", "clock"  # Over the limit of processor time; over that on the clock, and below the other
 WATCH_SECONDS = 0.05
@@ -43,7 +46,7 @@ unless twenty others want each."""
 
 
 class End(NamedTuple):
-    """End of a child: `exited` or `signalled` with a code, or stopped by the zygote."""
+    """How a child ended: `exited` or `signalled` with a code, or the reason why the zygote stopped it."""
 
     how: str
     code: int
@@ -56,11 +59,11 @@ def serve(control: socket.socket, level: str, scratch: str, identity: Identity, 
     statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     confinement = confine(level, scratch, identity)
     # The kernel kills this process when its parent, the monitor, ends; here, if it already has.
-    kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if select.select([monitor], [], [], 0)[0]:
         os._exit(0)
     os.close(monitor)
-    kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process of a namespace is deaf to all but what it handles
     os.dup2(0, 1)
@@ -116,8 +119,8 @@ def _run_interpreter(control: socket.socket, limits: dict[str, Any], confinement
             break
         os.kill(pid, signal.SIGSTOP)
         receive_message(control)
-        answer = End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict()
-        send_message(control, {**answer, "files": _bytes_in_memory(confinement)})
+        reply = End(ANSWERED, 0, _processor_seconds(pid) - before)._asdict()
+        send_message(control, {**reply, "files": _bytes_in_memory(confinement)})
     end = _reap(pid, CLOSED if CLOSED in call else stopped, limits["seconds"])
     if not confinement.filter:
         end_children()
@@ -144,7 +147,7 @@ def _files(confinement: Confinement, report: int) -> Files:
 def _forked(
     control: socket.socket, files: Files, limits: dict[str, Any], confinement: Confinement, memory: int
 ) -> tuple[int, int]:
-    """Fork a child that runs the next job; return its number, and where it says that it has started."""
+    """Fork a child that runs the next job; return its process number, and the pipe on which it reports its start."""
     ready, started = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -154,14 +157,14 @@ def _forked(
 
 
 def _check_started(ready: int) -> None:
-    said = os.read(ready, MOST_SAID)
-    if said != STARTED:
-        raise OSError(f"a program could not be started: {said.decode(errors='replace') or 'it was killed before'}")
+    message = os.read(ready, MOST_SAID)
+    if message != STARTED:
+        raise OSError(f"a program could not be started: {message.decode(errors='replace') or 'it was killed before'}")
     os.close(ready)
 
 
 def _leave_nothing(files: Files, confinement: Confinement) -> None:
-    """Leave nothing of this program to the next one."""
+    """Clear all traces of this program, so that the next one cannot read them."""
     if confinement.streams is None:
         for descriptor in (files.stdin, files.stdout, files.stderr):
             os.close(descriptor)
@@ -238,26 +241,6 @@ def _reap(pid: int, stopped: str | None, seconds: float) -> End:
     if code == -signal.SIGXCPU or (code == -signal.SIGKILL and used >= seconds):
         return End(TIMEOUT, 0, used)
     return End("exited", code, used) if code >= 0 else End("signalled", -code, used)
-
-
-def end_children(besides: Collection[int] = ()) -> None:
-    """Kill and reap every child, including those inherited from a program that started some.
-
-    `besides`: numbers of children to leave alone.
-    """
-    while children := [pid for pid in own_children() if pid not in besides]:
-        for child in children:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-
-
-def own_children() -> list[int]:
-    """Return the numbers of this thread's children, inherited ones included; none where the kernel does not tell."""
-    try:
-        with open("/proc/thread-self/children") as file:
-            return [int(word) for word in file.read().split()]
-    except OSError:
-        return []
 
 
 def _reply(control: socket.socket, end: End, files: Files, output_bytes: int) -> None:

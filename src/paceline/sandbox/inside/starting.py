@@ -8,8 +8,9 @@ import signal
 import socket
 from typing import Any, NamedTuple, NoReturn
 
+from paceline.processes.channel import PREFIX, receive_bytes
+from paceline.processes.children import die_with_parent
 from paceline.sandbox.inside import filtering, kernel, landlock
-from paceline.sandbox.inside.channel import PREFIX, receive_bytes
 from paceline.sandbox.inside.confining import Confinement
 from paceline.sandbox.inside.interpreter import run_interpreter
 from paceline.sandbox.inside.program import PROGRAM_FILE, call_function, run_main
@@ -49,7 +50,7 @@ def start(
         (length,) = PREFIX.unpack(receive_bytes(control, PREFIX.size))
         job = json.loads(receive_bytes(control, length))
         control.close()
-        kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent()
         os.setsid()
         _arrange(files, job, confinement)
         _limit(limits, confinement, memory)

@@ -14,17 +14,17 @@ DEVICES = ("null", "zero", "random", "urandom")
 
 
 def readable() -> list[str]:
-    """Return the absolute paths a program may read, outermost first; the interpreter's under the name that it knows."""
-    own = [os.path.dirname(os.path.dirname(path)) for path in sys.path if path.endswith("lib-dynload")]
-    own.append(os.path.dirname(os.path.dirname(os.__file__)))
-    paths = {*SYSTEM, *SINGLE, *own, *(os.path.realpath(path) for path in own)}
+    """Return the absolute paths that a program may read, outermost first, the interpreter's as it knows them."""
+    libraries = [os.path.dirname(os.path.dirname(path)) for path in sys.path if path.endswith("lib-dynload")]
+    libraries.append(os.path.dirname(os.path.dirname(os.__file__)))
+    paths = {*SYSTEM, *SINGLE, *libraries, *(os.path.realpath(path) for path in libraries)}
     return sorted(path for path in paths if os.path.exists(path))
 
 
 def hidden() -> list[str]:
     """Return directories of installed packages below those: a program's abilities must not depend on them."""
     patterns = (f"{path}/python3*/{name}" for path in readable() for name in PACKAGES)
-    return sorted({os.path.realpath(found) for pattern in patterns for found in glob.glob(pattern)})
+    return sorted({os.path.realpath(directory) for pattern in patterns for directory in glob.glob(pattern)})
 
 
 ASSEMBLY = "/tmp"  # Directory in which the new root is assembled: every system has it
@@ -50,7 +50,7 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
     kernel.mount("tmpfs", ASSEMBLY, kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,nr_inodes=4k,mode=755")
     os.chdir(ASSEMBLY)
     for path, source in libraries:
-        _place(path, source)
+        _attach_library(path, source)
     # Directories of installed packages are covered by an empty one.
     os.mkdir("empty")
     for path in packages:
@@ -62,7 +62,7 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
     os.makedirs("dev", exist_ok=True)
     for name, tree in devices:
         _bind_file(tree, f"dev/{name}", READ_ONLY | kernel.ATTR_NOEXEC)
-    # The files behind /dev/stdin, stdout and stderr lie in a file system whose own place disappears.
+    # The files behind /dev/stdin, stdout and stderr lie in a file system whose own path disappears.
     os.mkdir("streams")
     kernel.mount("tmpfs", f"{ASSEMBLY}/streams", RESTRICTED, "size=512m,nr_inodes=8,mode=700")
     streams = {}
@@ -78,7 +78,7 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
     kernel.mount("tmpfs", ASSEMBLY + SCRATCH, RESTRICTED, options)
     if not os.path.lexists("tmp"):
         os.symlink(SCRATCH, "tmp")
-    # Make the assembled directory the root, by giving old and new root the same place.
+    # Make the assembled directory the root, by putting the old root and the new one at the same path.
     kernel.call("pivot_root", b".", b".")
     kernel.call("umount2", b".", kernel.MNT_DETACH)
     os.chdir("/")
@@ -86,7 +86,7 @@ def enter_new_root(owner: int, group: int) -> dict[str, int]:
     return streams
 
 
-def _place(path: str, source: int | str) -> None:
+def _attach_library(path: str, source: int | str) -> None:
     """Show a library directory at its own path, unless it lies in one that is there already."""
     inner = path.lstrip("/")
     if isinstance(source, str):

@@ -5,7 +5,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from paceline.sandbox.inside.scratch import OPEN_DIRECTORY
+from paceline.processes.scratch import OPEN_DIRECTORY
 
 MOST_THREADS = 256
 MOST_BYTES = 64 << 20
@@ -27,7 +27,7 @@ def excess(pid: int, scratch: str, largest_file: int) -> str | None:
 
 
 def is_overfull(scratch: str, total: int) -> bool:
-    """Return True if files take too much besides `total`, or lie out of sight: without rights, too deep, moved."""
+    """Return True if files take too much besides `total`, or cannot be seen: without rights, too deep, moved."""
     entries, waiting = 0, [scratch]
     try:
         while waiting:
@@ -50,8 +50,8 @@ def listed(path: str, scratch: str) -> Iterator[tuple[str, os.stat_result]]:
     try:
         if not f"{os.readlink(f'/proc/self/fd/{directory}')}/".startswith(f"{scratch}/"):
             raise NotADirectoryError(path)
-        with os.scandir(directory) as found:
-            for entry in found:
+        with os.scandir(directory) as entries:
+            for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
                     yield entry.name, entry.stat(follow_symlinks=False)
     finally:

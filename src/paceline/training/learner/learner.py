@@ -18,14 +18,15 @@ from paceline.models.parallel.pieces import piece_of
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.rows import on_device
 from paceline.objective.cutting import cut, input_tokens, share_out, shortest, units
-from paceline.objective.entropy import next_entropy_coef, top_entropy_threshold, within_bounds
 from paceline.objective.micro_batches import MicroBatch, Sample, pack, token_weights
 from paceline.objective.own_loss import PolicyLoss
+from paceline.objective.policy_loss import top_entropy_threshold
+from paceline.objective.schedule import next_entropy_coef, within_bounds
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget
 from paceline.training.learner.forward_backward import ForwardBackward, TokenValues, WholeModel
-from paceline.training.learner.objective import Logprobs, token_losses
+from paceline.training.learner.objective import token_losses
 from paceline.training.learner.optimizers import make_optimizer
 from paceline.training.learner.pipeline import Pipelined
 from paceline.training.learner.samples import minibatches, samples_of, trained_rows
@@ -41,18 +42,6 @@ from paceline.types import RolloutGroup
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PreparedBatch:
-    """A micro-batch on the device with what stays fixed over the step's updates."""
-
-    batch: MicroBatch
-    old_logprobs: Tensor | None
-    """Policy at the start of the step; None before its first forward pass, and where another rank has the head."""
-    ref_logprobs: Tensor | None
-    is_idle: bool = False
-    """Computed for the other ranks' sake, who make one pass more than this one has samples for; it adds nothing."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Minibatch:
     """Rollouts of one update."""
 
@@ -60,7 +49,7 @@ class Minibatch:
     """Samples that count in its averages."""
     trained: tuple[int, ...]
     """Positions of those that one rank or another computes."""
-    parts: tuple[PreparedBatch, ...]
+    parts: tuple[MicroBatch, ...]
     """This rank's micro-batches."""
     cut_at: int
     """Tokens of the budget that they were cut by."""
@@ -152,17 +141,17 @@ class Learner:
         counted = tuple(samples[position] for position in run)
         inside = tuple(at - run.start for at in trained if at in run)
 
-        def work() -> list[PreparedBatch]:
+        def work() -> list[MicroBatch]:
             parts = self._prepare(counted, inside)
             if not is_later:
                 return parts
-            computed = self._logprobs(self.policy, [part.batch for part in parts])
-            return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, computed, strict=True)]
+            old = self._logprobs(self.policy, parts)
+            return [replace(part, old_logprobs=logprobs) for part, logprobs in zip(parts, old, strict=True)]
 
         parts = self.budget.fit(work, lambda: self._sizes(counted, inside))
         return Minibatch(samples=counted, trained=inside, parts=tuple(parts), cut_at=self.budget.tokens)
 
-    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[PreparedBatch]:
+    def _prepare(self, counted: Sequence[Sample], inside: Sequence[int]) -> list[MicroBatch]:
         """Pack this rank's micro-batches; token weights are over `counted`, of which some rank computes `inside`."""
         cuts = self._cuts(counted, inside)
         share = cuts[self.ranks.share]
@@ -177,7 +166,7 @@ class Learner:
             with self.reference.without_adapter():
                 references = self._logprobs(self.reference, batches)
         return [
-            PreparedBatch(batch=batch, old_logprobs=None, ref_logprobs=reference, is_idle=number >= len(share))
+            replace(batch, ref_logprobs=reference, is_idle=number >= len(share))
             for number, (batch, reference) in enumerate(zip(batches, references, strict=True))
         ]
 
@@ -254,12 +243,12 @@ class Learner:
 
         def work() -> tuple[Minibatch, list[TokenValues | None]]:
             whole = self._cut_again(minibatch)
-            return whole, self.runner.values(self.policy, [part.batch for part in whole.parts])
+            return whole, self.runner.values(self.policy, whole.parts)
 
         whole, values = self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
         return whole, self.entropy_threshold(whole.parts, values)
 
-    def entropy_threshold(self, parts: Sequence[PreparedBatch], values: Sequence[TokenValues | None]) -> float | None:
+    def entropy_threshold(self, parts: Sequence[MicroBatch], values: Sequence[TokenValues | None]) -> float | None:
         """Gather the entropies of all ranks; return that from which on tokens count. None without a token."""
         pairs = zip(parts, values, strict=True)
         of_parts = [
@@ -277,19 +266,18 @@ class Learner:
         known = dict[int, Tensor]()
         for part in minibatch.parts:
             if part.old_logprobs is not None:
-                of_samples = part.old_logprobs.split(part.batch.row_lengths)
-                known |= zip(part.batch.samples, of_samples, strict=True)
+                of_samples = part.old_logprobs.split(part.row_lengths)
+                known |= zip(part.samples, of_samples, strict=True)
         parts = self._prepare(minibatch.samples, minibatch.trained)
         if known:
             parts = [
-                replace(part, old_logprobs=torch.cat([known[sample] for sample in part.batch.samples]))
-                for part in parts
+                replace(part, old_logprobs=torch.cat([known[sample] for sample in part.samples])) for part in parts
             ]
         return replace(minibatch, parts=tuple(parts), cut_at=self.budget.tokens)
 
     def backward(
-        self, parts: Sequence[PreparedBatch], *, first: bool, threshold: float | None = None
-    ) -> tuple[list[PreparedBatch], list[dict[str, Tensor]]]:
+        self, parts: Sequence[MicroBatch], *, first: bool, threshold: float | None = None
+    ) -> tuple[list[MicroBatch], list[dict[str, Tensor]]]:
         """Add the micro-batches' shares of the update's gradient; the first pass gives the old logprobs.
 
         `threshold`: the entropy from which on tokens count; None: all do.
@@ -305,18 +293,17 @@ class Learner:
             sums.append(totals)
             return value
 
-        self.runner.backward(self.policy, [part.batch for part in parts], loss)
+        self.runner.backward(self.policy, tuple(parts), loss)
         return parts, sums
 
     def _loss(
-        self, part: PreparedBatch, values: TokenValues, *, first: bool, threshold: float | None
-    ) -> tuple[Tensor, PreparedBatch, dict[str, Tensor]]:
-        batch = part.batch
+        self, batch: MicroBatch, values: TokenValues, *, first: bool, threshold: float | None
+    ) -> tuple[Tensor, MicroBatch, dict[str, Tensor]]:
         policy, entropy = values.logprobs, values.entropy
-        old = policy.detach() if part.old_logprobs is None else part.old_logprobs
+        old = policy.detach() if batch.old_logprobs is None else batch.old_logprobs
+        batch = replace(batch, old_logprobs=old)
         chosen = None if threshold is None else entropy.detach() >= threshold
-        terms = Logprobs(policy=policy, entropy=entropy, old=old, reference=part.ref_logprobs, chosen=chosen)
-        losses, sums = token_losses(batch, terms, self._loss_now(), self._policy_loss)
+        losses, sums = token_losses(batch, values, self._loss_now(), self._policy_loss, chosen=chosen)
         loss = (batch.weights * losses).sum()
         sums["loss"] = loss.detach()
         if first:
@@ -324,7 +311,7 @@ class Learner:
             sums |= {"entropy": entropy.detach().sum(), "mismatch": mismatch.sum(), "mismatch_max": mismatch.max()}
             if batch.turns is not None:
                 sums |= mismatch_of_turns(mismatch, batch.turns)
-        return loss, replace(part, old_logprobs=old), sums
+        return loss, batch, sums
 
     def _loss_now(self) -> LossConfig:
         """Return the options with the entropy's coefficient as it is in this update."""
@@ -334,13 +321,13 @@ class Learner:
         return replace(self.loss, entropy_coef=coef if entropy <= self.loss.entropy_target[0] else 0.0)
 
     def _sums(
-        self, parts: Sequence[PreparedBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
+        self, parts: Sequence[MicroBatch], sums: Sequence[dict[str, Tensor]], norm: Tensor | None, *, first: bool
     ) -> UpdateSums:
         mine = read_sums(sums if self.ranks.speaks else [], norm)
         if self.ranks.speaks:
-            mine["tokens"] = float(sum(part.batch.num_targets for part in parts if not part.is_idle))
+            mine["tokens"] = float(sum(part.num_targets for part in parts if not part.is_idle))
             layout = self.runner.forward.kind
-            mine["forwarded"] = float(sum(part.batch.num_forwarded(layout) for part in parts))
+            mine["forwarded"] = float(sum(part.num_forwarded(layout) for part in parts))
         return UpdateSums(first=first, values=merge_sums(self.ranks.collect(mine)))
 
     def measure(self, groups: Sequence[RolloutGroup]) -> UpdateStats:
@@ -349,7 +336,7 @@ class Learner:
         inside = [position for position, sample in enumerate(samples) if not sample.masked]
         with torch.no_grad():
             parts = self._prepare(samples, inside) if inside else []
-            values = self.runner.values(self.policy, [part.batch for part in parts])
+            values = self.runner.values(self.policy, parts)
             threshold = self.entropy_threshold(parts, values) if self.loss.top_entropy_quantile < 1 else None
             sums = [
                 self._loss(part, computed, first=True, threshold=threshold)[2]

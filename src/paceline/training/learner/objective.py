@@ -3,8 +3,6 @@
 Nothing here averages: the step's token weights do.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -19,31 +17,23 @@ from paceline.objective.policy_loss import (
     gated_policy_loss,
     kl_estimate,
     kl_penalty,
+    off_policy_sequences,
     policy_ratio,
+    rollout_weights,
+    runaway_sequences,
     unbounded_policy_loss,
     vespo_policy_loss,
 )
-from paceline.objective.rollout_correction import off_policy_sequences, rollout_weights, runaway_sequences
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Logprobs:
-    """Log-probabilities that the objective reads for each of the N target tokens, in nats."""
-
-    policy: Float[Tensor, " N"]
-    """With its gradient."""
-    entropy: Float[Tensor, " N"]
-    """Entropy of the policy's distribution in nats, with its gradient."""
-    old: Float[Tensor, " N"]
-    """Policy at the start of the step, by the trainer's own forward pass. The engine's logprobs differ by rounding or
-    more; they serve the mismatch metric, `rollout_correction` and `off_policy_threshold`."""
-    reference: Float[Tensor, " N"] | None
-    chosen: Bool[Tensor, " N"] | None = None
-    """Tokens whose policy term and entropy count, under `top_entropy_quantile`; None: all."""
+from paceline.training.learner.forward_backward import TokenValues
 
 
 def token_losses(
-    batch: MicroBatch, logprobs: Logprobs, loss: LossConfig, named_loss: PolicyLoss | None = None
+    batch: MicroBatch,
+    values: TokenValues,
+    loss: LossConfig,
+    named_loss: PolicyLoss | None = None,
+    *,
+    chosen: Bool[Tensor, " N"] | None = None,
 ) -> tuple[Float[Tensor, " N"], dict[str, Tensor]]:
     """The loss of each token, and sums over the tokens of what the terms did (names as in `UpdateStats`).
 
@@ -51,49 +41,57 @@ def token_losses(
 
     where chosen is 0 for tokens below the top of `top_entropy_quantile`; weight is `rollout_correction`'s; on_policy is
     0 for sequences that `off_policy_threshold` leaves out, and kept for those of `skip_threshold`, whose ratio would
-    explode in the KL too. `own`: the policy loss where `bound` names a function.
+    explode in the KL too.
+
+    Args:
+        batch: the tokens, with their old logprobs and, under `beta`, those of the reference.
+        values: logprobs and entropies of the policy, with their gradients.
+        loss: the options of the objective.
+        own: the policy loss where `bound` names a function.
+        chosen: tokens whose policy term and entropy count, under `top_entropy_quantile`; None: all.
     """
-    ratio = policy_ratio(logprobs.policy, logprobs.old, batch.lengths, level=loss.ratio_level)
-    losses, sums = _policy_term(batch, logprobs, ratio, loss, named_loss)
-    entropy = logprobs.entropy
-    if logprobs.chosen is not None:
-        losses, entropy = torch.where(logprobs.chosen, losses, 0.0), torch.where(logprobs.chosen, entropy, 0.0)
+    policy, old, entropy = values.logprobs, batch.old_logprobs, values.entropy
+    assert old is not None, "the learner gives the old logprobs"
+    ratio = policy_ratio(policy, old, batch.lengths, level=loss.ratio_level)
+    losses, sums = _policy_term(batch, values, old, ratio, loss, named_loss)
+    if chosen is not None:
+        losses, entropy = torch.where(chosen, losses, 0.0), torch.where(chosen, entropy, 0.0)
     sums["policy_loss"] = (batch.weights * losses).detach().sum()
-    if logprobs.reference is not None:
+    if batch.ref_logprobs is not None:
         if loss.kl == "reverse" or loss.kl == "forward":  # by direction, else by the estimator that is differentiated
-            penalty = kl_penalty(logprobs.policy, logprobs.old, logprobs.reference, kl=loss.kl)
+            penalty = kl_penalty(policy, old, batch.ref_logprobs, kl=loss.kl)
         else:
-            penalty = kl_estimate(logprobs.policy, logprobs.reference)
+            penalty = kl_estimate(policy, batch.ref_logprobs)
             penalty = ratio * penalty if loss.kl == "k3_ratio" else penalty
         losses = losses + loss.beta * penalty
-        sums["kl"] = kl_estimate(logprobs.policy.detach(), logprobs.reference).sum()
+        sums["kl"] = kl_estimate(policy.detach(), batch.ref_logprobs).sum()
     if loss.entropy_coef > 0:
         losses = losses - loss.entropy_coef * entropy
     if loss.entropy_target is not None:
-        count = torch.ones_like(entropy) if logprobs.chosen is None else logprobs.chosen
+        count = torch.ones_like(entropy) if chosen is None else chosen
         sums |= {"bonus_entropy": entropy.detach().sum(), "bonus_tokens": count.sum()}
     if loss.skip_threshold is not None:
-        skipped = runaway_sequences(logprobs.policy, logprobs.old, batch.lengths, threshold=loss.skip_threshold)
+        skipped = runaway_sequences(policy, old, batch.lengths, threshold=loss.skip_threshold)
         losses, sums["skipped"] = torch.where(skipped, 0.0, losses), skipped.sum()
     return losses, sums
 
 
 def _policy_term(
-    batch: MicroBatch, logprobs: Logprobs, ratio: Tensor, loss: LossConfig, named_loss: PolicyLoss | None
+    batch: MicroBatch, values: TokenValues, old: Tensor, ratio: Tensor, loss: LossConfig, named_loss: PolicyLoss | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     tokens = PolicyTokens(
         ratio=ratio,
-        logprobs=logprobs.policy,
-        old_logprobs=logprobs.old,
+        logprobs=values.logprobs,
+        old_logprobs=old,
         rollout_logprobs=batch.rollout_logprobs,
         advantages=batch.advantages,
-        entropy=logprobs.entropy,
+        entropy=values.entropy,
         lengths=batch.lengths,
     )
     weight = None
     if loss.rollout_correction != "none":
         weight = rollout_weights(
-            logprobs.old,
+            old,
             batch.rollout_logprobs,
             batch.lengths,
             mode=loss.rollout_correction,
@@ -116,7 +114,7 @@ def _policy_term(
         sums["correction_masked"] = ((weight == 0) | (weight == least) | (weight == most)).sum()
     if loss.off_policy_threshold is not None:
         dropped = off_policy_sequences(
-            logprobs.policy,
+            values.logprobs,
             batch.rollout_logprobs,
             batch.advantages,
             batch.lengths,

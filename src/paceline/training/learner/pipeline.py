@@ -21,8 +21,9 @@ from paceline.errors import first_line
 from paceline.models.activations import is_recomputing
 from paceline.models.forward import PolicyForward
 from paceline.models.loaded import Loaded
+from paceline.models.parallel.context import Tokens
 from paceline.models.parallel.process_group import RankLost
-from paceline.models.parallel.ranks import ParallelLayout, Tokens
+from paceline.models.parallel.ranks import ParallelLayout
 from paceline.models.parallel.stages import Stages
 from paceline.models.rows import take_rows
 from paceline.objective.micro_batches import MicroBatch
@@ -81,7 +82,7 @@ class Pipelined(ForwardBackward):
         value = torch.zeros((), dtype=model.dtype, device="meta")
         return PipelineStage(
             _StagePasses(self, loaded, tokens, loss, longest),
-            self.stages.place,
+            self.stages.rank,
             self.stages.ranks,
             model.device,
             input_args=number if self.stages.is_first else states,

@@ -1,4 +1,4 @@
-"""What a configuration amounts to: completions, tokens and updates per step, and steps."""
+"""Completions, tokens and updates per step, and steps of a configuration."""
 
 import math
 from collections.abc import Mapping
@@ -13,17 +13,17 @@ NO_CALLS: Mapping[str, int] = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPlan:
-    """How much a step and a run take. Run totals are None while the number of steps is unknown."""
+    """Sizes of a step and of a run. Totals of the run are None while the number of steps is unknown."""
 
     prompts_per_step: int
     num_generations: int
     updates_per_step: int
     max_refills: int
-    """Further rounds of sampling that a step may take; the two numbers below count them all."""
+    """Further rounds of sampling that a step may take; the two numbers of tokens below count them all."""
     prompt_tokens_per_step: int
-    """At most; the completions of one prompt share it."""
+    """Most prompt tokens of a step; the completions of a prompt share them."""
     completion_tokens_per_step: int
-    """At most."""
+    """Most tokens that a step samples."""
     num_tasks: int | None
     """Tasks of the dataset, None when they have not been counted."""
     steps: int | None
@@ -31,7 +31,7 @@ class BatchPlan:
     """Passes over the dataset."""
     checkpoints: int | None
     evaluations: int | None
-    """The one before the first step included; none take place without held-out tasks."""
+    """Evaluations, including the one before the first step; there are none without held-out tasks."""
 
     @property
     def completions_per_step(self) -> int:
@@ -54,7 +54,7 @@ def most_prompts_per_step(config: Config) -> int:
 
 
 def service_calls(config: Config, functions: Mapping[str, RewardFunction]) -> dict[str, int]:
-    """By reward function that asks a service, the calls of a step, with all refills and without retries."""
+    """Return the calls of a step by reward function that asks a service, with all refills and without retries."""
     prompts, generations = most_prompts_per_step(config), config.sampling.num_generations
     return {
         name: prompts * function.calls(generations)
@@ -71,8 +71,8 @@ def forwarded_tokens(config: Config, sizes: Sizes) -> int:
 
 
 def considered_micro_batches(config: Config, device: str) -> tuple[int, ...]:
-    """Sizes of a micro-batch that a run chooses from on a device of this type, in tokens, largest first; that alone
-    where nothing may hang on what is free today."""
+    """Micro-batch sizes in tokens that a run chooses from on a device of this type, largest first. A deterministic run
+    takes the largest, as the free memory of the day must not matter."""
     return config.optim.micro_batches(device)[: 1 if config.model.deterministic else None]
 
 

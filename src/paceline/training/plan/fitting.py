@@ -1,14 +1,18 @@
-"""Fit a run into a device: the largest micro-batch, layouts of several processes, the one change that makes it fit."""
+"""Fit a run into a device: the largest micro-batch, layouts of several processes, the one change that makes it fit.
+
+The functions below `Fitting` put all that into words for a terminal.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.config.layout import Sizes, layout
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.training.plan.batches import forwarded_tokens
+from paceline.reports.format import gibibytes
+from paceline.training.plan.batches import forwarded_tokens, table
 from paceline.training.plan.hardware import Device
 from paceline.training.plan.memory import MemoryPlan, SamplerMemory, memory_plan
 from paceline.training.plan.shape import ModelShape
@@ -20,14 +24,16 @@ MOST_PROCESSES = 64
 ADAPTER_RANK = 16
 """Rank of the adapter that is proposed."""
 NOT_SPLIT = {"tensor_parallel": 1, "pipeline_parallel": 1}
+MOST_LISTED = 6
+"""Most layouts that are listed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayoutChange:
-    """Another configuration, and what it takes."""
+    """Another configuration, and the memory it takes."""
 
     words: str
-    """The options that differ, as they are typed."""
+    """Options that differ, as they are typed."""
     memory: MemoryPlan
 
 
@@ -40,7 +46,7 @@ class Fitting:
     device: Device
 
     def plan(self, config: Config | None = None, sizes: Sizes | None = None) -> MemoryPlan:
-        """What a configuration takes; None: this one, with as few processes as its options ask for."""
+        """Plan the memory of a configuration; None: this one, with as few processes as its options ask for."""
         config = config or self.config
         sizes = sizes or layout(config.parallel, config.parallel.fewest)
         return memory_plan(config, self.shape, sizes, on=self.device)
@@ -58,17 +64,17 @@ class Fitting:
         """The largest power of 2 whose update fits, with every layer computed again or none; None: not even the
         smallest, which holds one completion with its prompt."""
         longest = self.config.data.max_prompt_length + self.config.sampling.max_completion_length
-        found, budget = None, 1 << (longest - 1).bit_length()
+        largest, budget = None, 1 << (longest - 1).bit_length()
         while budget <= LARGEST_BUDGET:
             again = {"gradient_checkpointing": "true" if recomputing else "false"}
             memory = self.plan(_with(self.config, optim={"micro_batch_tokens": budget}, model=again), sizes)
             if not self.has_room(memory):
                 break
-            found = budget
+            largest = budget
             if budget >= forwarded_tokens(self.config, sizes):
                 break
             budget *= 2
-        return found
+        return largest
 
     def layouts(self, processes: int) -> list[LayoutChange]:
         """Return the layouts that fit the number of processes; those that send least come first."""
@@ -80,11 +86,11 @@ class Fitting:
                 for stage in (0, 3) if parts < processes else (0,):
                     options.append({"zero_stage": stage, **NOT_SPLIT, axis: parts})
             parts *= 2
-        tried = [self._laid_out(one, processes) for one in options]
+        tried = [self._laid_out(layout_options, processes) for layout_options in options]
         return [change for change in tried if change is not None and self.has_room(change.memory)]
 
     def one_change(self, sizes: Sizes) -> LayoutChange | None:
-        """The first of the changes that makes room by itself, from the one that costs a run least on."""
+        """Return the first change that makes room by itself; those that cost a run least come first."""
         return next((change for change in self._changes(sizes) if self.has_room(change.memory)), None)
 
     def smallest(self, sizes: Sizes) -> LayoutChange:
@@ -115,14 +121,14 @@ class Fitting:
             return
         processes = sizes.ranks
         while (processes := 2 * processes) <= MOST_PROCESSES:
-            found = self._laid_out({"zero_stage": 3, **NOT_SPLIT}, processes)
-            if found is not None:
-                yield replace(found, words=f"--processes {processes} {found.words}")
+            change = self._laid_out({"zero_stage": 3, **NOT_SPLIT}, processes)
+            if change is not None:
+                yield replace(change, words=f"--processes {processes} {change.words}")
 
     def _changed(self, sizes: Sizes, section: str, name: str, value: Any) -> LayoutChange:
-        said = " ".join(value) if isinstance(value, tuple) else str(value).lower()
+        typed = " ".join(value) if isinstance(value, tuple) else str(value).lower()
         memory = self.plan(_with(self.config, **{section: {name: value}}), sizes)
-        return LayoutChange(words=f"--{name.replace('_', '-')} {said}", memory=memory)
+        return LayoutChange(words=f"--{name.replace('_', '-')} {typed}", memory=memory)
 
     def _laid_out(self, options: dict[str, int], processes: int) -> LayoutChange | None:
         """Lay the run out; None where the options do not fit the number of processes or the model."""
@@ -141,3 +147,107 @@ class Fitting:
 
 def _with(config: Config, **sections: dict[str, Any]) -> Config:
     return replace(config, **{name: replace(getattr(config, name), **options) for name, options in sections.items()})
+
+
+def describe_memory(memory: MemoryPlan) -> str:
+    """Table of the parts in the phases that have them, in GiB."""
+    optimizer, saved = memory.optimizer_here, memory.saved_here
+    everywhere = [
+        ("libraries", memory.libraries),
+        ("weights", memory.weights),
+        ("optimiser", optimizer),
+        ("reference model", memory.reference),
+        ("copy that samples", memory.resident),
+        ("copy that is being saved", saved),
+    ]
+    sampling = [
+        ("weights for the engine", memory.engine),
+        ("key/value cache", memory.kv_cache),
+        ("logits of a draw", memory.drawn),
+    ]
+    update = [
+        ("gradients", memory.gradients),
+        ("fetched at a time", memory.fetched),
+        ("activations", memory.activations),
+        ("logits", memory.head),
+    ]
+    rows = [("of each process, at most", f"{'sampling':>10}{'update':>10}")]
+    rows += [(name, _gib(size) + _gib(size)) for name, size in everywhere if size]
+    rows += [(name, _gib(size)) for name, size in sampling if size]
+    rows += [(name, " " * 10 + _gib(size)) for name, size in update if size]
+    rows += [("in all", _gib(memory.sampling) + _gib(memory.update) + "  GiB")]
+    elsewhere = [("optimiser", memory.optimizer - optimizer), ("copy that is being saved", memory.saved - saved)]
+    rows += [(f"{name}, in main memory", _gib(size)) for name, size in elsewhere if size]
+    return table(rows)
+
+
+def describe_sampler(memory: SamplerMemory) -> str:
+    """Table of the parts of a process that only samples, in GiB."""
+    rows = [
+        ("libraries", memory.libraries),
+        ("weights", memory.weights),
+        ("engine", memory.engine),
+        ("key/value cache", memory.kv_cache),
+        ("logits of a draw", memory.drawn),
+    ]
+    lines = [(name, _gib(size)) for name, size in rows if size]
+    return table([*lines, ("in all", f"{_gib(memory.peak)}  GiB")])
+
+
+def describe_room(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
+    """Compare the peak with the device's memory, and say how large micro-batches may be."""
+    device, peak = fitting.device, f"Peak {gibibytes(memory.peak)}"
+    if device.memory is None:
+        return f"{peak}. How much {device.name} has is not known."
+    lines = [f"{peak} of the {gibibytes(device.memory)} of {device.name}."]
+    if memory.cut.layers:
+        lines.append(
+            f"{memory.cut.layers} of {fitting.shape.num_layers} layers are computed again in the backward pass."
+        )
+    kept, again = (fitting.largest_micro_batch(sizes, recomputing=again) for again in (False, True))
+    if again is None:
+        lines.append("No micro-batch fits, not even one completion with its prompt and every layer computed again.")
+    elif kept is None:
+        lines.append(f"Largest micro-batch: {again:,} tokens with every layer computed again; none fits without that.")
+    else:
+        lines.append(f"Largest micro-batch: {kept:,} tokens, and {again:,} with every layer computed again.")
+    return "\n".join(lines)
+
+
+def describe_layouts(layouts: Sequence[LayoutChange], processes: int) -> str:
+    """List the layouts that fit, with the peak of each process."""
+    if not layouts:
+        return f"No layout of {processes} processes fits."
+    rows = [(change.words, f"{_gib(change.memory.peak)} GiB") for change in layouts[:MOST_LISTED]]
+    more = f"\nand {len(layouts) - MOST_LISTED} more" if len(layouts) > MOST_LISTED else ""
+    return f"Layouts that fit {processes} processes, the peak of each:\n{table(rows)}{more}"
+
+
+def refusal(fitting: Fitting, sizes: Sizes, memory: MemoryPlan) -> str:
+    """Why a configuration does not fit, and the one change that would make it."""
+    device = fitting.device
+    assert device.memory is not None  # all fits what is not known
+    change = fitting.one_change(sizes)
+    if change is not None:
+        remedy = f"{change.words} would make it {gibibytes(change.memory.peak)}"
+    else:
+        least = fitting.smallest(sizes)
+        remedy = f"no one change is enough, {least.words} leaves least, {gibibytes(least.memory.peak)}"
+    return (
+        f"--model {fitting.config.model.model} takes {gibibytes(memory.peak)} of each process, which must be at most "
+        f"{gibibytes(fitting.usable)} on {device.name}; {remedy}"
+    )
+
+
+def sampler_refusal(fitting: Fitting, memory: SamplerMemory) -> str:
+    """Why a process that only samples does not fit, and the option that decides how much it takes."""
+    assert fitting.device.memory is not None  # all fits what is not known
+    option = "--vllm-memory" if fitting.config.engine.engine == "vllm" else "--concurrent-sequences"
+    return (
+        f"--model {fitting.config.model.model} takes {gibibytes(memory.peak)} of each process that samples, which must "
+        f"be at most {gibibytes(fitting.usable)} on {fitting.device.name}; lower {option} or take a smaller model"
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:10.3f}" if size else " " * 10

@@ -1,4 +1,4 @@
-"""What training takes of the memory of each process that does it, part by part, and the most in each phase of a step.
+"""Memory of each process that trains or samples, part by part, and its peak in each phase of a step.
 
     sampling    what lasts   copies of weights for the engine   key/value cache   logits of a draw
     update      what lasts   gradients   what is fetched   activations   logits of a chunk
@@ -10,9 +10,9 @@ in a run that goes on after one.
 import math
 from dataclasses import dataclass, replace
 
-from paceline.config.engine import EngineConfig
 from paceline.config.layout import ClusterConfig, ParallelConfig, Sizes
-from paceline.config.sections import Config, LoraConfig, ModelConfig, SamplingConfig
+from paceline.config.sampling import EngineConfig, SamplingConfig
+from paceline.config.sections import Config, LoraConfig, ModelConfig
 from paceline.models.activation_checkpointing import ACTIVATION_SHARE, Activations, RecomputedLayers, choose_cut
 from paceline.rewards.judges.settings import JudgeSettings
 from paceline.training.plan.batches import considered_micro_batches, even_tokens, forwarded_tokens
@@ -21,13 +21,13 @@ from paceline.training.plan.shape import ModelShape
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
-    """Numbers held by the process that holds the most."""
+class ModelShare:
+    """Numbers of a model in the process that has the most."""
 
     weights: int
-    """An adapter's among them."""
+    """Weights, those of an adapter included."""
     base: int
-    """What a copy of the model without adapter has."""
+    """Weights of a copy of the model without its adapter."""
     trained: int
     """Weights with optimiser moments."""
     gradients: int
@@ -35,8 +35,8 @@ class Held:
     """Most numbers at a time of weights fetched from other processes, and of whole gradients on their way to them."""
 
 
-def held(config: Config, shape: ModelShape, sizes: Sizes) -> Held:
-    """An adapter counts as if it were on every linear layer."""
+def largest_share(config: Config, shape: ModelShape, sizes: Sizes) -> ModelShare:
+    """Count the numbers of the largest share; an adapter counts as if it were on every linear layer."""
     rank, stage = config.lora.lora_rank, config.parallel.zero_stage
     here, ends = shape.parameters // sizes.tensor, shape.embeddings
     if sizes.pipeline > 1:  # the process at a pipeline's end: its layers and one of the two embeddings
@@ -53,7 +53,7 @@ def held(config: Config, shape: ModelShape, sizes: Sizes) -> Held:
         fetched = (ends + 2 * shape.layer) // sizes.tensor
     elif sizes.shard > 1:  # both ends with their gradients, or these gradients with two layers and theirs
         fetched = max(2 * ends, ends + 4 * shape.layer) // sizes.tensor
-    return Held(
+    return ModelShare(
         weights=(here + moved * (rank > 0)) // sizes.shard,
         base=here // sizes.shard,
         trained=moved // sizes.shard,
@@ -63,18 +63,19 @@ def held(config: Config, shape: ModelShape, sizes: Sizes) -> Held:
 
 
 FLOAT32_BYTES = 4
-HELD_BY_PASSES = (0.0, 0.0, 0.3, 0.6)
-"""Memory of the C library, as a share of what one micro-batch keeps, by the number of micro-batches in an update.
+FRAGMENTATION_BY_PASSES = (0.0, 0.0, 0.3, 0.6)
+"""Fragmentation of the C library's heap, as a share of the activations of one micro-batch, by the number of
+micro-batches in an update; the last entry stands for more of them.
 
-The last entry stands for more of them. The memory is in pieces that were given back between others that stay, too small
-for the next. Measured on a CPU with 30 and 100 million parameters; recomputed layers give it back before each pass.
+Freed pieces between others that stay are too small for the next activations. Measured on a CPU with 30 and 100 million
+parameters; recomputed layers return the memory before each pass.
 """
-HELD_BY_STEPS = 0.3
-"""The same, at least, after `FEW_STEPS`: micro-batches of steps differ in size. Measured over 40 steps of 135 million
+LEAST_FRAGMENTATION = 0.3
+"""Least fragmentation after `FEW_STEPS`: micro-batches of steps differ in size. Measured over 40 steps of 135 million
 parameters with one micro-batch each: 0.16 in float32, 0.62 in bfloat16; after three steps there was none."""
 FEW_STEPS = 10
-HELD_WITH_ADAPTER = 0.8
-"""The same with an adapter, whose sums are given back between pieces that stay, in the first micro-batch already."""
+ADAPTER_FRAGMENTATION = 0.8
+"""Fragmentation with an adapter, from the first micro-batch on: its sums are freed between pieces that stay."""
 
 
 def activations(
@@ -101,27 +102,30 @@ def activations(
     )
 
 
-def kept(config: Config, of: Activations, cut: RecomputedLayers, on: Device, passes: int) -> int:
-    """Peak in bytes, with the memory that the C library holds."""
+def kept_activations(config: Config, of: Activations, cut: RecomputedLayers, on: Device, passes: int) -> int:
+    """Peak of the activations in bytes, with the fragmentation of the C library's heap."""
     if cut.layers == of.layers:
         return round(cut.tokens * (of.kept(cut.layers) + of.all_layers / of.layers))
-    held = HELD_WITH_ADAPTER if config.lora.lora_rank else HELD_BY_PASSES[min(passes, len(HELD_BY_PASSES) - 1)]
+    fragmentation = FRAGMENTATION_BY_PASSES[min(passes, len(FRAGMENTATION_BY_PASSES) - 1)]
+    if config.lora.lora_rank:
+        fragmentation = ADAPTER_FRAGMENTATION
     if config.loop.max_steps is None or config.loop.max_steps > FEW_STEPS:
-        held = max(held, HELD_BY_STEPS)
-    return round(cut.tokens * of.kept(cut.layers) * (1 + (held if on.kind == "cpu" and not cut.layers else 0.0)))
+        fragmentation = max(fragmentation, LEAST_FRAGMENTATION)
+    factor = 1 + fragmentation if on.kind == "cpu" and not cut.layers else 1.0
+    return round(cut.tokens * of.kept(cut.layers) * factor)
 
 
 BFLOAT16_BYTES, FLOAT8_BYTES = 2, 1
 HEAD_ROWS = {"cpu": 256, "cuda": 2048}
-"""Tokens whose logits exist at a time; what the learner takes, which the planner must not load torch to read."""
+"""Tokens whose logits exist at a time, as in the learner; read here without loading torch."""
 LIBRARIES = {"cpu": 450 << 20, "cuda": 600 << 20}
-"""What Python and the libraries take before anything is loaded: of main memory, or of a CUDA device for its context."""
+"""Bytes of Python and the libraries before anything is loaded: of main memory, or of a CUDA context."""
 DRAW_BYTES = {"cpu": 0, "cuda": 12}
 """Bytes per logit of a decoding step in addition to the logit: the draw's own copies."""
 BFLOAT16_PARAMETERS = 10_000_000
-"""From where `auto` computes in bfloat16 on a CPU that is fast at it, as `models` has it."""
+"""Parameters from which `auto` computes in bfloat16 on a CPU that is fast at it, as in `runtime.devices`."""
 JOINED_WEIGHTS = 1 << 16
-"""Parameters of a linear map below which the engine joins a copy of it with its neighbour, as `engines` has it."""
+"""Parameters of a linear map below which the engine joins a copy of it with its neighbour, as in `engines`."""
 ONE = Sizes()
 """A process that trains alone."""
 
@@ -136,29 +140,29 @@ class MemoryPlan:
     optimizer: int
     """Bytes of the optimiser's moments."""
     optimizer_here: int
-    """Those on the device: none with `--offload optimizer`."""
+    """Bytes of the moments that are on the device: none with `--offload optimizer`."""
     reference: int
     """The reference model, with `beta` above 0."""
     fetched: int
     """Most bytes at a time of weights fetched from other processes, and of whole gradients on their way to them."""
     resident: int
-    """The whole copy that is sampled from where training has the model in parts."""
+    """Whole copy for sampling where training has the model in parts."""
     engine: int
-    """What the engine makes of the weights for a call: joined, and in the precision of the computation."""
+    """The weights as the engine prepares them for a call: joined, and in the precision of the computation."""
     kv_cache: int
     """Keys and values of all concurrent sequences at their longest."""
     drawn: int
     """Logits of a step of decoding."""
     activations: int
-    """What a micro-batch keeps for its backward pass, with the layers of `cut` computed again."""
+    """Activations that a micro-batch keeps for its backward pass, with the layers of `cut` computed again."""
     cut: RecomputedLayers
-    """Micro-batches, and what is computed again of them."""
+    """Size of the micro-batches, and the layers computed again for them."""
     head: int
     """Logits, and the head in the precision of the computation."""
     saved: int
-    """The copy in main memory that a checkpoint is written from; 0 where no step goes on beside it."""
+    """Copy in main memory that a checkpoint is written from; 0 where no step runs beside the write."""
     saved_here: int
-    """What that copy has of the device's memory."""
+    """Bytes of that copy in the device's memory."""
 
     @property
     def trained(self) -> int:
@@ -167,23 +171,23 @@ class MemoryPlan:
 
     @property
     def lasting(self) -> int:
-        """What is there in every phase."""
+        """Bytes that are there in every phase."""
         kept = self.weights + self.optimizer_here + self.reference + self.resident
         return self.libraries + kept + self.saved_here
 
     @property
     def sampling(self) -> int:
-        """The most while completions are sampled."""
+        """Peak while completions are sampled."""
         return self.lasting + self.engine + self.kv_cache + self.drawn
 
     @property
     def update(self) -> int:
-        """The most during an update."""
+        """Peak during an update."""
         return self.lasting + self.gradients + self.fetched + self.activations + self.head
 
     @property
     def peak(self) -> int:
-        """The most of a run."""
+        """Peak of a run."""
         return max(self.sampling, self.update)
 
 
@@ -196,7 +200,7 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
     own.
     """
     number_bytes = computed_bytes(config, shape, on)
-    is_half, parts = number_bytes < FLOAT32_BYTES, held(config, shape, sizes)
+    is_half, parts = number_bytes < FLOAT32_BYTES, largest_share(config, shape, sizes)
     engine, kv_cache, drawn = _engine(config, shape, sizes, on) if samples_here(config) else (0, 0, 0)
     saved, moments = 0, parts.trained * config.optim.moment_bytes
     if saves_beside_a_step(config):  # trained weights, their moments, and a reference that moves
@@ -227,7 +231,7 @@ def memory_plan(config: Config, shape: ModelShape, sizes: Sizes = ONE, *, on: De
     room = ACTIVATION_SHARE * max(0.0, left)
     cut = choose_cut(of_token, tokens_of, room, asked=config.model.gradient_checkpointing)
     passes = math.ceil(forwarded_tokens(config, sizes) / cut.micro_batch_tokens)
-    return replace(without, activations=kept(config, of_token, cut, on, passes), cut=cut)
+    return replace(without, activations=kept_activations(config, of_token, cut, on, passes), cut=cut)
 
 
 def computed_bytes(config: Config, shape: ModelShape, on: Device) -> int:
@@ -237,7 +241,7 @@ def computed_bytes(config: Config, shape: ModelShape, on: Device) -> int:
     return BFLOAT16_BYTES if dtype == "bfloat16" or (dtype == "auto" and by_itself) else FLOAT32_BYTES
 
 
-def sampled_bytes(config: Config, number_bytes: int, on: Device) -> int:
+def _sampled_bytes(config: Config, number_bytes: int, on: Device) -> int:
     """Bytes of a layer's weight while the engine samples; `number_bytes` are those of a number in training."""
     return FLOAT8_BYTES if config.engine.engine_quantization == "fp8" and on.kind == "cuda" else number_bytes
 
@@ -267,16 +271,16 @@ class SamplerMemory:
 
     libraries: int
     weights: int
-    """Its copy of the weights, in float32, an adapter's among them."""
+    """The copy of the weights, in float32, those of an adapter included."""
     engine: int
-    """What the engine makes of the weights; with vLLM on CUDA all that it takes."""
+    """The weights as the engine prepares them; with vLLM on CUDA all that the engine takes."""
     kv_cache: int
     drawn: int
     """Logits of a step of decoding."""
 
     @property
     def peak(self) -> int:
-        """The most of a run."""
+        """Peak of a run."""
         return self.libraries + self.weights + self.engine + self.kv_cache + self.drawn
 
 
@@ -336,7 +340,7 @@ def _engine(config: Config, shape: ModelShape, sizes: Sizes, on: Device) -> tupl
         tokens += sequences * config.data.max_prompt_length
     # what `prepared_weights` of engines/local copies: all in another precision or with an adapter, else what is joined
     if number_bytes < FLOAT32_BYTES:
-        copied = shape.num_layers * shape.layer * sampled_bytes(config, number_bytes, on) + shape.matrix * number_bytes
+        copied = shape.num_layers * shape.layer * _sampled_bytes(config, number_bytes, on) + shape.matrix * number_bytes
     elif config.engine.engine_quantization == "fp8" or config.lora.lora_rank or shape.layer < 8 * JOINED_WEIGHTS:
         copied = shape.num_layers * shape.layer * FLOAT32_BYTES
     else:

@@ -1,4 +1,4 @@
-"""The numbers of a decoder that memory and time depend on, from its config.json."""
+"""The numbers of a decoder that its memory depends on, from its config.json."""
 
 import math
 from collections.abc import Mapping
@@ -6,21 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.errors import ModelError
+from paceline.models.families import layer_plans
 from paceline.models.places import model_place, read_model_config
 from paceline.models.weight_headers import read_header
-
-FUSED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""As `models.fused_layers` has them, which the planner must not load torch to read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """A decoder of layers that are alike."""
+    """Sizes of a decoder whose layers are alike."""
 
     parameters: int
     num_layers: int
     num_heads: int
-    """Heads of queries."""
+    """Query heads."""
     num_key_value_heads: int
     head_dim: int
     width: int
@@ -30,7 +28,7 @@ class ModelShape:
     linear_widths: int
     """Inputs and outputs of a layer's linear maps, added up: what one rank of an adapter on all of them takes."""
     vocabulary: int
-    """Tokens; 0 where the configuration does not say."""
+    """Tokens of the vocabulary; 0 where the configuration does not say."""
     tied: bool
     """True if embedding and head are one matrix."""
     fused: bool = False
@@ -48,53 +46,42 @@ class ModelShape:
 
     @property
     def layer(self) -> int:
-        """Parameters of a layer, about."""
+        """Approximate parameters of a layer."""
         return max(0, self.parameters - self.embeddings) // self.num_layers
 
     @property
-    def multiplied(self) -> int:
-        """Parameters that a token is multiplied with: those of the layers and of the head."""
-        return self.num_layers * self.layer + self.matrix
-
-    @property
     def cached(self) -> int:
-        """Numbers that a token leaves in the cache: keys and values of all layers."""
+        """Numbers that a token takes in the cache: keys and values of all layers."""
         return self.num_layers * 2 * self.num_key_value_heads * self.head_dim
 
 
 def model_shape(model_config: Mapping[str, object], *, parameters: int) -> ModelShape | None:
-    """The shape that a model's config.json describes, None when it names its numbers in another way."""
+    """Return the shape that a model's config.json describes; None where it uses other names."""
     text_config = model_config.get("text_config")
     described = text_config if isinstance(text_config, Mapping) else model_config
-    layers, heads, width = (described.get(n) for n in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
-    if not isinstance(layers, int) or not isinstance(heads, int) or not isinstance(width, int):
+    layers, width, vocabulary = (described.get(n) for n in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    plan = layer_plans(described)[0]
+    if not isinstance(layers, int) or not isinstance(width, int) or not plan.query_heads:
         return None
-    # Older files leave out what follows from the rest: one key/value head per head, heads that fill the width.
-    inner, key_value_heads, head_dim = (
-        described.get(name) for name in ("intermediate_size", "num_key_value_heads", "head_dim")
-    )
-    vocabulary = described.get("vocab_size")
-    inner = inner if isinstance(inner, int) else 4 * width
-    key_value_heads = key_value_heads if isinstance(key_value_heads, int) else heads
-    head_dim = head_dim if isinstance(head_dim, int) else width // heads
-    attention = 4 * width + 2 * head_dim * (heads + key_value_heads)  # queries, keys, values, output
+    heads = plan.query_heads + plan.key_value_heads
+    attention = 4 * width + 2 * plan.head_dim * heads  # queries, keys, values, output
     return ModelShape(
         parameters=parameters,
         num_layers=layers,
-        num_heads=heads,
-        num_key_value_heads=key_value_heads,
-        head_dim=head_dim,
+        num_heads=plan.query_heads,
+        num_key_value_heads=plan.key_value_heads,
+        head_dim=plan.head_dim,
         width=width,
-        inner=inner,
-        linear_widths=attention + 3 * (width + inner),
+        inner=plan.inner,
+        linear_widths=attention + 3 * (width + plan.inner),
         vocabulary=vocabulary if isinstance(vocabulary, int) else 0,
-        fused=described.get("model_type") in FUSED_FAMILIES,
+        fused=plan.family is not None,
         tied=True in (described.get("tie_word_embeddings"), model_config.get("tie_word_embeddings")),
     )
 
 
 def read_shape(model: str) -> ModelShape | None:
-    """The shape of `--model`, None where its configuration names its numbers in another way or the Hub gives none.
+    """Return the shape of `--model`; None where its configuration uses other names or the Hub gives none.
 
     Parameters are counted in the headers of its weights, where they are here; else transformers makes the model without
     memory for them, which takes some seconds.
@@ -122,6 +109,6 @@ def read_shape(model: str) -> ModelShape | None:
             with torch.device("meta"):
                 counted = int(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(base)).num_parameters())
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            said = " ".join(str(error).split())[:160]
-            raise ModelError(f"--model {model}: transformers makes no model of its config.json ({said})") from None
+            reason = " ".join(str(error).split())[:160]
+            raise ModelError(f"--model {model}: transformers makes no model of its config.json ({reason})") from None
     return model_shape(described, parameters=counted)

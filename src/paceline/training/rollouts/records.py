@@ -4,24 +4,24 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from operator import attrgetter
 from typing import Any, cast
 
 from paceline.metrics.statistics import mean_and_std
 from paceline.rewards.judges.settings import spending_metrics
 from paceline.training.rollouts.grouping import OUT_OF_THE_STEP
-from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.types import Episode, RolloutGroup, Turn
+from paceline.training.rollouts.rounds import RolloutBatch
+from paceline.types import RolloutGroup, Task, Trajectory, Turn
 
-_EPISODE_FIELDS, _TURN_FIELDS = tuple(Episode.__dataclass_fields__), tuple(Turn.__dataclass_fields__)
-_episode_values, _turn_values = attrgetter(*_EPISODE_FIELDS), attrgetter(*_TURN_FIELDS)
+TURN_FIELDS = tuple(Turn.__dataclass_fields__)
+EPISODE_FIELDS = ("environment", "end", "reward", "failure", "notes", "printed")
+"""Fields of a trajectory that its record has under `episode`, beside the turns."""
 
 
 def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
     """The step's numbers that rollouts alone decide; names and units are those of `metrics.METRICS`."""
     rollouts = [rollout for group in batch.groups for rollout in group.rollouts]
     dropped = [group.dropped for group in batch.groups]
-    lengths = [rollout.completion.num_sampled for rollout in rollouts]
+    lengths = [rollout.trajectory.num_sampled for rollout in rollouts]
     mean, std = mean_and_std([rollout.reward for rollout in rollouts])
     within = [mean_and_std([rollout.reward for rollout in group.rollouts])[1] for group in batch.groups]
     in_loss = [
@@ -32,7 +32,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
         if rollout.dropped is None
     ]
     scores = batch.scores
-    formed = [float(one) for one in scores.formed if one is not None]
+    formed = [float(has_format) for has_format in scores.formed if has_format is not None]
     of_functions = {}
     for name, values in scores.values.items():
         mean_of_function, std_of_function = mean_and_std(values)
@@ -59,7 +59,7 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
         "rewards": of_functions,
         "completion_length_mean": sum(lengths) / len(lengths),
         "completion_length_max": max(lengths),
-        "truncated_fraction": sum(r.completion.finish_reason == "length" for r in rollouts) / len(rollouts),
+        "truncated_fraction": sum(r.trajectory.finish_reason == "length" for r in rollouts) / len(rollouts),
         "groups_zero_deviation": dropped.count("zero_deviation"),
         "groups_no_reward": dropped.count("no_reward"),
         "groups_filtered": dropped.count("filtered"),
@@ -69,21 +69,27 @@ def rollout_metrics(batch: RolloutBatch) -> dict[str, object]:
         "rollouts_without_reward": sum(rollout.reward is None for rollout in rollouts),
         "rollouts_masked": sum(rollout.dropped == "truncated" for rollout in rollouts),
         "tokens_generated": sum(lengths),
-        **_of_episodes([one.completion.episode for one in rollouts if one.completion.episode is not None]),
+        **_of_episodes(batch.groups),
         **({"turns_without_sibling": alone} if (alone := _turns_without_sibling(batch.groups)) is not None else {}),
     }
 
 
-def _of_episodes(episodes: Sequence[Episode]) -> dict[str, object]:
+def _of_episodes(groups: Sequence[RolloutGroup]) -> dict[str, object]:
     """Return the numbers of a step's conversations; nothing where there are none."""
-    if not episodes:
+    pairs = [(group.task, rollout.trajectory) for group in groups for rollout in group.rollouts]
+    pairs = [(task, episode) for task, episode in pairs if episode.environment is not None]
+    if not pairs:
         return {}
+    episodes = [episode for _, episode in pairs]
     turns = [turn for episode in episodes for turn in episode.turns]
+    begins_apart = [bool(episode.turns) and episode.prompt_ids != task.prompt_ids for task, episode in pairs]
     return {
         "turns_mean": len(turns) / len(episodes),
         "turns_max": max(len(episode.turns) for episode in episodes),
-        "observed_tokens": sum(turn.observed for turn in turns),
-        "branches": sum(turn.prompt_ids is not None for turn in turns),
+        "observed_tokens": sum(
+            len(span.tokens) for episode in episodes for span in episode.spans if span.by == "environment"
+        ),
+        "branches": sum(begins_apart) + sum(len(episode.rows) - 1 for episode in episodes),
         "tool_calls": sum(len(cast(Sequence[Any], turn.message.get("tool_calls", ()))) for turn in turns),
         "malformed_calls": sum(turn.malformed is not None for turn in turns),
         "environment_seconds": math.fsum(turn.seconds for turn in turns),
@@ -97,8 +103,9 @@ def _turns_without_sibling(groups: Sequence[RolloutGroup]) -> int | None:
         return None
     alone = 0
     for group in groups:
-        compared = [one for one in group.rollouts if one.reward is not None and group.dropped not in OUT_OF_THE_STEP]
-        turns = [1 if one.completion.episode is None else len(one.completion.episode.turns) for one in compared]
+        is_in_step = group.dropped not in OUT_OF_THE_STEP
+        compared = [rollout.trajectory for rollout in group.rollouts if rollout.reward is not None and is_in_step]
+        turns = [1 if trajectory.environment is None else len(trajectory.turns) for trajectory in compared]
         second, most = sorted([0, 0, *turns])[-2:]
         alone += most - second
     return alone
@@ -112,33 +119,48 @@ def rollout_records(groups: Sequence[RolloutGroup]) -> list[dict[str, object]]:
 def rollout_record(group: RolloutGroup, sample: int) -> dict[str, object]:
     """Return the record of one rollout of a group; samples count from 0."""
     task, rollout = group.task, group.rollouts[sample]
-    completion = rollout.completion
+    trajectory = rollout.trajectory
     return {
         "task_id": task.task_id,
         "sample": sample,
         "prompt": task.prompt,
         "answer": task.answer,
-        "completion": completion.text,
+        "completion": trajectory.text,
         "prompt_tokens": len(task.prompt_ids),
-        "completion_tokens": completion.num_sampled,
+        "completion_tokens": trajectory.num_sampled,
         "rewards": dict(rollout.rewards),
         "reward": rollout.reward,
         "notes": dict(rollout.notes),
         "advantage": rollout.advantage,
-        "finish_reason": completion.finish_reason,
-        "policy_version": completion.policy_version,
-        "weight_changes": [asdict(change) for change in completion.weight_changes],
+        "finish_reason": trajectory.finish_reason,
+        "policy_version": trajectory.policy_version,
+        "weight_changes": [asdict(change) for change in trajectory.weight_changes],
         "dropped": rollout.dropped or group.dropped,
-        **({} if completion.episode is None else {"episode": _episode_record(completion.episode)}),
+        **({} if trajectory.environment is None else {"episode": episode_record(trajectory, task)}),
         **({} if rollout.turn_advantages is None else {"turn_advantages": rollout.turn_advantages}),
     }
 
 
-def _episode_record(episode: Episode) -> dict[str, object]:
-    """Return what `asdict` does, but for copies of the messages: those cost more than all else of a short episode."""
-    record = dict(zip(_EPISODE_FIELDS, _episode_values(episode), strict=True))
-    record["turns"] = tuple(dict(zip(_TURN_FIELDS, _turn_values(turn), strict=True)) for turn in episode.turns)
-    return record
+def episode_record(trajectory: Trajectory, task: Task) -> dict[str, object]:
+    """Return the record of an episode.
+
+    A turn has, beside the fields of `Turn`, the number of its `sampled` tokens, of those `observed` between it and the
+    next, and as `prompt_ids` its whole context where the history was rewritten or did not begin with the task's prompt.
+    """
+    # no copies of messages, as asdict makes them: they would cost more than all else of a short episode
+    turns = [{name: getattr(turn, name) for name in TURN_FIELDS} for turn in trajectory.turns]
+    after, prompt_ids = iter(turns), None
+    record = dict[str, Any]()
+    for number, span in enumerate(trajectory.spans):
+        if span.by == "prompt":
+            prompt_ids = span.tokens if number or span.tokens != task.prompt_ids else None
+        elif span.by == "policy":
+            record = next(after)
+            record |= {"sampled": len(span.tokens), "observed": 0, "prompt_ids": prompt_ids}
+            prompt_ids = None
+        else:
+            record["observed"] = len(span.tokens)
+    return {**{name: getattr(trajectory, name) for name in EPISODE_FIELDS}, "turns": turns}
 
 
 def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) -> dict[str, float | int]:
@@ -147,7 +169,7 @@ def staleness_metrics(groups: Sequence[RolloutGroup], *, policy_version: int) ->
         (policy_version - version, tokens)
         for group in groups
         for rollout in group.rollouts
-        for version, tokens in rollout.completion.tokens_by_version
+        for version, tokens in rollout.trajectory.tokens_by_version
         if tokens  # an episode that could not begin is of no weights
     ]
     total, count = sum(age * tokens for age, tokens in ages), sum(tokens for _, tokens in ages)

@@ -2,11 +2,11 @@
 
 A line is what `rollout_records` has of a rollout and, beside it, what only a learner needs:
 
-    token_ids     the completion's tokens
+    token_ids     tokens of the policy and of its environment, without prompts
     logprobs      as the engine reported them: little-endian floats in base64, of the narrowest type that holds them
     group_dropped, rollout_dropped   why its group, or it alone, is not trained on
     prompt_ids    in the first rollout of a group
-    episode       of a conversation, its turns and what the environment answered: nothing is asked of one again
+    episode       of a conversation, its turns with the observations behind them: no environment is asked again
 
 orjson encodes them: a run waits for its journal, and Python's own encoder takes more than twice as long.
 """
@@ -25,9 +25,9 @@ from paceline.checkpoints.run_files import json_line
 from paceline.metrics.definitions import Record
 from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
-from paceline.training.rollouts.records import rollout_record
-from paceline.training.rollouts.sampler import RolloutBatch
-from paceline.types import Completion, Episode, Rollout, RolloutGroup, Task, Turn, WeightChange
+from paceline.training.rollouts.records import EPISODE_FIELDS, TURN_FIELDS, rollout_record
+from paceline.training.rollouts.rounds import RolloutBatch
+from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory, Turn, WeightChange
 
 _TYPES = {"float32": "f", "float64": "d"}
 """Number types of logprobs: name in a line to the type code of `array`."""
@@ -47,8 +47,8 @@ def restorable_lines(groups: Sequence[RolloutGroup]) -> Iterator[bytes]:
                     raise ValueError(f"{name} must be a finite number to be recorded, got {value}")
             record = rollout_record(group, sample)
             record["group_dropped"], record["rollout_dropped"] = group.dropped, rollout.dropped
-            record["token_ids"] = rollout.completion.token_ids
-            record["logprobs"] = packed_floats(rollout.completion.logprobs)
+            record["token_ids"] = rollout.trajectory.completion_ids
+            record["logprobs"] = packed_floats(rollout.trajectory.logprobs)
             if sample == 0:
                 record["prompt_ids"] = group.task.prompt_ids
             try:
@@ -73,39 +73,23 @@ def packed_floats(values: Sequence[float]) -> dict[str, str]:
 
 def restored_groups(records: Sequence[Record]) -> tuple[RolloutGroup, ...]:
     """The groups that `restorable_lines` was given; of their tasks only what a learner or a reader needs."""
-    starts = [at for at, record in enumerate(records) if record["sample"] == 0] + [len(records)]
-    return tuple(
-        RolloutGroup(
-            task=Task(
-                task_id=records[first]["task_id"],
-                prompt=records[first]["prompt"],
-                prompt_ids=tuple(records[first]["prompt_ids"]),
-                answer=records[first]["answer"],
-            ),
-            rollouts=tuple(map(_rollout, records[first:end])),
-            dropped=records[first]["group_dropped"],
+    starts = [index for index, record in enumerate(records) if record["sample"] == 0] + [len(records)]
+    groups = list[RolloutGroup]()
+    for first, end in pairwise(starts):
+        task = Task(
+            task_id=records[first]["task_id"],
+            prompt=records[first]["prompt"],
+            prompt_ids=tuple(records[first]["prompt_ids"]),
+            answer=records[first]["answer"],
         )
-        for first, end in pairwise(starts)
-    )
+        rollouts = tuple(_rollout(record, task) for record in records[first:end])
+        groups.append(RolloutGroup(task=task, rollouts=rollouts, dropped=records[first]["group_dropped"]))
+    return tuple(groups)
 
 
-def _rollout(record: Record) -> Rollout:
-    ((name, text),) = record["logprobs"].items()
-    logprobs = array(_TYPES[name])
-    logprobs.frombytes(base64.b64decode(text))
-    if sys.byteorder == "big":
-        logprobs.byteswap()
-    completion = Completion(
-        token_ids=tuple(record["token_ids"]),
-        logprobs=tuple(logprobs),
-        finish_reason=record["finish_reason"],
-        text=record["completion"],
-        policy_version=record["policy_version"],
-        weight_changes=tuple(WeightChange(**change) for change in record["weight_changes"]),
-        episode=_episode(record["episode"]) if "episode" in record else None,
-    )
+def _rollout(record: Record, task: Task) -> Rollout:
     return Rollout(
-        completion=completion,
+        trajectory=_trajectory(record, task),
         rewards=record["rewards"],
         reward=record["reward"],
         advantage=record["advantage"],
@@ -115,25 +99,51 @@ def _rollout(record: Record) -> Rollout:
     )
 
 
-def _episode(record: Record) -> Episode:
-    turns = tuple(
-        Turn(
-            **{
-                **turn,
-                "prompt_ids": None if turn["prompt_ids"] is None else tuple(turn["prompt_ids"]),
-                "answer": tuple(turn["answer"]),
-            }
-        )
-        for turn in record["turns"]
+def _trajectory(record: Record, task: Task) -> Trajectory:
+    """Return the trajectory of a record: turns say how its tokens are cut into spans."""
+    ((name, text),) = record["logprobs"].items()
+    packed = array(_TYPES[name])
+    packed.frombytes(base64.b64decode(text))
+    if sys.byteorder == "big":
+        packed.byteswap()
+    token_ids, logprobs = tuple(record["token_ids"]), tuple(packed)
+    spans = [Span(by="prompt", tokens=task.prompt_ids)]
+    episode: Record | None = record.get("episode")
+    if episode is None:
+        spans.append(Span(by="policy", tokens=token_ids, logprobs=logprobs))
+    for number, turn in enumerate(() if episode is None else episode["turns"]):
+        if turn["prompt_ids"] is not None:
+            prompt = Span(by="prompt", tokens=tuple(turn["prompt_ids"]))
+            spans = [prompt] if number == 0 else [*spans, prompt]
+        count, observed = turn["sampled"], turn["sampled"] + turn["observed"]
+        spans.append(Span(by="policy", tokens=token_ids[:count], logprobs=logprobs[:count]))
+        if turn["observed"]:
+            spans.append(Span(by="environment", tokens=token_ids[count:observed]))
+        token_ids, logprobs = token_ids[observed:], logprobs[count:]
+    about = {} if episode is None else {name: episode[name] for name in EPISODE_FIELDS}
+    for name in ("notes", "printed"):
+        about[name] = tuple(about.get(name, ()))
+    return Trajectory(
+        spans=tuple(spans),
+        finish_reason=record["finish_reason"],
+        text=record["completion"],
+        policy_version=record["policy_version"],
+        weight_changes=tuple(WeightChange(**change) for change in record["weight_changes"]),
+        turns=() if episode is None else tuple(map(_turn, episode["turns"])),
+        **about,
     )
-    return Episode(**{**record, "turns": turns, "notes": tuple(record["notes"]), "printed": tuple(record["printed"])})
+
+
+def _turn(record: Record) -> Turn:
+    fields = {name: record[name] for name in TURN_FIELDS}
+    return Turn(**{**fields, "observation": tuple(record["observation"])})
 
 
 def batch_about(batch: RolloutBatch) -> dict[str, object]:
     """What is not in the records of a step's groups."""
     scores = batch.scores
-    completions = [rollout.completion for group in batch.groups for rollout in group.rollouts]
-    versions = {version for one in completions for version, tokens in one.tokens_by_version if tokens}
+    trajectories = [rollout.trajectory for group in batch.groups for rollout in group.rollouts]
+    versions = {version for trajectory in trajectories for version, tokens in trajectory.tokens_by_version if tokens}
     return {
         "refills": batch.refills,
         "missing": batch.missing,
@@ -157,15 +167,18 @@ def restored_batch(about: Record, groups: Sequence[RolloutGroup]) -> RolloutBatc
         groups=tuple(groups),
         scores=Scores(
             values={name: tuple(rollout.rewards[name] for rollout in rollouts) for name in of_functions},
-            failed={name: tuple(one["failed"]) for name, one in of_functions.items()},
-            seconds={name: one["seconds"] for name, one in of_functions.items()},
+            failed={name: tuple(function["failed"]) for name, function in of_functions.items()},
+            seconds={name: function["seconds"] for name, function in of_functions.items()},
             first_failures=about["first_failures"],
             notes={name: tuple(rollout.notes.get(name) for rollout in rollouts) for name in of_functions},
             tallies={
-                name: Tally(**{field: one[field] for field in Tally.__slots__}) for name, one in of_functions.items()
+                name: Tally(**{field: function[field] for field in Tally.__slots__})
+                for name, function in of_functions.items()
             },
             formed=tuple(about["formed"]),
-            environments=frozenset(episode.environment for one in rollouts if (episode := one.completion.episode)),
+            environments=frozenset(
+                name for rollout in rollouts if (name := rollout.trajectory.environment) is not None
+            ),
         ),
         refills=about["refills"],
         missing=about["missing"],

@@ -13,22 +13,27 @@ from typing_extensions import override
 
 from paceline.config.objective import AdvantageConfig
 from paceline.engines import Engine, Sampling
+from paceline.episodes.conversations import Completed, Completer, Conversations, Drawn, Draws
+from paceline.episodes.driver import complete
 from paceline.rewards.function import RewardFunction
 from paceline.rewards.scoring.calling import early_start
 from paceline.rewards.scoring.scores import Scores, merge_scores, part_of, score, with_environments
-from paceline.training.rollouts.completing import complete
-from paceline.training.rollouts.conversations import Completed, Completer, Conversations, Drawn, Draws
-from paceline.training.rollouts.grouping import ScoredGroup, is_inside
-from paceline.types import Completion, Task
+from paceline.training.rollouts.grouping import is_inside
+from paceline.types import Rollout, RolloutGroup, Task, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Round:
-    """What one round brought, task by task in the order in which they were drawn."""
+class RolloutBatch:
+    """Groups of rollouts and what they cost: of one round of sampling, or of all rounds of a step."""
 
-    scored: tuple[ScoredGroup, ...]
+    groups: tuple[RolloutGroup, ...]
+    """Groups in the order of the tasks, dropped ones among them; those of a round have no advantages yet."""
     scores: Scores
-    """Scores of all completions, task after task."""
+    """Scores of all rollouts, group after group."""
+    refills: int = 0
+    """Further rounds of sampling that replaced filtered groups."""
+    missing: int = 0
+    """Groups that the step is short of after the last round."""
     generate_seconds: float
     reward_seconds: float
 
@@ -36,7 +41,7 @@ class Round:
 class RoundSampler(Protocol):
     """Completes and scores tasks. What comes back does not depend on how the tasks are shared out."""
 
-    def sample(self, drawn: Drawn) -> Round:
+    def sample(self, drawn: Drawn) -> RolloutBatch:
         """`num_generations` completions of each task, scored; raises what scoring raises."""
 
 
@@ -61,17 +66,17 @@ class EngineSampler(RoundSampler):
     """What completes tasks in the place of the engine; None: the engine does."""
 
     @override
-    def sample(self, drawn: Drawn) -> Round:
+    def sample(self, drawn: Drawn) -> RolloutBatch:
         started, size = time.perf_counter(), self.num_generations
         completed = self._complete(drawn)
         generated = time.perf_counter()
         scores = score_completed(self.functions, completed, self.conversations, timeout=self.reward_timeout)
-        scored = (
-            self._scored(one.task, one.completions, part_of(scores, index * size, size))
-            for index, one in enumerate(completed)
+        groups = (
+            self._scored(group.task, group.trajectories, part_of(scores, index * size, size))
+            for index, group in enumerate(completed)
         )
-        return Round(
-            scored=tuple(scored),
+        return RolloutBatch(
+            groups=tuple(groups),
             scores=scores,
             generate_seconds=generated - started,
             reward_seconds=time.perf_counter() - generated,
@@ -84,20 +89,27 @@ class EngineSampler(RoundSampler):
         draws = Draws(seed=self.seed, purpose=self.purpose, num_generations=self.num_generations)
         return complete(self.engine, drawn, self.sampling, draws, self.conversations, early)
 
-    def _scored(self, task: Task, group: tuple[Completion, ...], scores: Scores) -> ScoredGroup:
-        places = range(len(group))
+    def _scored(self, task: Task, group: tuple[Trajectory, ...], scores: Scores) -> RolloutGroup:
         failed = tuple(
-            one.has_failed or any(at in rows for rows in scores.failed.values()) for at, one in enumerate(group)
+            trajectory.failure is not None or any(index in rows for rows in scores.failed.values())
+            for index, trajectory in enumerate(group)
         )
-        notes = ({name: said[at] for name, said in scores.notes.items()} for at in places)
-        return ScoredGroup(
-            task=task,
-            completions=group,
-            rewards=tuple({name: column[at] for name, column in scores.values.items()} for at in places),
-            failed=failed,
-            notes=tuple({name: note for name, note in one.items() if note is not None} for one in notes),
-            left_out=None if is_inside(scores.values, failed, self.advantage) else "filtered",
-        )
+        rollouts = list[Rollout]()
+        for index, trajectory in enumerate(group):
+            notes = {name: column[index] for name, column in scores.notes.items()}
+            reason = "reward_failed" if trajectory.failure is None else "environment_failed"
+            rollouts.append(
+                Rollout(
+                    trajectory=trajectory,
+                    rewards={name: column[index] for name, column in scores.values.items()},
+                    reward=None,
+                    advantage=0.0,
+                    dropped=reason if failed[index] else None,
+                    notes={name: note for name, note in notes.items() if note is not None},
+                )
+            )
+        dropped = None if is_inside(scores.values, failed, self.advantage) else "filtered"
+        return RolloutGroup(task=task, rollouts=tuple(rollouts), dropped=dropped)
 
 
 def score_completed(
@@ -108,22 +120,22 @@ def score_completed(
     timeout: float,
 ) -> Scores:
     """Score all completions, task after task, with columns for what environments gave; raises as `score` does."""
-    answers = [answer for one in completed for answer in one.completions]
+    trajectories = [trajectory for group in completed for trajectory in group.trajectories]
     scores = score(
         functions,
-        [task for one in completed for task in one.tasks],
-        answers,
+        [task for group in completed for task in group.tasks],
+        trajectories,
         timeout=timeout,
-        environments=[environment for one in completed for environment in one.environments],
+        environments=[environment for group in completed for environment in group.environments],
     )
-    return scores if conversations is None else with_environments(scores, conversations.names, answers)
+    return scores if conversations is None else with_environments(scores, conversations.names, trajectories)
 
 
-def merge_rounds(parts: Sequence[Round], *, side_by_side: bool) -> Round:
+def merge_rounds(parts: Sequence[RolloutBatch], *, side_by_side: bool) -> RolloutBatch:
     """One round of several: seconds add up, or the longest counts where they ran `side_by_side`."""
     seconds = max if side_by_side else math.fsum
-    return Round(
-        scored=tuple(scored for part in parts for scored in part.scored),
+    return RolloutBatch(
+        groups=tuple(group for part in parts for group in part.groups),
         scores=merge_scores([part.scores for part in parts]),
         generate_seconds=seconds([part.generate_seconds for part in parts]),
         reward_seconds=seconds([part.reward_seconds for part in parts]),

@@ -3,35 +3,19 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.config.objective import AdvantageConfig
+from paceline.episodes.conversations import Drawn, ends_without_reward
 from paceline.errors import TrainingError
 from paceline.objective.advantages import GroupAdvantage
-from paceline.rewards.scoring.scores import Scores, check_any_reward, check_failure_rate
-from paceline.training.rollouts.conversations import Drawn
-from paceline.training.rollouts.episodes import ends_without_reward
+from paceline.rewards.scoring.scores import check_any_reward, check_failure_rate
 from paceline.training.rollouts.grouping import make_groups, without_surplus
-from paceline.training.rollouts.rounds import Round, RoundSampler, merge_rounds
+from paceline.training.rollouts.rounds import RolloutBatch, RoundSampler, merge_rounds
 from paceline.types import RolloutGroup
 
 Take = Callable[[int], Drawn]
 """The next n tasks of the data order."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RolloutBatch:
-    """All groups of a step and what they cost."""
-
-    groups: tuple[RolloutGroup, ...]
-    """In the order of the tasks, those left out among them."""
-    scores: Scores
-    refills: int
-    """Further rounds of sampling that replaced filtered groups."""
-    missing: int
-    """Groups that the step is short of after the last round."""
-    generate_seconds: float
-    reward_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,18 +60,11 @@ class Sampler:
         if self.needs_reward:
             with _keeping(lambda: groups):
                 check_any_reward(whole.scores, self._ends(whole))
-        return RolloutBatch(
-            groups=groups,
-            scores=whole.scores,
-            refills=rounds - 1,
-            missing=_missing(whole, count),
-            generate_seconds=whole.generate_seconds,
-            reward_seconds=whole.reward_seconds,
-        )
+        return replace(whole, groups=groups, refills=rounds - 1, missing=_missing(whole, count))
 
-    def _groups(self, whole: Round, count: int) -> tuple[RolloutGroup, ...]:
+    def _groups(self, whole: RolloutBatch, count: int) -> tuple[RolloutGroup, ...]:
         return make_groups(
-            without_surplus(whole.scored, count),
+            without_surplus(whole.groups, count),
             self.advantage,
             weights=self.weights,
             max_completion_length=self.max_completion_length,
@@ -95,13 +72,13 @@ class Sampler:
             turn_credit=self.turn_credit,
         )
 
-    def _check_failures(self, whole: Round, count: int) -> None:
+    def _check_failures(self, whole: RolloutBatch, count: int) -> None:
         with _keeping(lambda: self._groups(whole, count)):
             check_failure_rate(whole.scores, limit=self.max_failure_rate)
 
-    def _ends(self, whole: Round) -> tuple[str, Sequence[str]] | None:
+    def _ends(self, whole: RolloutBatch) -> tuple[str, Sequence[str]] | None:
         return ends_without_reward(
-            [completion for group in whole.scored for completion in group.completions],
+            [rollout.trajectory for group in whole.groups for rollout in group.rollouts],
             max_completion_length=self.max_completion_length,
             max_turns=self.max_turns,
         )
@@ -117,5 +94,5 @@ def _keeping(groups: Callable[[], tuple[RolloutGroup, ...]]) -> Iterator[None]:
         raise
 
 
-def _missing(whole: Round, count: int) -> int:
-    return max(0, count - sum(scored.left_out is None for scored in whole.scored))
+def _missing(whole: RolloutBatch, count: int) -> int:
+    return max(0, count - sum(group.dropped is None for group in whole.groups))

@@ -15,13 +15,13 @@ from paceline.data.rows import SAMPLE, spread
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.engines import Sampling
+from paceline.episodes.conversations import Completer, Conversations
 from paceline.errors import ConfigError
 from paceline.models.places import check_completion_fits
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.selecting import row_check
 from paceline.rewards.startup import self_test, unmet_needs
 from paceline.training.evaluation import Evaluator
-from paceline.training.rollouts.conversations import Completer, Conversations
 from paceline.training.setup.inputs import RunObjects
 from paceline.training.setup.samplers import sampling_of
 from paceline.types import Task

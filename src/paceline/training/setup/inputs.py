@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.data.sources import GivenRows, ReadFiles
+from paceline.data.sources import ProgramRows, ReadFiles
 from paceline.errors import ConfigError
 from paceline.rewards.function import BuiltIn, RewardFunction
 from paceline.rewards.resolving import BUILT_IN, has_home
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from paceline.data.tasks import TaskSet
     from paceline.environments import EnvironmentSpec
+    from paceline.episodes.conversations import Completer, Conversations
     from paceline.objective.advantages import GroupAdvantage
     from paceline.objective.own_loss import PolicyLoss
     from paceline.training.evaluation import Evaluator
     from paceline.training.plan.batches import BatchPlan
-    from paceline.training.rollouts.conversations import Completer, Conversations
     from paceline.types import Task
 
 ADAPTER_OPTIONS = ("lora_rank", "lora_alpha", "lora_targets", "lora_settings")
@@ -248,5 +248,5 @@ def _address(source: Any, name: str, files: ReadFiles) -> Any:
     rows: Any = source if hasattr(source, "__len__") and hasattr(source, "__getitem__") else list(source)
     if not len(rows):
         raise ConfigError(f"--{option} must have at least one row, got none; give rows, or an address")
-    files[name, None] = GivenRows(rows, name)
+    files[name, None] = ProgramRows(rows, name)
     return name

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from paceline.base_directory import base_directory, import_path, local_path
 from paceline.checkpoints.existing_runs import is_run
-from paceline.config.environments import NAMED_ENVIRONMENT
 from paceline.config.reading import (
     Option,
     base_name,
@@ -29,6 +28,7 @@ from paceline.config.reading import (
     served_model,
     values_of,
 )
+from paceline.config.sampling import NAMED_ENVIRONMENT
 from paceline.config.sections import JUDGE, MODEL, NAMED, SANDBOXES, Config
 from paceline.errors import ConfigError
 

@@ -23,6 +23,7 @@ from paceline.data.duplicates import training_rows
 from paceline.data.sources import has_split
 from paceline.data.tasks import TaskSet, build_tasks
 from paceline.environments import EnvironmentSpec
+from paceline.episodes.conversations import Conversations
 from paceline.errors import ConfigError, ModelError
 from paceline.kernels.float8 import float8_problem
 from paceline.models.places import check_completion_fits, model_place
@@ -45,7 +46,6 @@ from paceline.runtime.devices import choose_device
 from paceline.training.evaluation import Evaluator
 from paceline.training.identity import model_digests
 from paceline.training.plan.batches import batch_plan
-from paceline.training.rollouts.conversations import Conversations
 from paceline.training.setup.checks import NO_OBJECTS, own_advantage, own_policy_loss, resolved
 from paceline.training.setup.held_out import check_prompts_fit, make_evaluators, reward_evaluator
 from paceline.training.setup.inputs import RunInputs, RunObjects
@@ -83,7 +83,7 @@ def prepare(config: Config, objects: RunObjects = NO_OBJECTS) -> RunInputs:
     tasks = objects.tasks
     if tasks is None:
         tasks = _training_tasks(config, objects, tokenizer, conversations)
-    tasks.hold_to(partial(_check_tasks, config, objects, conversations, limit))
+    tasks.add_check(partial(_check_tasks, config, objects, conversations, limit))
     if conversations is not None:
         conversations.check_choice(tasks.looked_at)
     for some in (objects.held_out or {}).values():

@@ -16,7 +16,7 @@ from paceline.config.presets import preset_values
 from paceline.config.reading import find_option
 from paceline.config.sections import Config
 from paceline.errors import ConfigError
-from paceline.reports.trackers.opening import check_trackers
+from paceline.reports.trackers import check_trackers
 from paceline.training.setup.configuration import (
     given_options,
     read_configuration,

@@ -10,14 +10,15 @@ from transformers import PreTrainedTokenizerBase
 from paceline.chat.escaping import ChatTokenizer
 from paceline.chat.turns import TurnTokens
 from paceline.config.rules import require
-from paceline.config.sections import Config, SamplingConfig
+from paceline.config.sampling import SamplingConfig
+from paceline.config.sections import Config
 from paceline.engines import Engine, Sampling
 from paceline.environments import EnvironmentSpec
 from paceline.environments.hosting import MOST_PROCESSES, Hosts
+from paceline.episodes.conversations import Completer, Conversations, EpisodeLimits
 from paceline.objective.advantages import GroupAdvantage
 from paceline.rewards.function import RewardFunction
 from paceline.runtime.devices import choose_device
-from paceline.training.rollouts.conversations import Completer, Conversations, EpisodeLimits
 from paceline.training.rollouts.grouping import OVERLONG
 from paceline.training.rollouts.rounds import EngineSampler, RoundSampler
 from paceline.training.rollouts.sampler import Sampler

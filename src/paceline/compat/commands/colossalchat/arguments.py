@@ -76,7 +76,7 @@ class ColossalChatArguments:
     tokenizer_path: str | None = None
     script: str = PLAIN
     """Script that is called, no flag."""
-    given: frozenset[str] = frozenset()
+    explicit: frozenset[str] = frozenset()
     """Names of the arguments in the command, no flag."""
 
     @property
@@ -101,7 +101,7 @@ class ColossalChatArguments:
 
 
 FIELDS = tuple(
-    field.name for field in dataclasses.fields(ColossalChatArguments) if field.name not in ("script", "given")
+    field.name for field in dataclasses.fields(ColossalChatArguments) if field.name not in ("script", "explicit")
 )
 SHORT: Mapping[str, str] = {
     field.name: field.metadata["short"] for field in dataclasses.fields(ColossalChatArguments) if field.metadata
@@ -120,7 +120,7 @@ LACKING: Mapping[str, tuple[str, ...]] = {
     ZERO_BUBBLE: ("checkpoint_path", "code_verifier_api_url", "n_behind"),
 }
 """Flags that a script does not have."""
-OF_AGENTS = ("-ct", "--chat-template", "-pdp", "--producer-data-parallel-size", "--agentic-type")
+AGENT_FLAGS = ("-ct", "--chat-template", "-pdp", "--producer-data-parallel-size", "--agentic-type")
 AGENT_BACKENDS = ("async-vllm", "async-agentic-vllm")
 NO_AGENTS = (
     "is of the branch for agents with tools, whose tools and budgets stand in its Python files; give the tools to the "
@@ -149,18 +149,18 @@ def long_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def read(words: Sequence[str], found: Translation) -> ColossalChatArguments:
+def read(words: Sequence[str], translation: Translation) -> ColossalChatArguments:
     """Parse a script's command line, noting repeated flags; ConfigError for a flag or value that it does not take."""
     script = script_of(words)
     assert script in SCRIPTS
     start = next(at for at, word in enumerate(words) if PurePosixPath(word).name == script)
     texts = _parse(script, words[start + 1 :])
     values: dict[str, Any] = {"eval_interval": 100} if script == ZERO_BUBBLE else {}
-    values |= {name: _value(name, given[-1]) for name, given in texts.items()}
-    for name, given in texts.items():
-        if len(set(given)) > 1:
-            found.note("settled", flag(name), f"given as {', '.join(given)}; the last counts")
-    return ColossalChatArguments(script=script, given=frozenset(texts), **values)
+    values |= {name: _value(name, occurrences[-1]) for name, occurrences in texts.items()}
+    for name, occurrences in texts.items():
+        if len(set(occurrences)) > 1:
+            translation.note("settled", flag(name), f"given as {', '.join(occurrences)}; the last counts")
+    return ColossalChatArguments(script=script, explicit=frozenset(texts), **values)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -176,7 +176,7 @@ def _parse(script: str, words: Sequence[str]) -> dict[str, list[str]]:
         name, rest, value = word.partition("=")
         # long flags are spelt with hyphens
         name = name.replace("_", "-") if name.startswith("--") else name
-        if name in OF_AGENTS:
+        if name in AGENT_FLAGS:
             raise ConfigError(f"{name} {NO_AGENTS}; leave it out")
         spelt.append(name + rest + value)
     parser = _Parser(prog=script, add_help=False, argument_default=argparse.SUPPRESS)

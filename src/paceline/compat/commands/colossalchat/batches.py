@@ -28,87 +28,89 @@ RAY_PORT = 6379
 BatchNumbers = dict[str, int]
 
 
-def settle(arguments: ColossalChatArguments, found: Translation, *, repair: bool) -> ColossalChatArguments:
+def settle(args: ColossalChatArguments, translation: Translation, *, repair: bool) -> ColossalChatArguments:
     """Arguments, with `repair` moved to the nearest valid numbers, as a note says; else a ConfigError names those."""
     for name in POSITIVE:
-        if getattr(arguments, name) < 1:
-            raise ConfigError(f"{flag(name)} must be at least 1, got {getattr(arguments, name)}")
-    broken = "; ".join(clashes(arguments))
+        if getattr(args, name) < 1:
+            raise ConfigError(f"{flag(name)} must be at least 1, got {getattr(args, name)}")
+    broken = "; ".join(clashes(args))
     if not broken:
-        return arguments
-    changes = nearest(arguments)
+        return args
+    changes = nearest(args)
     words = " ".join(f"{flag(name)} {value}" for name, value in changes.items())
     if not repair:
         raise ConfigError(
             f"ColossalChat refuses these numbers itself: {broken}. The nearest that fit: add {words} at the end of its "
             "command (the last of a repeated flag counts), or give `paceline translate --repair`"
         )
-    found.note("settled", " ".join(map(flag, changes)), f"{broken}: taken as {words}")
-    return dataclasses.replace(arguments, **changes)  # type: ignore[arg-type]
+    translation.note("settled", " ".join(map(flag, changes)), f"{broken}: taken as {words}")
+    return dataclasses.replace(args, **changes)  # type: ignore[arg-type]
 
 
-def clashes(one: ColossalChatArguments) -> list[str]:
-    """Every broken rule, with its numbers."""
-    found = []
-    layout = one.tensor_parallel_size * one.pipeline_parallel_size
-    if one.num_trainers % layout:
-        found.append(
-            f"-tp {one.tensor_parallel_size} times -pp {one.pipeline_parallel_size} must divide -t {one.num_trainers}"
+def clashes(args: ColossalChatArguments) -> list[str]:
+    """Return a sentence for every broken rule, with its numbers."""
+    broken = []
+    layout = args.tensor_parallel_size * args.pipeline_parallel_size
+    if args.num_trainers % layout:
+        broken.append(
+            f"-tp {args.tensor_parallel_size} times -pp {args.pipeline_parallel_size} must divide "
+            f"-t {args.num_trainers}"
         )
-    elif one.prompts_per_round % one.prompts_per_update:
-        found.append(
-            f"-ibs {one.inference_batch_size} of {one.num_inferencer} producers are {one.prompts_per_round} prompts a "
-            f"round, which -tbs {one.train_batch_size} of {one.groups} groups of trainers "
-            f"({one.prompts_per_update} an update) must divide"
+    elif args.prompts_per_round % args.prompts_per_update:
+        broken.append(
+            f"-ibs {args.inference_batch_size} of {args.num_inferencer} producers are {args.prompts_per_round} prompts "
+            f"a round, which -tbs {args.train_batch_size} of {args.groups} groups of trainers "
+            f"({args.prompts_per_update} an update) must divide"
         )
-    if one.train_batch_size % one.train_minibatch_size:
-        found.append(f"-tMbs must divide -tbs {one.train_batch_size}, got {one.train_minibatch_size}")
-    if one.train_microbatch_size > one.train_minibatch_size * one.num_generations:
-        most = one.train_minibatch_size * one.num_generations
-        found.append(f"-tmbs must be at most -tMbs times -g ({most}), got {one.train_microbatch_size}")
-    if one.inference_batch_size % one.inference_microbatch_size:
-        found.append(f"-imbs must divide -ibs {one.inference_batch_size}, got {one.inference_microbatch_size}")
-    return found
+    if args.train_batch_size % args.train_minibatch_size:
+        broken.append(f"-tMbs must divide -tbs {args.train_batch_size}, got {args.train_minibatch_size}")
+    if args.train_microbatch_size > args.train_minibatch_size * args.num_generations:
+        most = args.train_minibatch_size * args.num_generations
+        broken.append(f"-tmbs must be at most -tMbs times -g ({most}), got {args.train_microbatch_size}")
+    if args.inference_batch_size % args.inference_microbatch_size:
+        broken.append(f"-imbs must divide -ibs {args.inference_batch_size}, got {args.inference_microbatch_size}")
+    return broken
 
 
-def nearest(arguments: ColossalChatArguments) -> BatchNumbers:
+def nearest(args: ColossalChatArguments) -> BatchNumbers:
     """Smallest valid change: fewest numbers first, then smallest factors.
 
     Producers, completions per prompt and the layout of a group stay as they are.
     """
 
     def cost(changes: BatchNumbers) -> tuple[int, float, bool]:
-        factors = math.fsum(abs(math.log2(value / getattr(arguments, name))) for name, value in changes.items())
+        factors = math.fsum(abs(math.log2(value / getattr(args, name))) for name, value in changes.items())
         # of two that are as near the one that keeps the size of an update
         return len(changes), round(factors, 9), "train_batch_size" in changes
 
     # an update of one prompt per group always fits
-    found = _candidates(arguments)
+    candidates = _candidates(args)
     return min(
-        ({name: size for name, size in one.items() if size != getattr(arguments, name)} for one in found), key=cost
+        ({name: size for name, size in candidate.items() if size != getattr(args, name)} for candidate in candidates),
+        key=cost,
     )
 
 
-def _candidates(given: ColossalChatArguments) -> Iterator[BatchNumbers]:
-    """For every update size, the nearest other numbers."""
-    layout = given.tensor_parallel_size * given.pipeline_parallel_size
-    count = max(1, round(given.num_trainers / layout))
-    whole = _divisors(given.prompts_per_round // count)
-    for update in sorted({given.train_batch_size, *whole, *range(1, SEARCHED + 1)}):
-        unit = update * count // math.gcd(given.num_inferencer, update * count)
+def _candidates(args: ColossalChatArguments) -> Iterator[BatchNumbers]:
+    """Yield the nearest other numbers for every update size."""
+    layout = args.tensor_parallel_size * args.pipeline_parallel_size
+    count = max(1, round(args.num_trainers / layout))
+    whole = _divisors(args.prompts_per_round // count)
+    for update in sorted({args.train_batch_size, *whole, *range(1, SEARCHED + 1)}):
+        unit = update * count // math.gcd(args.num_inferencer, update * count)
         # multiples of -imbs as well: one number less to change
-        units = unit, math.lcm(unit, given.inference_microbatch_size)
-        sampled = {size for one in units for size in _nearest_multiples(one, given.inference_batch_size)}
-        least = math.ceil(given.train_microbatch_size / given.num_generations)
-        wanted = given.train_minibatch_size, max(given.train_minibatch_size, least)
+        units = unit, math.lcm(unit, args.inference_microbatch_size)
+        sampled = {size for multiple in units for size in _nearest_multiples(multiple, args.inference_batch_size)}
+        least = math.ceil(args.train_microbatch_size / args.num_generations)
+        wanted = args.train_minibatch_size, max(args.train_minibatch_size, least)
         for round_size, portion in itertools.product(sampled, {_nearest_divisor(update, size) for size in wanted}):
             yield {
                 "num_trainers": count * layout,
                 "inference_batch_size": round_size,
-                "inference_microbatch_size": _nearest_divisor(round_size, given.inference_microbatch_size),
+                "inference_microbatch_size": _nearest_divisor(round_size, args.inference_microbatch_size),
                 "train_batch_size": update,
                 "train_minibatch_size": portion,
-                "train_microbatch_size": min(given.train_microbatch_size, portion * given.num_generations),
+                "train_microbatch_size": min(args.train_microbatch_size, portion * args.num_generations),
             }
 
 
@@ -126,89 +128,89 @@ def _divisors(whole: int) -> set[int]:
     return {*small, *(whole // number for number in small)}
 
 
-def rounds(one: ColossalChatArguments, found: Translation) -> None:
+def rounds(args: ColossalChatArguments, translation: Translation) -> None:
     """Add the options of batch sizes, processes and staleness."""
-    _sizes(one, found)
-    found.decide(num_epochs=float(one.num_episodes))
+    _sizes(args, translation)
+    translation.decide(num_epochs=float(args.num_episodes))
     text = (
         "prompts that did not fill a round were left out of every episode; here rounds go on across episodes and the "
         "last step of the run is shorter"
     )
-    found.note("mended", "-e", text)
-    _processes(one, found)
+    translation.note("mended", "-e", text)
+    _processes(args, translation)
     # steps that sampling may be ahead
-    if one.script == ZERO_BUBBLE:
-        limit = one.data_actor_buffer_size_limit
-        limit = limit if limit >= 0 else 2 * one.train_minibatch_size * one.groups
-        steps = max(1, math.ceil(limit / one.prompts_per_round))
-        found.decide(max_staleness=steps)
+    if args.script == ZERO_BUBBLE:
+        limit = args.data_actor_buffer_size_limit
+        limit = limit if limit >= 0 else 2 * args.train_minibatch_size * args.groups
+        steps = max(1, math.ceil(limit / args.prompts_per_round))
+        translation.decide(max_staleness=steps)
         text = (
-            f"a buffer of {limit} prompts is up to {steps} step{'s' * (steps > 1)} of {one.prompts_per_round}: "
+            f"a buffer of {limit} prompts is up to {steps} step{'s' * (steps > 1)} of {args.prompts_per_round}: "
             "sampling is never further ahead, and every step says from which weights it was sampled"
         )
-        found.note("changed", "-cbsl", text)
+        translation.note("changed", "-cbsl", text)
         text = (
             "the trainer waited for ever when filtered groups left less than an update at the end of the data; here "
             "the last step runs on what there is"
         )
-        found.note("mended", one.script, text)
-    elif one.n_behind != 0:
-        found.decide(max_staleness=one.n_behind)
+        translation.note("mended", args.script, text)
+    elif args.n_behind != 0:
+        translation.decide(max_staleness=args.n_behind)
         text = (
             "groups that waited at the end of an episode were dropped, and the ratio was to the weights that sampled; "
             "here every group is trained on, and --rollout-correction token_truncate or token_mask weighs the lag"
         )
-        found.note("mended", f"-nb {one.n_behind}", text)
+        translation.note("mended", f"-nb {args.n_behind}", text)
 
 
-def _sizes(one: ColossalChatArguments, found: Translation) -> None:
-    prompts, updates = one.prompts_per_round, one.updates_per_round
-    tokens = one.train_microbatch_size * (one.max_prompt_tokens + one.max_new_tokens)
-    at_once = one.inference_microbatch_size * one.num_generations
-    found.decide(
+def _sizes(args: ColossalChatArguments, translation: Translation) -> None:
+    prompts, updates = args.prompts_per_round, args.updates_per_round
+    tokens = args.train_microbatch_size * (args.max_prompt_tokens + args.max_new_tokens)
+    at_once = args.inference_microbatch_size * args.num_generations
+    translation.decide(
         prompts_per_step=prompts,
         num_minibatches=updates,
-        num_generations=one.num_generations,
+        num_generations=args.num_generations,
         micro_batch_tokens=tokens,
         concurrent_sequences=at_once,
     )
     text = (
-        f"a step is a round, {one.inference_batch_size} prompts of {one.num_inferencer} producers ({prompts}), in "
-        f"{updates} update{'s' * (updates > 1)} of {one.prompts_per_update} ({one.train_batch_size} of each of "
-        f"{one.groups} groups of trainers)"
+        f"a step is a round, {args.inference_batch_size} prompts of {args.num_inferencer} producers ({prompts}), in "
+        f"{updates} update{'s' * (updates > 1)} of {args.prompts_per_update} ({args.train_batch_size} of each of "
+        f"{args.groups} groups of trainers)"
     )
-    found.note("changed", "-ibs -tbs", text)
+    translation.note("changed", "-ibs -tbs", text)
     text = (
-        f"memory is bounded in tokens: {one.train_microbatch_size} completions of at most {one.max_prompt_tokens} + "
-        f"{one.max_new_tokens} tokens are {tokens:,}, and shorter ones share them"
+        f"memory is bounded in tokens: {args.train_microbatch_size} completions of at most {args.max_prompt_tokens} + "
+        f"{args.max_new_tokens} tokens are {tokens:,}, and shorter ones share them"
     )
-    found.note("changed", "-tmbs", text)
+    translation.note("changed", "-tmbs", text)
     text = f"of each sampler {at_once} completions at a time; as one ends another takes its place"
-    found.note("changed", "-imbs", text)
-    if "train_minibatch_size" in one.given:
-        found.note("idle", "-tMbs", "a gradient is of the whole update, however it is cut")
+    translation.note("changed", "-imbs", text)
+    if "train_minibatch_size" in args.explicit:
+        translation.note("idle", "-tMbs", "a gradient is of the whole update, however it is cut")
 
 
-def _processes(one: ColossalChatArguments, found: Translation) -> None:
-    address = one.master_address
-    found.decide(cluster=True if address is None else f"{address}:{RAY_PORT}", num_producers=one.num_inferencer)
+def _processes(args: ColossalChatArguments, translation: Translation) -> None:
+    address = args.master_address
+    translation.decide(cluster=True if address is None else f"{address}:{RAY_PORT}", num_producers=args.num_inferencer)
     if address is not None:
         text = f"Ray's own port at that address, {RAY_PORT}; give --cluster HOST:PORT where it listens elsewhere"
-        found.note("changed", "--master-address", text)
-    if "master_port" in one.given:
-        found.note("idle", "--master-port", "processes that train together find a free port themselves")
-    if one.ray_dir is not None:
+        translation.note("changed", "--master-address", text)
+    if "master_port" in args.explicit:
+        translation.note("idle", "--master-port", "processes that train together find a free port themselves")
+    if args.ray_dir is not None:
         text = "where Ray keeps its files is said to `ray start --temp-dir` or by RAY_TMPDIR"
-        found.note("idle", "--ray-dir", text)
-    found.decide(
-        num_consumers=one.num_trainers,
-        tensor_parallel=one.tensor_parallel_size,
-        pipeline_parallel=one.pipeline_parallel_size,
-        zero_stage=one.zero_stage,
+        translation.note("idle", "--ray-dir", text)
+    translation.decide(
+        num_consumers=args.num_trainers,
+        tensor_parallel=args.tensor_parallel_size,
+        pipeline_parallel=args.pipeline_parallel_size,
+        zero_stage=args.zero_stage,
     )
-    if one.tensor_parallel_size * one.pipeline_parallel_size > 1:
+    if args.tensor_parallel_size * args.pipeline_parallel_size > 1:
         text = (
             "there one group of trainers alone made calls that all had to make, which hung, and a gradient was divided "
             "by the layout; here every layout has the gradient of one process"
         )
-        found.note("mended", f"-tp {one.tensor_parallel_size} -pp {one.pipeline_parallel_size}", text)
+        translation.note("mended", f"-tp {args.tensor_parallel_size} -pp {args.pipeline_parallel_size}", text)

@@ -21,8 +21,8 @@ function conversation(episode, { isTrained, entry, values, texts, look, onPoint 
       element("small", {}, about.filter((part) => part !== null).join(", ")));
     const facts = [turn.observed ? `${counted(turn.observed, "token")} read` : null, turn.seconds ? `${shown(turn.seconds)} s` : null,
       turn.reward === null ? null : `reward ${shown(turn.reward)}`].filter((part) => part !== null);
-    if (!turn.answer.length && turn.reward === null) return [model];
-    const answers = turn.answer.map((message) =>
+    if (!turn.observation.length && turn.reward === null) return [model];
+    const answers = turn.observation.map((message) =>
       message.role === "tool" ? folded(`${message.name || "a tool"} answers`, message.content) : element("pre", {}, message.content));
     return [model, element("div", { class: "bubble environment" },
       element("b", { class: "who" }, whoAnswers(turn)), ...answers, element("small", {}, facts.join(", ")))];
@@ -35,7 +35,7 @@ function conversation(episode, { isTrained, entry, values, texts, look, onPoint 
 
 // tools, a user whom the environment plays, or the environment itself
 function whoAnswers(turn) {
-  const roles = new Set(turn.answer.map((message) => message.role));
+  const roles = new Set(turn.observation.map((message) => message.role));
   if (roles.size !== 1) return "environment";
   return roles.has("tool") ? "tools" : roles.has("user") ? "user" : "environment";
 }
