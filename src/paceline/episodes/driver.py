@@ -264,7 +264,8 @@ class EpisodeDriver(FurtherRequests):
 
     def _open_group(self, group: RunningGroup) -> None:
         """Ask for the first turns of a group. Where its episodes do not begin alike, each has a prompt of its own."""
-        begun, group.begun = group.begun, []
+        # in the order of the samples, whenever each has begun
+        begun, group.begun = sorted(group.begun, key=lambda running: running.sample), []
         adds_to_prompt = any(running.chat.opening is not None for running in group.episodes)
         for running in begun:
             self._resume(running, adds_to_prompt)

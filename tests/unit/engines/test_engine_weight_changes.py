@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from paceline.engines import Request, Sampling, sample_key
 from paceline.engines.local.engine import LocalEngine
-from paceline.types import Completion, WeightChange
+from paceline.types import Completion, WeightChange, completed
 from tests.support.tiny import local_engine, make_unfamiliar, tiny_model
 
 OLD, NEW = 4, 7
@@ -128,4 +128,4 @@ def test_every_token_has_the_version_of_the_last_change_before_it():
         policy_version=5,
         weight_changes=changes,
     )
-    assert completion.tokens_by_version == ((5, 2), (6, 1), (9, 2))
+    assert completed((), completion).tokens_by_version == ((5, 2), (6, 1), (9, 2))
