@@ -40,7 +40,7 @@ from paceline.models.loading import load_model
 from paceline.models.pretrained import end_token_ids, load_tokenizer, model_directory
 from paceline.episodes.driver import complete
 from paceline.episodes.conversations import Conversations, Draws, EpisodeLimits
-from paceline.types import Completion, Trajectory
+from paceline.types import Trajectory
 
 SAID = ({"role": "user", "content": "And 2 + 3?"},)
 """What every environment with a latency answers."""
@@ -192,7 +192,7 @@ class Scene:
         self._tokens = TurnTokens(tokenizer, stop_ids=ends, history="append")
         self._glue = len(self._tokens.observed([], SAID, message=SAID[0], earlier=SAID, most=None).ids)
 
-    def hold(self, episodes: int, latencies: Callable[[int], Sequence[float]]) -> list[Completion]:
+    def hold(self, episodes: int, latencies: Callable[[int], Sequence[float]]) -> list[Trajectory]:
         """Hold so many episodes, eight of each prompt, with these latencies by the number of the episode."""
         numbers = count()
 

@@ -15,6 +15,7 @@ from paceline.engines import Sampling
 from paceline.engines.vllm.starting import Room
 from paceline.engines.vllm.window import check_vllm
 from paceline.errors import ConfigError, DataError, EngineError, TrainingError
+from paceline.types import completed
 from tests.support.engine_conversations import (
     Others,
     all_at_once,
@@ -308,7 +309,9 @@ def test_weights_that_come_while_it_samples_are_gone_on_with_as_in_the_local_eng
     for mine, theirs in zip(*found, strict=True):
         assert dataclasses.replace(mine, logprobs=()) == dataclasses.replace(theirs, logprobs=())
         assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-4)
-    assert {one.tokens_by_version for one in found[0] if len(one.token_ids) == 16} == {((0, before), (3, 16 - before))}
+    assert {completed((), one).tokens_by_version for one in found[0] if len(one.token_ids) == 16} == {
+        ((0, before), (3, 16 - before))
+    }
 
 
 def test_turns_after_new_weights_are_those_of_the_new_weights_alone_and_say_their_version():
@@ -336,7 +339,7 @@ def test_turns_after_new_weights_are_those_of_the_new_weights_alone_and_say_thei
     assert is_new
     old, new = local_engine(tied_model()), local_engine(newer)
     for turns in conversations.values():
-        assert [one.tokens_by_version for one in turns] == [
+        assert [completed((), one).tokens_by_version for one in turns] == [
             ((version, len(one.token_ids)),) for version, one in zip((0, 3, 3), turns, strict=True)
         ]
     for place, turns in conversations.items():

@@ -59,7 +59,7 @@ def test_the_metrics_count_all_that_does_not_train(batch):
 
 
 def test_a_missing_reward_takes_no_part_in_the_loss_and_a_zero_advantage_counts_in_its_average(batch):
-    assert [(sample.group, sample.advantage) for sample in samples_of(batch.groups)] == [
+    assert [(sample.group, sample.advantages[0]) for sample in samples_of(batch.groups)] == [
         (0, 1.0),
         (0, -1.0),
         (1, 0.0),

@@ -225,5 +225,5 @@ TEXT = {"type": "string", "description": "what to say"}
 )  # fmt: skip
 def test_an_action_is_read_by_its_form(fields, required, told, said, action):
     form = ActionForm({"properties": fields, "required": required})
-    assert form.told.startswith(told)
+    assert form.instruction.startswith(told)
     assert form.read(said) == action
