@@ -39,7 +39,7 @@ def test_a_step_under_its_own_objective_is_the_step_that_was_made(run, capsys, s
     found = replayed(run, capsys, "--step", step)
     assert (found["weights"], found["is_exact"], found["other"]) == (weights, True, None)
     recorded = run.metrics()[step - 1]
-    assert {name: found["own"][name] for name in NUMBERS} == {name: recorded[name] for name in NUMBERS}
+    assert {name: found["unchanged"][name] for name in NUMBERS} == {name: recorded[name] for name in NUMBERS}
     assert recorded["updates"] == 2
 
 
@@ -48,7 +48,7 @@ def test_another_objective_has_other_numbers_on_the_same_completions_and_the_run
     found = replayed(run, capsys, "--step", 3, "--preset", "dr_grpo", "--bound", "none")
     assert found["changed"]["average"] == ["token", "constant"]
     assert found["changed"]["bound"] == ["clip", "none"]
-    own, other = found["own"], found["other"]
+    own, other = found["unchanged"], found["other"]
     assert (own["kl"] > 0, other["kl"]) == (True, None)
     assert (other["reward_mean"], other["tokens_generated"]) == (own["reward_mean"], own["tokens_generated"])
     assert other["grad_norm"] != own["grad_norm"]
