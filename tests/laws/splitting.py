@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -25,6 +26,8 @@ from tests.support.tiny import tiny_model, with_exact_norms
 TEMPERATURE, MAX_LENGTH = 0.7, 12
 FORWARDS = (PolicyForward(kind="packed", reason=""), PolicyForward(kind="padded", reason=""))
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+DTYPES = (torch.float64, pytest.param(torch.float32, marks=pytest.mark.long))
+"""Precisions that a law is tried in; rounding hides an error of the law in the second."""
 
 EVERYTHING = LossConfig(
     ratio_level="sequence",

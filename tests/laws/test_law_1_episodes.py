@@ -17,6 +17,7 @@ from paceline.training.learner.samples import samples_of
 from paceline.training.learner.stats import UpdateStats
 from paceline.types import Rollout, RolloutGroup, Task
 from tests.laws.splitting import (
+    DTYPES,
     EVERYTHING,
     FORWARDS,
     MAX_LENGTH,
@@ -43,7 +44,7 @@ def test_random_episodes_have_what_is_tested():
     assert any(row.completion is None for row in rows)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", losses())
 def test_every_objective_has_one_gradient_however_episodes_are_cut(name, dtype):
     loss = losses()[name]

@@ -12,12 +12,22 @@ from paceline.objective.micro_batches import Sample, pack, padded_rows
 from paceline.objective.own_loss import check_policy_loss
 from paceline.objective.policy_loss import each_token, sequence_means
 from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory
-from tests.laws.splitting import FORWARDS, TOLERANCE, Splitter, losses, random_cut, random_samples, relative, trained
+from tests.laws.splitting import (
+    DTYPES,
+    FORWARDS,
+    TOLERANCE,
+    Splitter,
+    losses,
+    random_cut,
+    random_samples,
+    relative,
+    trained,
+)
 
 CUTS = 16
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", losses())
 def test_every_objective_has_one_gradient_however_a_step_is_cut_ordered_and_laid_out(name, dtype):
     for seed in (0, 1):

@@ -20,6 +20,7 @@ SMALL = (
 )
 
 
+@pytest.mark.long
 def test_a_run_in_an_8_column_ascii_window_comes_to_its_end(desk: Desk):
     # ASCII for what is written; names of files keep the umlaut, which transformers' tokenizers cannot write in ASCII
     crowded = {"COLUMNS": "8", "LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}

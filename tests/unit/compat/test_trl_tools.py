@@ -300,6 +300,7 @@ def test_a_lost_connection_is_no_answer_for_the_model(trained):
     assert record["rewards"]["recorder"]["count"] == 2
 
 
+@pytest.mark.long
 def test_a_tool_that_hangs_is_left_behind(trained):
     never = threading.Event()
 

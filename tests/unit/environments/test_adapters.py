@@ -18,6 +18,8 @@ from paceline.environments.resolving import specs
 from paceline.errors import ConfigError, DataError, EnvironmentFailure
 from tests.unit.environments.test_hosting import Asked, ask, content, turn
 
+pytestmark = pytest.mark.long
+
 TIMES = " \N{MULTIPLICATION SIGN} "
 TASK = {"messages": ({"role": "user", "content": "Play."},)}
 

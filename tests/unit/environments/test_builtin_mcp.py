@@ -27,6 +27,8 @@ from tests.unit.environments.mcp_server import made
 from tests.unit.environments.test_hosting import ask, begun, has_ended
 from tests.unit.environments.test_tools import contents, turn
 
+pytestmark = pytest.mark.long
+
 SERVER = Path(__file__).parent / "mcp_server.py"
 COMMAND = shlex.join([sys.executable, str(SERVER)])
 

@@ -566,6 +566,7 @@ async def _called(hosted: Any, method: str, *given: Any) -> Outcome:
     return await asyncio.wait_for(future, 60)
 
 
+@pytest.mark.long
 def test_a_function_runs_in_a_process_of_its_own_for_each_episode(hosts, program):
     begun, answered, closed = outcomes(hosts, f"harness:{program}:by_name")
     assert begun.value == ModelRequest(messages=(user("Hello."),))

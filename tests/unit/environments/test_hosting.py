@@ -377,6 +377,7 @@ def test_a_coroutine_that_computes_is_interrupted_and_named(strict):
     assert content(answer(begun(strict, spec_of(scripted.Async)), "0")) == "0"  # on the same loop
 
 
+@pytest.mark.long
 def test_a_coroutine_that_blocks_for_good_loses_its_loop_alone(strict):
     sibling = begun(strict, spec_of(scripted.Async))
     assert "'blocking' blocked the event loop" in answer(begun(strict, spec_of(scripted.Blocking)), "5").failure
@@ -434,6 +435,7 @@ def test_processes_are_bounded_and_the_others_wait_outside_their_deadline(tempor
         assert hosts.alive == 2
 
 
+@pytest.mark.long
 def test_more_episodes_begin_at_once_than_their_orders_fit_into_a_socket(fresh):
     spec, before = spec_of(scripted.Silent, "own process"), descendants()
     begun(fresh, spec)
@@ -606,6 +608,7 @@ def test_closing_during_an_answer_ends_both(hosts, place):
     assert answering.outcome().failure == "it was closed before it answered"
 
 
+@pytest.mark.long
 def test_everything_ends_within_bounds_whatever_hangs(temporary, monkeypatch):
     monkeypatch.setattr(scripted.Stubborn, "over", threading.Event())
     kinds = (scripted.Slow, scripted.Stubborn, scripted.Async, scripted.AsyncDeaf, scripted.Spinning)
@@ -681,6 +684,7 @@ def owner(folder):
             process.kill()  # else a failure above would wait for it without end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_the_trainer(tmp_path, number):
     with owner(tmp_path) as (process, everything):

@@ -235,6 +235,7 @@ def test_built_in_names_are_resolved_without_the_libraries_of_models():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
+@pytest.mark.long
 def test_a_server_is_asked_for_its_tools():
     pytest.importorskip("mcp")
     server = Path(__file__).parent / "mcp_server.py"

@@ -91,6 +91,7 @@ def test_a_cache_that_cannot_be_written_does_not_keep_the_kernels_away(fresh, mo
     assert library().functions is not None
 
 
+@pytest.mark.long
 @needs_compiler
 def test_processes_that_compile_at_the_same_time_get_one_library(fresh):
     script = (

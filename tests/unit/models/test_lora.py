@@ -535,6 +535,7 @@ def test_a_quantised_object_keeps_its_4_bits_and_has_all_else_in_float32(four_bi
     )
 
 
+@pytest.mark.long
 def test_a_run_over_4_bits_saves_goes_on_and_ends_with_an_adapter(four_bits, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 4)
     run = str(tmp_path / "run")
@@ -549,6 +550,7 @@ def test_a_run_over_4_bits_saves_goes_on_and_ends_with_an_adapter(four_bits, tmp
     }
 
 
+@pytest.mark.long
 def test_a_run_that_begins_with_an_adapter_says_what_beta_compares_it_with(base, tmp_path, capsys):
     load_model(base, RANK).weights_writer().write(tmp_path / "adapter")
     tiny_tokenizer().save_pretrained(tmp_path / "adapter")

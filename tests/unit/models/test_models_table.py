@@ -5,6 +5,8 @@ import pytest
 from tests.support.families import FAMILIES, family
 from tests.support.models_table import LARGEST, PAGE, RECORD, Refused, Trained, page, read_record, record, tried
 
+pytestmark = pytest.mark.long
+
 RESULTS = read_record()
 
 
