@@ -3,9 +3,9 @@
 Task -> Trajectory -> Rollout -> RolloutGroup
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal
 
 FinishReason = Literal["stop", "length"]
@@ -103,6 +103,11 @@ class Span:
     """Log probability of each token in nats under a teacher; empty: there is no teacher."""
 
 
+def tokens_of(spans: Sequence[Span]) -> tuple[int, ...]:
+    """Return the tokens of spans, end to end."""
+    return tuple(chain.from_iterable(span.tokens for span in spans))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
     """One turn of the model within an episode as a reader sees it, with the environment's observation behind it."""
@@ -172,12 +177,12 @@ class Trajectory:
     @property
     def sampled_ids(self) -> tuple[int, ...]:
         """Tokens of the policy."""
-        return tuple(token for span in self.sampled for token in span.tokens)
+        return tokens_of(self.sampled)
 
     @property
     def logprobs(self) -> tuple[float, ...]:
         """Log probability of each token of the policy in nats, as the engine reported it."""
-        return tuple(value for span in self.sampled for value in span.logprobs)
+        return tuple(chain.from_iterable(span.logprobs for span in self.sampled))
 
     @property
     def num_sampled(self) -> int:
@@ -187,7 +192,7 @@ class Trajectory:
     @property
     def completion_ids(self) -> tuple[int, ...]:
         """Tokens of the policy and, between its turns, those of the environment; prompts are left out."""
-        return tuple(token for span in self.spans if span.by != "prompt" for token in span.tokens)
+        return tokens_of([span for span in self.spans if span.by != "prompt"])
 
     @property
     def rows(self) -> tuple[tuple[Span, ...], ...]:

@@ -18,7 +18,7 @@ from paceline.environments.hosting import Outcome
 from paceline.episodes.conversations import Conversations, EpisodeLimits
 from paceline.episodes.waits import NextTurn
 from paceline.errors import ConfigError, ModelError
-from paceline.types import EpisodeEnd, Message, Span, SpanWriter, Task, Trajectory, Turn
+from paceline.types import EpisodeEnd, Message, Span, SpanWriter, Task, Trajectory, Turn, tokens_of
 
 Made = TypeVar("Made")
 
@@ -39,7 +39,7 @@ class EpisodeChat:
         self, task: Task, spec: EnvironmentSpec | None, conversations: Conversations | None, sampling: Sampling
     ) -> None:
         """Start with the task's prompt; without `spec` there is one turn and no environment."""
-        self._task, self._spec, self._conversations, self._sampling = task, spec, conversations, sampling
+        self._spec, self._conversations, self._sampling = spec, conversations, sampling
         self.prompt, self.prompt_ids = task.prompt, task.prompt_ids
         self.messages: tuple[Message, ...] = task.messages or ()
         """Messages up to now, those of the prompt included."""
@@ -116,10 +116,6 @@ class EpisodeChat:
             continues=self._continues,
         )
 
-    def read_alone(self, finished: Finished) -> None:
-        """Take the only turn of a task without an environment."""
-        self._spans.append(Span(by="policy", tokens=finished.token_ids))
-
     def read(self, finished: Finished) -> AgentTurn:
         """Take a turn that has ended, and return what its environment is told of it."""
         limit, tokens, context = self._turn_limit, self._tokens, self._ids
@@ -183,7 +179,7 @@ class EpisodeChat:
         return None
 
     def trajectory(self, end: EpisodeEnd | None = None, closed: Outcome | None = None) -> Trajectory:
-        """Return the whole, with what the environment's end gave; tokens of the policy have no logprobs yet."""
+        """Return the whole, with what the environment's end gave; the engine has yet to say what it sampled."""
         failure, reward = self.failure, None
         if closed is not None and failure is None:
             if closed.failure is not None:
@@ -316,8 +312,7 @@ class EpisodeChat:
         if turn == len(of_policy) - 1:
             return self._ids, self._spans[end].tokens
         start = max(index for index in range(end) if self._spans[index].by == "prompt")
-        tokens = tuple(token for span in self._spans[start : end + 1] for token in span.tokens)
-        return tokens, self._spans[end].tokens
+        return tokens_of(self._spans[start : end + 1]), self._spans[end].tokens
 
     # --- turns
 
@@ -342,7 +337,7 @@ class EpisodeChat:
         if request is not None:
             parsed, reasoning = parsed_response(request, tokens, raw=raw, text=finished.text)
         elif spec.tools:
-            prefilled = prefills_think(self._task.prompt)
+            prefilled = prefills_think(self.prompt)
             parsed = parse_calls(raw, tokens.call_format, prefilled=prefilled, tools=spec.tools)
         calls = tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls)
         turn = replace(turn, content=parsed.content, calls=calls, malformed=parsed.malformed)

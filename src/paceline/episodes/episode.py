@@ -21,17 +21,17 @@ Running = Coroutine[Wait, Any, Trajectory]
 
 
 async def episode(chat: EpisodeChat, environment: "EpisodeEnvironment | None") -> Trajectory:
-    """Hold one conversation and return its trajectory, whose policy spans have no logprobs yet.
+    """Hold one conversation and return its trajectory, without what only the engine knows: logprobs, text, versions.
 
     A failure of the environment ends the episode, and nothing that failed is trained on. Without an environment there
-    is one turn.
+    is one turn, which is the engine's completion and nothing else.
 
     Raises:
         ConfigError, ModelError: no episode of the run could be held, with this chat template or these tools.
     """
     if environment is None:
         await GroupBegun()
-        chat.read_alone(await chat.next_turn())
+        await chat.next_turn()
         return chat.trajectory()
     try:
         chat.begin(await environment.begin())

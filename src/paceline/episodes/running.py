@@ -10,7 +10,7 @@ from paceline.episodes.chat import EpisodeChat
 from paceline.episodes.conversations import Conversations
 from paceline.episodes.episode import Running
 from paceline.episodes.waits import NextTurn
-from paceline.types import Completion, Task, Trajectory, WeightChange
+from paceline.types import Completion, Task, Trajectory, WeightChange, completed
 
 
 class RunningEpisode:
@@ -72,6 +72,8 @@ def with_samples(running: RunningEpisode) -> Trajectory:
     if not completions:
         return trajectory  # it failed before the model had a turn
     first, changes, length = completions[0], list[WeightChange](), 0
+    if running.spec is None:
+        return completed(trajectory.prompt_ids, first)
     version = first.policy_version
     for completion in completions:
         if completion.policy_version != version:
@@ -87,7 +89,6 @@ def with_samples(running: RunningEpisode) -> Trajectory:
         spans=tuple(
             replace(span, logprobs=next(sampled).logprobs) if span.by == "policy" else span for span in trajectory.spans
         ),
-        finish_reason=first.finish_reason if running.spec is None else trajectory.finish_reason,
         text="\n".join(completion.text for completion in completions),
         policy_version=first.policy_version,
         weight_changes=tuple(changes),

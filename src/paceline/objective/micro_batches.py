@@ -26,7 +26,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from paceline.objective.streams import LossStream, stream_of
-from paceline.types import Span
+from paceline.types import Span, tokens_of
 
 Average = Literal["token", "sequence", "constant", "prompt", "sequence_sum"]
 Layout = Literal["packed", "padded"]
@@ -62,7 +62,7 @@ class Sample:
     @property
     def completion_ids(self) -> tuple[int, ...]:
         """Tokens behind the prompt."""
-        return tuple(token for span in self.spans for token in span.tokens)
+        return tokens_of(self.spans)
 
     @property
     def trained(self) -> tuple[Span, ...]:
@@ -72,7 +72,7 @@ class Sample:
     @property
     def num_targets(self) -> int:
         """Number of tokens that are trained on."""
-        return sum(len(span.tokens) for span in self.spans if stream_of(span) is not None)
+        return sum(len(span.tokens) for span in self.trained)
 
     @property
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -85,6 +85,13 @@ class Sample:
     def has_signal(self) -> bool:
         """True if an advantage is not 0."""
         return any(self.advantages)
+
+    def length_in(self, stream: LossStream) -> int | None:
+        """Return the number of tokens that a stream trains, 0 where the row is masked; None: the stream has no span."""
+        if self.masked:
+            return 0
+        lengths = [len(span.tokens) for span in self.spans if stream_of(span) == stream]
+        return sum(lengths) if lengths else None
 
 
 def one_turn(*, group: int, prompt_ids: tuple[int, ...], completion_ids: tuple[int, ...], advantage: float) -> Sample:
@@ -166,12 +173,7 @@ def token_weights(
     completions and the P prompts with T_i = 0; its own weight is 0. Tokens of no stream or another one count nowhere.
     """
     owners = [-1 - row if sample.completion is None else sample.completion for row, sample in enumerate(samples)]
-    lengths = [
-        None
-        if not sample.masked and all(stream_of(span) != stream for span in sample.spans)
-        else sum(len(span.tokens) for span in sample.spans if stream_of(span) == stream and not sample.masked)
-        for sample in samples
-    ]
+    lengths = [sample.length_in(stream) for sample in samples]
     tokens_of_completion, tokens_of_group = dict[int, int](), dict[int, int]()
     for owner, sample, length in zip(owners, samples, lengths, strict=True):
         if length is not None:
@@ -237,7 +239,7 @@ def pack(
         runs=runs,
         sources=torch.tensor(sources_of(prompt_lengths, prompt_of_sample, input_lengths, runs)),
         lengths=torch.tensor(lengths),
-        targets=torch.tensor([token for span in trained for token in span.tokens]),
+        targets=torch.tensor(tokens_of(trained)),
         weights=torch.tensor([weights[index] for index in indices], dtype=dtype).repeat_interleave(counts),
         advantages=advantages.repeat_interleave(span_lengths),
         rollout_logprobs=torch.tensor([value for span in trained for value in span.logprobs], dtype=dtype),

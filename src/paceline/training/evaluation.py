@@ -189,7 +189,7 @@ class TaskResult:
     def votes(self) -> tuple[Vote, ...]:
         """The final answer of each graded completion, outside its thinking, and whether it was right."""
         prefilled, pairs = prefills_think(self.task.prompt), zip(self.trajectories, self.rewards, strict=True)
-        graded = [(one.text, reward >= self.right) for one, reward in pairs if reward is not None]
+        graded = [(trajectory.text, reward >= self.right) for trajectory, reward in pairs if reward is not None]
         return tuple((final_answer(visible_text(text, prefilled=prefilled)), is_right) for text, is_right in graded)
 
 
@@ -220,7 +220,8 @@ class AccuracyResult:
 
     def record(self) -> dict[str, object]:
         """The object that goes to `evals.jsonl`."""
-        accuracy, trajectories = self.accuracy, [one for outcome in self.outcomes for one in outcome.trajectories]
+        accuracy = self.accuracy
+        trajectories = [trajectory for outcome in self.outcomes for trajectory in outcome.trajectories]
         graded = [outcome for outcome in self.outcomes if outcome.graded]
         generations = len(self.outcomes[0].rewards)
         record: dict[str, object] = {
@@ -235,8 +236,9 @@ class AccuracyResult:
             "generations": generations,
             "ungraded": sum(len(outcome.rewards) - outcome.graded for outcome in self.outcomes),
             "failed_calls": self.failed_calls,
-            "completion_length_mean": sum(one.num_sampled for one in trajectories) / len(trajectories),
-            "truncated_fraction": sum(one.finish_reason == "length" for one in trajectories) / len(trajectories),
+            "completion_length_mean": sum(trajectory.num_sampled for trajectory in trajectories) / len(trajectories),
+            "truncated_fraction": sum(trajectory.finish_reason == "length" for trajectory in trajectories)
+            / len(trajectories),
         }
         turns = [len(trajectory.turns) for trajectory in trajectories if trajectory.environment is not None]
         if turns:
