@@ -32,7 +32,12 @@ def group(
     """The first rank and others with these answers, of which those with `numbers` are called."""
     channels, own = ScriptedChannels(answers), Part()
     numbers = numbers or range(len(answers) + 1)
-    return WorkerGroup(RankWorkers(own, numbers, channels, lambda seconds: verdict, part=part), "rank"), channels, own
+
+    def raise_verdict(seconds: float) -> None:
+        if verdict is not None:
+            raise verdict
+
+    return WorkerGroup(RankWorkers(own, numbers, channels, raise_verdict, part=part), "rank"), channels, own
 
 
 def test_every_rank_is_asked_the_same():

@@ -15,7 +15,7 @@ from paceline.models.parallel.process_group import RankLost
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.interrupts import SIGNAL, give_signal_back
 from paceline.workers.torchrun.heartbeats import Ended, PeerHeartbeats
-from paceline.workers.torchrun.launch import told_apart_from_a_loss
+from paceline.workers.torchrun.launch import is_of_an_unnamed_loss, told_apart_from_a_loss
 
 BEAT = 0.02
 SOON = 30.0
@@ -82,6 +82,14 @@ def said(heartbeats: PeerHeartbeats) -> str:
     verdict = heartbeats.verdict(SOON)
     assert isinstance(verdict, PacelineError)
     return f"{type(verdict).__name__}: {verdict}"
+
+
+def caught(work: Callable[[], object]) -> BaseException:
+    try:
+        work()
+    except BaseException as error:  # noqa: BLE001 - what the test looks at
+        return error
+    raise AssertionError("nothing was raised")
 
 
 def test_a_rank_whose_line_ends_is_gone(ranks):
@@ -156,6 +164,42 @@ def test_the_main_thread_raises_the_verdict_once(ranks):
     with pytest.raises(ProcessLost, match="rank 1 is gone"):
         first.raise_verdict()
     first.raise_verdict()
+
+
+def test_a_verdict_that_the_main_thread_raised_itself_is_not_raised_again_by_the_signal(ranks):
+    first, channels = ranks.first(1)
+    channels[0].close()
+
+    def ends() -> None:
+        try:
+            first.raise_verdict(SOON)
+        except ProcessLost as lost:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+            signal.raise_signal(SIGNAL)
+            raise ProcessLost(f"{lost}; the remedy") from None
+
+    assert str(caught(ends)) == "rank 1 is gone; the remedy"
+
+
+@pytest.mark.parametrize(
+    ("on_its_way", "is_unnamed"),
+    [
+        (None, True),
+        (ProcessLost("rank 1 is gone; the remedy"), False),
+        (KeyboardInterrupt(), True),
+        (RuntimeError("while it ended"), True),
+    ],
+    ids=["itself", "named", "a launcher's signal", "another error"],
+)
+def test_a_lost_touch_is_named_where_no_sentence_names_it_yet(on_its_way, is_unnamed):
+    def work() -> None:
+        try:
+            raise RankLost("rank 0 was adding up gradients when another rank went away")
+        except RankLost:
+            raise (on_its_way or RankLost("so")) from None
+
+    assert is_of_an_unnamed_loss(caught(work)) is is_unnamed
+    assert not is_of_an_unnamed_loss(TrainingError("the gradient's norm is nan"))
 
 
 def test_a_main_thread_that_is_on_its_way_out_is_left_alone(ranks):

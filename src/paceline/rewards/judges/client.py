@@ -192,11 +192,13 @@ class JudgeClient:
                 verdict = request.read(text)
             except JudgeFailure as error:
                 pause = max(backoff(key, attempt), error.retry_after)
-                has_ended = self.service is not None and self.service.why_ended
-                is_last = has_ended or error.kind not in TRY_AGAIN or attempt >= self.settings.retries
+                why_ended = self.service.why_ended if self.service is not None else ""
+                is_last = bool(why_ended) or error.kind not in TRY_AGAIN or attempt >= self.settings.retries
                 if is_last or time.monotonic() + pause >= batch.until or batch.ended.wait(pause):
                     tries = f", in {attempt + 1} tries" if attempt else ""
-                    return JudgeFailure(error.kind, f"{error}{tries}")
+                    # a process that is ending refuses connections before its status is known
+                    why = why_ended if why_ended and error.kind == "connection" else error
+                    return JudgeFailure(error.kind, f"{why}{tries}")
             else:
                 try:
                     self.cache.keep(key, text)

@@ -115,9 +115,12 @@ class PeerHeartbeats:
         self._known.wait(seconds)
         return self._verdict
 
-    def raise_verdict(self) -> None:
-        """Raise the reason why the run is over, once, in the main thread."""
-        self._interrupt.raise_here(self._verdict)
+    def raise_verdict(self, seconds: float = 0.0) -> None:
+        """Raise the reason why the run is over, waiting up to `seconds` for it; it is raised once, here or by a signal.
+
+        What is on its way out is left alone: a second one would replace the sentence that tells how to go on.
+        """
+        self._interrupt.raise_here(self.verdict(seconds))
 
     def _tell(self, words: Mapping[str, Any], ranks: Collection[int] | None = None) -> None:
         """Send a message to some ranks, or to all for None."""

@@ -172,7 +172,7 @@ class Launch:
                     joined.channels.receive(rank, seconds=GRACE_SECONDS)
             except BaseException as error:
                 joined.is_over = True
-                culprit = heartbeats.verdict(BLAME_SECONDS) if _is_of_a_loss(error) else None
+                culprit = heartbeats.verdict(BLAME_SECONDS) if is_of_an_unnamed_loss(error) else None
                 heartbeats.leave()
                 status = getattr(culprit or error, "exit_status", PacelineError.exit_status)
                 if isinstance(error, SystemExit) and isinstance(error.code, int):
@@ -214,8 +214,7 @@ class Launch:
                     except Exception as error:  # noqa: BLE001 - not swallowed: the first rank says it and ends all
                         joined.is_over = True
                         heartbeats.tell_failure(error)
-                    heartbeats.verdict(GRACE_SECONDS)
-                    heartbeats.raise_verdict()
+                    heartbeats.raise_verdict(GRACE_SECONDS)
             except Ended as ended:
                 joined.is_over = True
                 raise SystemExit(ended.status) from None
@@ -225,9 +224,10 @@ class Launch:
         """Call a method of every rank's `program`, while this rank leads; answers by rank."""
         return self._group(range(self.process.size), "program").call(method, *arguments)
 
-    def verdict(self, seconds: float) -> BaseException | None:
-        """Reason why the common work ended, waiting up to `seconds` for it; None if there is none."""
-        return self._heartbeats.verdict(seconds) if self._heartbeats is not None else None
+    def raise_verdict(self, seconds: float) -> None:
+        """Raise the reason why the common work ended, waiting up to `seconds` for it; returns if there is none."""
+        if self._heartbeats is not None:
+            self._heartbeats.raise_verdict(seconds)
 
     @contextmanager
     def on_all_ranks(self, config: Config, inputs: RunInputs, checkpoint: Checkpoint | None) -> Iterator[Backend]:
@@ -279,7 +279,7 @@ class Launch:
         return backend
 
     def _group(self, numbers: Sequence[int], part: str) -> WorkerGroup:
-        workers = RankWorkers(self, numbers, self._join().channels, self.verdict, part=part)
+        workers = RankWorkers(self, numbers, self._join().channels, self.raise_verdict, part=part)
         # where the first rank samples too, its engine says more
         return WorkerGroup(workers, "rank", is_counted=self.worker.roles.are_apart)
 
@@ -320,8 +320,11 @@ class Launch:
         )
 
 
-def _is_of_a_loss(error: BaseException) -> bool:
-    """Return True if another rank was lost: a launcher's SIGTERM may come while that is on its way out."""
+def is_of_an_unnamed_loss(error: BaseException) -> bool:
+    """Return True if another rank was lost, and the error does not say which: it has only lost touch, or a launcher's
+    SIGTERM came while that was on its way out."""
+    if isinstance(error, ProcessLost):
+        return False
     known = error
     while known.__context__ is not None and not isinstance(known, RankLost):
         known = known.__context__

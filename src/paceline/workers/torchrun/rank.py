@@ -182,15 +182,15 @@ class RankWorkers(Workers):
         owner: Any,
         numbers: Sequence[int],
         channels: SocketChannels,
-        verdict: Callable[[float], BaseException | None],
+        raise_verdict: Callable[[float], None],
         *,
         part: str = "",
     ) -> None:
-        """`own` is what this rank has; methods are looked up in its `part`, such as `worker.trainer`.
+        """`owner` is what this rank has; methods are looked up in its `part`, such as `worker.trainer`.
 
-        `verdict`: the reason why the run is over, after so many seconds of waiting for it; None if there is none.
+        `raise_verdict`: raises the reason why the run is over, waiting so many seconds for it, if there is one.
         """
-        self._own, self._numbers, self._channels, self._verdict = owner, numbers, channels, verdict
+        self._own, self._numbers, self._channels, self._raise_verdict = owner, numbers, channels, raise_verdict
         self._prefix = f"{part}." if part else ""
         self._own_call: tuple[str, tuple[Any, ...]] = ("", ())
 
@@ -233,7 +233,8 @@ class RankWorkers(Workers):
         try:
             yield
         except RankLost as lost:
-            raise (self._verdict(BLAME_SECONDS) or ProcessLost(str(lost))) from None
+            self._raise_verdict(BLAME_SECONDS)
+            raise ProcessLost(str(lost)) from None
 
 
 def answer_calls(worker: Any, channels: SocketChannels) -> Any:
