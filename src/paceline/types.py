@@ -105,7 +105,7 @@ class Span:
 
 def tokens_of(spans: Sequence[Span]) -> tuple[int, ...]:
     """Return the tokens of spans, end to end."""
-    return tuple(chain.from_iterable(span.tokens for span in spans))
+    return spans[0].tokens if len(spans) == 1 else tuple(chain.from_iterable(span.tokens for span in spans))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,6 +198,8 @@ class Trajectory:
     def rows(self) -> tuple[tuple[Span, ...], ...]:
         """Spans of each row to train on: a prompt and what follows up to the next one."""
         starts = [index for index, span in enumerate(self.spans) if span.by == "prompt"]
+        if len(starts) == 1:
+            return (self.spans,)
         return tuple(self.spans[start:end] for start, end in pairwise([*starts, len(self.spans)]))
 
     @property

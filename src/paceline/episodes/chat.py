@@ -178,10 +178,10 @@ class EpisodeChat:
         self._ids, self._room, self._continues = context.ids, room, bool(observed)
         return None
 
-    def trajectory(self, end: EpisodeEnd | None = None, closed: Outcome | None = None) -> Trajectory:
+    def trajectory(self, end: EpisodeEnd, closed: Outcome) -> Trajectory:
         """Return the whole, with what the environment's end gave; the engine has yet to say what it sampled."""
         failure, reward = self.failure, None
-        if closed is not None and failure is None:
+        if failure is None:
             if closed.failure is not None:
                 failure = f"environment {self._name!r} failed at its end: {closed.failure}"
                 end = "timed_out" if closed.timed_out else "failed"
@@ -193,13 +193,13 @@ class EpisodeChat:
             finish_reason="length" if end == "length" else "stop",
             text="",
             policy_version=0,
-            environment=None if self._spec is None else self._name,
+            environment=self._name,
             turns=tuple(self._turns),
             end=end,
             reward=reward,
             failure=failure,
             notes=self._notes,
-            printed=() if closed is None else closed.printed,
+            printed=closed.printed,
         )
 
     # --- limits

@@ -119,14 +119,16 @@ class EpisodeDriver(FurtherRequests):
             self._collect(results, first)
             for request, completions in enumerate(results, first):
                 for sample, completion in enumerate(completions):
-                    finished = Finished(
-                        request=request,
-                        sample=sample,
-                        token_ids=completion.token_ids,
-                        text=completion.text,
-                        finish_reason=completion.finish_reason,
-                    )
-                    self._resume(self._requested[request][sample], finished)
+                    running = self._requested[request][sample]
+                    if running.spec is not None:
+                        finished = Finished(
+                            request=request,
+                            sample=sample,
+                            token_ids=completion.token_ids,
+                            text=completion.text,
+                            finish_reason=completion.finish_reason,
+                        )
+                        self._resume(running, finished)
 
     @override
     def take(self, *, wait: bool) -> Sequence[Request] | None:
@@ -193,8 +195,7 @@ class EpisodeDriver(FurtherRequests):
         if call.method == "begin":
             running.host(spec, self._conversations)
         elif call.method == "close":
-            running.is_open = False
-            self._open -= 1
+            self._close(running)
             if running.is_beginning:
                 running.is_beginning = False
                 group.beginning -= 1
@@ -228,12 +229,16 @@ class EpisodeDriver(FurtherRequests):
         self._resume(running, outcome)
 
     def _ended(self, running: RunningEpisode) -> None:
-        if running.spec is None:
-            running.is_open = False
-            self._open -= 1
-        elif running.spec.own_process:
+        self._close(running)
+        if running.spec is not None and running.spec.own_process:
             self._processes -= 1
             self._begin_more()
+
+    def _close(self, running: RunningEpisode) -> None:
+        """Count an episode as ended, once: it asks for nothing more."""
+        if running.is_open:
+            running.is_open = False
+            self._open -= 1
 
     def _begin_more(self) -> None:
         """Begin as many groups as there may be processes; at least one at a time."""
@@ -252,15 +257,19 @@ class EpisodeDriver(FurtherRequests):
     def _begin(self, group: RunningGroup) -> None:
         task, spec, conversations = group.task, group.spec, self._conversations
         row = {**task.columns, "prompt": task.prompt, "messages": task.messages, "answer": task.answer}
-        group.beginning = self._draws.num_generations
-        for sample in range(group.beginning):
-            chat, environment = EpisodeChat(task, spec, conversations, self._sampling), None
+        size = self._draws.num_generations
+        group.beginning = 0 if spec is None else size
+        chat, environment = EpisodeChat(task, spec, conversations, self._sampling), None
+        for sample in range(size):
             if spec is not None and conversations is not None:
+                chat = EpisodeChat(task, spec, conversations, self._sampling)
                 seed = self._draws.environment_seed(task, group.occurrence)
                 environment = EpisodeEnvironment(spec, row, seed, conversations.limits.episode_seconds)
             group.episodes.append(RunningEpisode(group, sample, chat, episode(chat, environment)))
         for running in group.episodes:
             self._resume(running)
+        if spec is None:
+            self._open_group(group)
 
     def _open_group(self, group: RunningGroup) -> None:
         """Ask for the first turns of a group. Where its episodes do not begin alike, each has a prompt of its own."""
@@ -281,8 +290,11 @@ class EpisodeDriver(FurtherRequests):
                     row_prompt_ids=group.task.prompt_ids,
                 )
         by_prompt = dict[tuple[int, ...], list[tuple[RunningEpisode, NextTurn]]]()
-        for running, turn in turns:
-            by_prompt.setdefault(turn.prompt_ids, []).append((running, turn))
+        if turns and not adds_to_prompt:  # all have the row's, which would be hashed for each
+            by_prompt[group.task.prompt_ids] = turns
+        else:
+            for running, turn in turns:
+                by_prompt.setdefault(turn.prompt_ids, []).append((running, turn))
         for prompt_ids, alike in by_prompt.items():
             keys = tuple(self._draws.key(group.task, group.occurrence, running.sample) for running, _ in alike)
             limits = tuple(turn.limit for _, turn in alike)
@@ -307,6 +319,9 @@ class EpisodeDriver(FurtherRequests):
         """Take a turn that has ended; True if another may continue it."""
         self._notify(0, finished)
         running = self._requested[finished.request][finished.sample]
+        if running.spec is None:  # it goes on with the engine's whole completion
+            self._close(running)
+            return False
         running.turn_at = (finished.request, finished.sample)
         self._resume(running, finished)
         return running.is_open
@@ -322,3 +337,5 @@ class EpisodeDriver(FurtherRequests):
         for episodes, completions in zip(self._requested[first:], results, strict=True):
             for running, completion in zip(episodes, completions, strict=True):
                 running.completions.append(completion)
+                if running.spec is None:
+                    self._resume(running, completion)

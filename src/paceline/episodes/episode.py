@@ -10,7 +10,7 @@ from typing import Any
 from paceline.environments import AgentTurn, EnvironmentSpec, Observation
 from paceline.episodes.chat import EpisodeChat, EpisodeFailure
 from paceline.episodes.waits import EnvironmentCall, GroupBegun, Wait
-from paceline.types import EpisodeEnd, Trajectory
+from paceline.types import EpisodeEnd, Trajectory, completed
 
 BEGIN_ATTEMPTS = 3
 """Attempts to begin an episode: nothing of it has been sampled, so another one begins alike."""
@@ -24,15 +24,13 @@ async def episode(chat: EpisodeChat, environment: "EpisodeEnvironment | None") -
     """Hold one conversation and return its trajectory, without what only the engine knows: logprobs, text, versions.
 
     A failure of the environment ends the episode, and nothing that failed is trained on. Without an environment there
-    is one turn, which is the engine's completion and nothing else.
+    is one turn, the engine's completion with all that it has.
 
     Raises:
         ConfigError, ModelError: no episode of the run could be held, with this chat template or these tools.
     """
     if environment is None:
-        await GroupBegun()
-        await chat.next_turn()
-        return chat.trajectory()
+        return completed(chat.prompt_ids, await chat.next_turn())
     try:
         chat.begin(await environment.begin())
         chat.open(adds_to_prompt=await GroupBegun())

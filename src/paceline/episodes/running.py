@@ -10,7 +10,7 @@ from paceline.episodes.chat import EpisodeChat
 from paceline.episodes.conversations import Conversations
 from paceline.episodes.episode import Running
 from paceline.episodes.waits import NextTurn
-from paceline.types import Completion, Task, Trajectory, WeightChange, completed
+from paceline.types import Completion, Task, Trajectory, WeightChange
 
 
 class RunningEpisode:
@@ -69,11 +69,9 @@ def with_samples(running: RunningEpisode) -> Trajectory:
     """Return an episode's trajectory with what the engine sampled for each of its turns."""
     trajectory, completions = running.trajectory, running.completions
     assert trajectory is not None
-    if not completions:
-        return trajectory  # it failed before the model had a turn
+    if running.spec is None or not completions:
+        return trajectory  # whole already, or it failed before the model had a turn
     first, changes, length = completions[0], list[WeightChange](), 0
-    if running.spec is None:
-        return completed(trajectory.prompt_ids, first)
     version = first.policy_version
     for completion in completions:
         if completion.policy_version != version:

@@ -4,7 +4,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.engines import Finished
 from paceline.environments.hosting import Outcome
 from paceline.environments.hosting.results import Method
 
@@ -32,10 +31,9 @@ class NextTurn:
     continues: bool
     """True if the context begins with that of the latest turn and its tokens."""
 
-    def __await__(self) -> Generator[Any, Any, Finished]:
-        """Return the sampled tokens and their text."""
-        finished: Finished = yield self
-        return finished
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Return the sampled tokens and their text (`Finished`), or the whole `Completion` of an only turn."""
+        return (yield self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

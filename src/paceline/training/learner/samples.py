@@ -73,7 +73,8 @@ def _rows(
 ) -> list[Sample]:
     """The rows of completion number `completion` of the step; `prompts` numbers those of the group's rows."""
     masked, task_prompt, turn, rows = rollout.dropped == "truncated", group.task.prompt_ids, 0, list[Sample]()
-    for context, *behind in rollout.trajectory.rows:
+    credit, of_rows = rollout.turn_advantages, rollout.trajectory.rows
+    for context, *behind in of_rows:
         prompt_ids = context.tokens if context.tokens in prompts else task_prompt
         rest, spans, turns = context.tokens[len(prompt_ids) :], list[Span](), list[int]()
         for span in behind:
@@ -85,7 +86,6 @@ def _rows(
             spans.pop()
         if not spans:
             continue
-        credit = rollout.turn_advantages
         rows.append(
             Sample(
                 group=number,
@@ -94,13 +94,13 @@ def _rows(
                 spans=(*([Span(by="prompt", tokens=rest)] if rest else []), *spans),
                 advantages=tuple(rollout.advantage if credit is None else credit[turn] for turn in turns),
                 masked=masked,
-                completion=completion,
+                completion=completion if len(of_rows) > 1 else None,
                 turns=None if turns == [0] else tuple(turns),
             )
         )
     if not rows:  # it ended before the model said anything
         return [Sample(group=number, prompt_ids=task_prompt, spans=(), advantages=(), masked=True)]
-    return rows if len(rows) > 1 else [replace(rows[0], completion=None)]
+    return rows if len(rows) > 1 or len(of_rows) == 1 else [replace(rows[0], completion=None)]
 
 
 def trained_rows(samples: Sequence[Sample], *, every: bool, whole: bool) -> list[int]:

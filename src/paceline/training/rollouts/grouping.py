@@ -264,13 +264,14 @@ def _group(
         if of_turns and not rollout.trajectory.turns:
             (advantage,), of_turns = of_turns, None  # it is all of its turns
         rollouts.append(
-            replace(
-                rollout,
+            Rollout(
+                trajectory=rollout.trajectory,
                 rewards=by_function,
                 reward=reward,
                 advantage=0.0 if dropped else advantage,
                 turn_advantages=None if dropped else of_turns,
                 dropped=dropped,
+                notes=rollout.notes,
             )
         )
     # by the advantages before any is masked: a group whose signal is masked has rewards that differ
