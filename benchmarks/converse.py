@@ -62,7 +62,7 @@ class Once:
     def begin(self, task: Mapping[str, Any], seed: int) -> None:
         """Add nothing to the prompt."""
 
-    def answer(self, turn: AgentTurn) -> Observation:
+    def observe(self, turn: AgentTurn) -> Observation:
         """Be done."""
         return Observation(done=True)
 
@@ -135,7 +135,7 @@ class Late:
         """Begin late."""
         await self._wait()
 
-    async def answer(self, turn: AgentTurn) -> Observation:
+    async def observe(self, turn: AgentTurn) -> Observation:
         """Answer late; be done once all answers are given."""
         await self._wait()
         return Observation(messages=SAID, done=not self._left)

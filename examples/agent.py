@@ -18,12 +18,12 @@ def play(task: dict, base_url: str, api_key: str) -> float:
     messages = list(task["messages"])
     for _ in range(MOST_GUESSES):
         try:
-            answer = client.chat.completions.create(model="policy", messages=messages)
+            response = client.chat.completions.create(model="policy", messages=messages)
         except BadRequestError as error:
             if error.code == "episode_over":  # the run's limits on turns or tokens are reached
                 return 0.0
             raise
-        said = answer.choices[0].message.content
+        said = response.choices[0].message.content
         numbers = re.findall(r"\d+", said)
         guess, secret = int(numbers[-1]) if numbers else None, int(task["answer"])
         if guess == secret:

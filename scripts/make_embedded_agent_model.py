@@ -137,7 +137,7 @@ def achieved(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, *, tem
         written = solve(model, tokenizer, list(texts.values()), temperature=temperature, max_length=MAX_TURN_LENGTH)
         for index, text in zip(list(texts), written, strict=True):
             turn = AgentTurn(number=number, text=text, content=text, finish_reason="stop", is_last=False)
-            observation = environments[index].answer(turn)
+            observation = environments[index].observe(turn)
             texts[index] += text + END + prompt_of(said(observation))
             if observation.done:
                 del texts[index]

@@ -124,7 +124,7 @@ class Turn:
     calls: int = 0
     """Tool calls that the environment has dealt with, one that cannot be read included."""
     failed_calls: int = 0
-    """Tool calls among `calls` that the environment answered by an error."""
+    """Tool calls among `calls` whose result was an error."""
     seconds: float = 0.0
     """Wall seconds that the environment took for its observation."""
 

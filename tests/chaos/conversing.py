@@ -24,7 +24,7 @@ class World:
         spring(self, None, "begun")
         return f" ({seed % 10})"
 
-    def answer(self, turn):
+    def observe(self, turn):
         forced = spring(self, turn, "answered")
         if forced is not None:
             return forced
@@ -127,11 +127,11 @@ def hung_environments(scene: Scene) -> None:
 
 def flooding_environments(scene: Scene) -> None:
     harm = 'forced = {"messages": [{"role": "user", "content": "x" * 2**21}]}'
-    _stops(scene, harm, "World.answer returned 2097", "at most 1048576 are allowed")
+    _stops(scene, harm, "World.observe returned 2097", "at most 1048576 are allowed")
 
 
 def wrong_environments(scene: Scene) -> None:
-    _stops(scene, "forced = 'a text'", "World.answer returned a value of type str")
+    _stops(scene, "forced = 'a text'", "World.observe returned a value of type str")
 
 
 def slow_environments(scene: Scene) -> None:

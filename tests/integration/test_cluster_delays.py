@@ -67,8 +67,8 @@ class LateWorkers:
     def wait(self, busy: Collection[int]) -> int:
         return self.workers.wait(busy)
 
-    def answer(self, worker: int) -> Any:
-        found = self.workers.answer(worker)
+    def result(self, worker: int) -> Any:
+        found = self.workers.result(worker)
         self.linger()
         return found
 

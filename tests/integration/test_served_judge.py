@@ -162,5 +162,5 @@ def test_a_model_that_cannot_be_served_is_refused_with_its_own_sentence(cache, t
     silent = tmp_path / "silent"
     tiny_model().save_pretrained(silent)
     tiny_tokenizer(chat_template=None).save_pretrained(silent)
-    with pytest.raises(RewardError, match=r"does not answer: status 400: .*chat template"):
+    with pytest.raises(RewardError, match=r"does not respond: status 400: .*chat template"):
         judge(silent).describe()

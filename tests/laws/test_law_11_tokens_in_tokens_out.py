@@ -338,7 +338,7 @@ def test_9_an_answer_full_of_control_strings_makes_no_control_token(name, role):
     turn, answer = (call_of("x"), results_of(content)) if role == "tool" else (said("x"), [asked(content)])
     seen = Held(name).turn(encoded(name, "cut"), turn, answer)
     assert Counter(one for one in seen.ids if one in controls_of(name)) == frame_controls(name, (role,))
-    assert seen.notes[0].startswith("control tokens in an answer made plain text: ")
+    assert seen.notes[0].startswith("control tokens in an observation made plain text: ")
     assert BY_NAME[name].stops[0] in seen.notes[0]
 
 

@@ -42,26 +42,26 @@ def place(tmp_path) -> Place:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "turn",
     [
         pytest.param(1, marks=pytest.mark.long),
         PER_STEP + PER_STEP // 2,
         pytest.param(STEPS * PER_STEP, marks=pytest.mark.long),
     ],
 )
-def test_a_run_killed_at_any_turn_resumes_to_the_same_weights(place, undisturbed, answer):
-    lay_trap(place, f"if turn is not None and count == {answer}: os.kill(trainer(), signal.SIGKILL)")
+def test_a_run_killed_at_any_turn_resumes_to_the_same_weights(place, undisturbed, turn):
+    lay_trap(place, f"if turn is not None and count == {turn}: os.kill(trainer(), signal.SIGKILL)")
     assert place.train().returncode == -signal.SIGKILL
     lift_trap(place)
     before = committed(place)
     ended = place.resume()
     assert ended.returncode == 0, ended.said
     assert place.outcome() == undisturbed
-    assert len(before) <= (answer - 1) // PER_STEP * GROUPS * GENERATIONS  # half a step is sampled again as a whole
+    assert len(before) <= (turn - 1) // PER_STEP * GROUPS * GENERATIONS  # half a step is sampled again as a whole
 
 
 @pytest.mark.long
-def test_turns_as_soon_as_answers_come_end_in_the_same_weights(place, undisturbed):
+def test_turns_as_soon_as_observations_come_end_in_the_same_weights(place, undisturbed):
     """Logprobs of the engine are of other batches then, to rounding, and the loss does not read them."""
     lay_trap(place, f"if turn is not None and count == {PER_STEP}: os.kill(trainer(), signal.SIGKILL)")
     assert place.train("--deterministic", "false").returncode == -signal.SIGKILL

@@ -64,7 +64,7 @@ def test_environments_without_a_deadline_answer_whatever_is_said_within_bounds(a
     ]
     turn = AgentTurn(number=0, text=LONG, content=LONG, calls=tuple(calls), finish_reason="length", is_last=False)
     began = time.process_time()
-    environment.answer(turn)
+    environment.observe(turn)
     environment.close()
     assert time.process_time() - began < 1.0
 
@@ -79,7 +79,7 @@ def test_every_other_environment_has_a_deadline(address, tmp_path):
 ANSWER_SECONDS = 0.5
 
 
-@pytest.mark.parametrize(("method", "attempts"), [("begin", 3), ("answer", 1), ("close", 1)])
+@pytest.mark.parametrize(("method", "attempts"), [("begin", 3), ("observe", 1), ("close", 1)])
 @pytest.mark.parametrize("place", ["here", "own process"])
 def test_a_step_whose_environments_all_hang_ends_at_the_limit_of_one_with_its_cause(place, method, attempts):
     """However many there are: waited for one after another, the 32 episodes would take 16 seconds and more."""

@@ -32,7 +32,7 @@ class Here:
     """`Workers` of which each does a call when it is given one."""
 
     parts: list[Any]
-    answers: dict[int, Any] = field(default_factory=dict)
+    results: dict[int, Any] = field(default_factory=dict)
 
     @property
     def numbers(self) -> range:
@@ -40,7 +40,7 @@ class Here:
 
     def start(self, workers: Collection[int], method: str, arguments: tuple[Any, ...]) -> None:
         for worker in workers:
-            self.answers[worker] = attrgetter(method)(self.parts[worker])(*arguments)
+            self.results[worker] = attrgetter(method)(self.parts[worker])(*arguments)
 
     def tell(self, worker: int, method: str, arguments: tuple[Any, ...]) -> None:
         getattr(self.parts[worker], method)(*arguments)
@@ -52,8 +52,8 @@ class Here:
     def wait(self, busy: Collection[int]) -> int:
         return min(busy)
 
-    def answer(self, worker: int) -> Any:
-        return self.answers.pop(worker)
+    def result(self, worker: int) -> Any:
+        return self.results.pop(worker)
 
     def replace(self, worker: int) -> None:
         raise AssertionError("nobody is lost here")

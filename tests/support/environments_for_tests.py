@@ -27,7 +27,7 @@ class Counter:
     def begin(self, task, seed):
         return f"seed {seed}"
 
-    def answer(self, turn):
+    def observe(self, turn):
         self.count += 1
         return said(str(self.count), reward=1.0, done=self.count == 3)
 
@@ -41,7 +41,7 @@ class Silent:
     def begin(self, task, seed):
         return None
 
-    def answer(self, turn):
+    def observe(self, turn):
         return said(turn.text)
 
     def close(self):
@@ -55,7 +55,7 @@ class Mirror(Silent):
         self.task = task
         return ({"role": "user", "content": repr(task)},)
 
-    def answer(self, turn):
+    def observe(self, turn):
         return said(repr(turn))
 
 
@@ -66,7 +66,7 @@ class Async:
         self.loop = asyncio.get_running_loop()
         return None
 
-    async def answer(self, turn):
+    async def observe(self, turn):
         await asyncio.sleep(float(turn.text))
         assert asyncio.get_running_loop() is self.loop
         return said(turn.text)
@@ -78,7 +78,7 @@ class Async:
 class AsyncDeaf(Async):
     """Swallows that it is cancelled."""
 
-    async def answer(self, turn):
+    async def observe(self, turn):
         while True:
             try:
                 await asyncio.sleep(60)
@@ -89,7 +89,7 @@ class AsyncDeaf(Async):
 class Blocking(Async):
     """Is async, but does not await."""
 
-    async def answer(self, turn):
+    async def observe(self, turn):
         time.sleep(float(turn.text))
         return said("slept")
 
@@ -97,7 +97,7 @@ class Blocking(Async):
 class Spinning(Async):
     """Is async, but computes without end."""
 
-    async def answer(self, turn):
+    async def observe(self, turn):
         while True:
             pass
 
@@ -107,7 +107,7 @@ class Stubborn(Silent):
 
     over = threading.Event()
 
-    def answer(self, turn):
+    def observe(self, turn):
         over, until = self.over, time.monotonic() + float(turn.text)
         while time.monotonic() < until and not over.is_set():
             try:
@@ -124,7 +124,7 @@ class Raising(Silent):
     def begin(self, task, seed):
         self.closed = task.get("closed")
 
-    def answer(self, turn):
+    def observe(self, turn):
         if turn.text == "raise":
             raise ValueError("the board is full\nand more")
         return said(turn.text)
@@ -138,7 +138,7 @@ class Raising(Silent):
 class Dying(Silent):
     """Ends its process in the way that the turn says."""
 
-    def answer(self, turn):
+    def observe(self, turn):
         if turn.text == "exit":
             sys.exit(3)
         if turn.text == "_exit":
@@ -153,7 +153,7 @@ class Dying(Silent):
 class Flooding(Silent):
     """Says as many letters as the turn says."""
 
-    def answer(self, turn):
+    def observe(self, turn):
         return said("x" * int(turn.text))
 
 
@@ -163,7 +163,7 @@ class Wrong(Silent):
     def begin(self, task, seed):
         return task.get("opening")
 
-    def answer(self, turn):
+    def observe(self, turn):
         return VALUES[turn.text]
 
     def close(self):
@@ -197,21 +197,21 @@ class Greedy(Silent):
 class Dice(Silent):
     """Draws from the global generator that everybody shares."""
 
-    def answer(self, turn):
+    def observe(self, turn):
         return said(str(random.random()))
 
 
 class Loaded(Silent):
     """Tells which of the libraries that take seconds have been imported."""
 
-    def answer(self, turn):
+    def observe(self, turn):
         return said(" ".join({"torch", "transformers", "numpy", "datasets"} & sys.modules.keys()))
 
 
 class Messy(Silent):
     """Changes everything that a process shares."""
 
-    def answer(self, turn):
+    def observe(self, turn):
         print("to the protocol?", flush=True)
         os.write(1, b"to the protocol?")
         os.write(2, b"to the protocol?")
@@ -231,22 +231,22 @@ class Leaving(Silent):
         with tempfile.NamedTemporaryFile(delete=False) as file:
             return " ".join([str(os.getpid()), *(str(one.pid) for one in started), file.name])
 
-    def answer(self, turn):
+    def observe(self, turn):
         if turn.text == "hang":
             threading.Event().wait()
         return said("here")
 
 
 class Slow(Silent):
-    """Answers after so many seconds as the turn says, and numbers its answers."""
+    """Answers after so many seconds as the turn says, and numbers its observations."""
 
     def __init__(self):
         self.count = 0
 
-    def answer(self, turn):
+    def observe(self, turn):
         self.count += 1
         time.sleep(float(turn.text))
-        return said(f"answer {self.count}")
+        return said(f"observation {self.count}")
 
 
 class Hanging(Silent):
@@ -272,7 +272,7 @@ class Littering(Silent):
             signal.pause()
         return f"{os.fstat(self.port.fileno()).st_ino}"
 
-    def answer(self, turn):
+    def observe(self, turn):
         if turn.text == "_exit":
             os._exit(7)
         if turn.text == "raise":
@@ -293,7 +293,7 @@ class Shared:
 
     def __call__(self, size):
         made = Silent()
-        made.answer = lambda turn: said(self.prepared)
+        made.observe = lambda turn: said(self.prepared)
         return made
 
 

@@ -14,7 +14,7 @@ USAGE = {"prompt_tokens": 100, "completion_tokens": 10}
 
 
 def said(content: object, *, finish_reason: str = "stop", **message: object) -> Body:
-    """An answer of the chat interface; what is no text is written as JSON."""
+    """A response of the chat interface; what is no text is written as JSON."""
     text = content if isinstance(content, str) or content is None else json.dumps(content)
     choice = {"index": 0, "message": {"role": "assistant", "content": text, **message}, "finish_reason": finish_reason}
     return {"id": "1", "object": "chat.completion", "choices": [choice], "usage": USAGE}
@@ -30,10 +30,10 @@ def texts(body: Body) -> dict[str, str]:
 
 
 class ScriptedJudge:
-    """`answer` gets the number of the call, from 0, and its body; it returns a status, an answer and headers, or does
+    """`respond` gets the number of the call, from 0, and its body; it returns a status, a body and headers, or does
     all itself with the handler that it gets."""
 
-    def __init__(self, answer: Callable[[int, Body], Any], *, port: int = 0, models: int = 200) -> None:
+    def __init__(self, respond: Callable[[int, Body], Any], *, port: int = 0, models: int = 200) -> None:
         self.bodies: list[Body] = []
         self.keys: list[str | None] = []
         self.released = threading.Event()
@@ -50,7 +50,7 @@ class ScriptedJudge:
                     number = len(judge.bodies)
                     judge.bodies.append(body)
                     judge.keys.append(self.headers.get("Authorization"))
-                given = answer(number, body)
+                given = respond(number, body)
                 if callable(given):
                     given(self)
                 elif isinstance(given, dict):

@@ -68,15 +68,15 @@ class PlainText:
         text, notes = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False), list[str]()
         readable = _UNREADABLE.sub("", text)
         if len(readable) < len(text):
-            notes.append(f"left out of an answer: {len(text) - len(readable)} NULs or halves of surrogate pairs")
+            notes.append(f"left out of an observation: {len(text) - len(readable)} NULs or halves of surrogate pairs")
         seen = readable if most is None else readable[: most * LONGEST_TOKEN]
         plain, made_plain, count = self._harmless(seen)
         if made_plain:
-            notes.append(f"control tokens in an answer made plain text: {', '.join(made_plain)}")
+            notes.append(f"control tokens in an observation made plain text: {', '.join(made_plain)}")
         unseen = len(readable) - len(seen)
         kept = plain if most is None or (count <= most and not unseen) else self._within(plain, most, unseen)
         if was_cut := kept != plain or unseen > 0:
-            notes.append(f"an answer of {len(readable)} characters cut at {most} tokens")
+            notes.append(f"an observation of {len(readable)} characters cut at {most} tokens")
         return kept, tuple(notes), was_cut
 
     def read_message(self, message: Message) -> tuple[Message, tuple[str, ...]]:

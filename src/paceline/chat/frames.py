@@ -1,6 +1,6 @@
 """What a chat template writes between two turns of the model, and the proofs that it may be appended to sampled tokens.
 
-A frame is cut out of a rendering: it starts with the end token behind the model's turn and ends where the next answer
+A frame is cut out of a rendering: it starts with the end token behind the model's turn and ends where the next turn
 starts. It has places for what an environment says. Nine obligations make appending it exact; none is taken on trust.
 """
 
@@ -23,9 +23,9 @@ prompt starts as the model expects; (6) what is appended equals the template's o
 said cannot make a control token; (9) a context only grows."""
 
 Render = Callable[[Sequence[Message]], str]
-"""Renders messages up to the start of the next answer; raises ModelError where the template refuses them."""
+"""Renders messages up to the start of the next turn; raises ModelError where the template refuses them."""
 Encode = Callable[[str], tuple[int, ...]]
-AnswerRoles = tuple[str, ...]
+ObservationRoles = tuple[str, ...]
 
 SAMPLED = ("paceline-sampled-here-4c7e", "Zwölf Boxkämpfer; 12 x 3")
 """Unlike contents of the model's turn, which no template has."""
@@ -66,18 +66,18 @@ class Frame:
     writers: tuple[Callable[[str], str], ...]
     """How the template writes the content of each message."""
 
-    def filled(self, answer: Sequence[Message]) -> str:
+    def filled(self, observation: Sequence[Message]) -> str:
         """Return the text with what an environment says."""
         parts = [self.pieces[0]]
         for (field, index), piece in zip(self.places, self.pieces[1:], strict=True):
-            text = str(answer[index][field])
+            text = str(observation[index][field])
             parts += [self.writers[index](text) if field == "content" else text, piece]
         return "".join(parts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """What is proven of an answer's messages of certain roles, after a prompt with or without a system message."""
+    """What is proven of an observation's messages of certain roles, after a prompt with or without a system message."""
 
     frame: Frame | None
     """What to append; None: appending is not defined."""
@@ -87,8 +87,8 @@ class Proof:
     """Obligation that fails, and why; None: all hold."""
 
 
-def said(roles: AnswerRoles, contents: Sequence[str], *, name: str = "lookup{}") -> list[Message]:
-    """Return an answer of these roles, with the ids that `calling` gives."""
+def said(roles: ObservationRoles, contents: Sequence[str], *, name: str = "lookup{}") -> list[Message]:
+    """Return an observation of these roles, with the ids that `calling` gives."""
     return [
         {"role": role, "content": content}
         | ({"name": name.format(index), "tool_call_id": _id(index)} if role == "tool" else {})
@@ -96,14 +96,14 @@ def said(roles: AnswerRoles, contents: Sequence[str], *, name: str = "lookup{}")
     ]
 
 
-def described(roles: AnswerRoles) -> str:
-    """Return words for an answer of these roles.
+def described(roles: ObservationRoles) -> str:
+    """Return words for an observation of these roles.
 
     >>> described(("user",)), described(("tool", "tool")), described(("tool", "user"))
     ('a user message', '2 tool results', 'messages of the roles tool, user')
     """
     if not roles:
-        return "an empty answer"
+        return "an empty observation"
     if set(roles) == {"tool"}:
         return "a tool result" if len(roles) == 1 else f"{len(roles)} tool results"
     return f"a {roles[0]} message" if len(roles) == 1 else f"messages of the roles {', '.join(roles)}"
@@ -113,7 +113,7 @@ def _id(index: int) -> str:
     return f"pcl{index:0{CALL_ID_LENGTH - 3}d}"
 
 
-def calling(roles: AnswerRoles, argument: str, content: str, calls: int) -> Message:
+def calling(roles: ObservationRoles, argument: str, content: str, calls: int) -> Message:
     """Return a turn of the model that calls as many tools as there are results."""
     places = [index for index, role in enumerate(roles) if role == "tool"][:calls]
     made = [
@@ -123,8 +123,8 @@ def calling(roles: AnswerRoles, argument: str, content: str, calls: int) -> Mess
     return {"role": "assistant", "content": content, "tool_calls": made}
 
 
-def _turns(roles: AnswerRoles, sampled: str) -> Iterator[list[Message]]:
-    """Turns of the model before an answer of these roles, by preference: some templates take one call alone."""
+def _turns(roles: ObservationRoles, sampled: str) -> Iterator[list[Message]]:
+    """Turns of the model before an observation of these roles, by preference: some templates take one call alone."""
     if "tool" not in roles:
         yield [{"role": "assistant", "content": sampled}]
         return
@@ -139,19 +139,19 @@ def bases(*, has_system: bool) -> list[list[Message]]:
     return [[*system, *talk] for system in systems for talk in ((QUESTION,), TALK)]
 
 
-def frame_of(render: Render, roles: AnswerRoles, stops: Sequence[str], *, has_system: bool) -> Frame:
-    """Cut the frame of an answer of these roles out of the template's renderings.
+def frame_of(render: Render, roles: ObservationRoles, stops: Sequence[str], *, has_system: bool) -> Frame:
+    """Cut the frame of an observation of these roles out of the template's renderings.
 
     `stops` are the texts of end tokens.
 
     Raises:
-        ModelError: the template refuses such an answer, or obligation 1, 3 or 4 does not hold.
+        ModelError: the template refuses such an observation, or obligation 1, 3 or 4 does not hold.
     """
     marked = said(roles, [f"pacelinecontent{index:05d}" for index in range(len(roles))], name="pacelinename{:05d}")
     starts = bases(has_system=has_system)
     tails = [tail for sampled in SAMPLED for base in starts for tail in _tails(render, stops, sampled, base, marked)]
     if not tails:
-        raise ModelError(failed(3, "the chat template refuses such an answer"))
+        raise ModelError(failed(3, "the chat template refuses such an observation"))
     if len(set(tails)) > 1:
         raise ModelError(failed(1, "what the chat template writes after a turn depends on what stands before it"))
     names = {str(message[field]): (field, index) for index, message in enumerate(marked)
@@ -179,14 +179,14 @@ def _written(frame: Frame, index: int, writer: Callable[[str], str]) -> Frame:
 
 
 def _tails(
-    render: Render, stops: Sequence[str], sampled: str, base: Sequence[Message], answer: Sequence[Message]
+    render: Render, stops: Sequence[str], sampled: str, base: Sequence[Message], observation: Sequence[Message]
 ) -> list[str]:
     """What follows the model's turn, for turns with and without text beside their calls; none where it is refused."""
-    for turns in _turns(tuple(str(message["role"]) for message in answer), sampled):
+    for turns in _turns(tuple(str(message["role"]) for message in observation), sampled):
         tails = list[str]()
         for turn in turns:
             try:
-                text = render([*base, turn, *answer])
+                text = render([*base, turn, *observation])
             except ModelError:
                 continue
             start = text.rfind(sampled)
@@ -202,13 +202,13 @@ def _tails(
 
 
 def prove_equal(
-    render: Render, frame: Frame, encode: Encode, roles: AnswerRoles, thoughts: Sequence[str], *, has_system: bool
+    render: Render, frame: Frame, encode: Encode, roles: ObservationRoles, thoughts: Sequence[str], *, has_system: bool
 ) -> str | None:
     """Hold appending to the template's own rendering over two turns; return how that differs, None if it does not.
 
     `thoughts`: beginnings of the model's turn, of thinking or empty.
     """
-    answer, base = said(roles, ["Four." for _ in roles]), bases(has_system=has_system)[0]
+    observation, base = said(roles, ["Four." for _ in roles]), bases(has_system=has_system)[0]
     for thought in thoughts:
         if "tool" in roles:
             turn = calling(roles, "x", thought, roles.count("tool"))
@@ -218,13 +218,13 @@ def prove_equal(
         try:
             texts.append(render(messages))
             for _ in range(2):
-                messages += [turn, *answer]
+                messages += [turn, *observation]
                 texts.append(render(messages))
         except ModelError:  # the template has no rendering of its own for this
             return None
         for before, after in pairwise(texts):
-            problem = _difference(before, after, frame.filled(answer), turn, thought)
-            ids, end = encode(after), encode(frame.filled(answer))
+            problem = _difference(before, after, frame.filled(observation), turn, thought)
+            ids, end = encode(after), encode(frame.filled(observation))
             if problem is None and ids[len(ids) - len(end) :] != end:
                 problem = "writes what is encoded otherwise as a whole than in parts"
             if problem is not None:
@@ -233,7 +233,7 @@ def prove_equal(
 
 
 def _difference(before: str, after: str, glue: str, turn: Message, thought: str) -> str | None:
-    """How a rendering of one more turn differs from the one before it with the turn and its answer appended."""
+    """How a rendering of one more turn differs from the one before it with the turn and its observation appended."""
     without_thinking = f"takes the {'' if thought else 'empty block of '}thinking out of earlier turns"
     if not after.startswith(before):
         same = next(

@@ -52,7 +52,7 @@ def chat_text(
     switches: Mapping[str, object],
     tools: ToolFormat | None = None,
 ) -> str:
-    """Render messages with the chat template, up to the start of the answer, at the date of `pinned_date`.
+    """Render messages with the chat template, up to the start of the next turn, at the date of `pinned_date`.
 
     `switches` are what the template is given beside them, by name.
 

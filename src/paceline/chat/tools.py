@@ -1,4 +1,4 @@
-"""Tools in plain text: how they are described, called and answered where a chat template has no words for them.
+"""Tools in plain text: their descriptions, calls and results where a chat template has no words for them.
 
 The form is that of Hermes: schemas between `<tools>` tags, calls between `<tool_call>` tags, results between
 `<tool_response>` tags.
@@ -54,9 +54,9 @@ def tool_messages(
     [{'role': 'user', 'content': '<tool_response>\\n4\\n</tool_response>\\n<tool_response>\\n5\\n</tool_response>'}]
     """
     plain = list[dict[str, object]]()
-    for is_answer, run in groupby(messages, key=lambda message: message["role"] in ("tool", "user")):
+    for is_observation, run in groupby(messages, key=lambda message: message["role"] in ("tool", "user")):
         together = list(run)
-        if is_answer and any(message["role"] == "tool" for message in together):
+        if is_observation and any(message["role"] == "tool" for message in together):
             content = "\n".join(_result(message) for message in together)
             plain.append({"role": "user", "content": content})
         else:

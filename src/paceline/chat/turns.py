@@ -20,7 +20,7 @@ from paceline.chat.escaping import LEFT_OUT, ChatTokenizer, PlainText
 from paceline.chat.frames import (
     QUESTION,
     SAMPLED,
-    AnswerRoles,
+    ObservationRoles,
     Proof,
     bases,
     calling,
@@ -36,8 +36,8 @@ from paceline.chat.tools import with_call_ids
 from paceline.errors import ConfigError, ModelError
 from paceline.types import Message
 
-ANSWERS: tuple[AnswerRoles, ...] = (("user",), ("tool",), ("tool", "tool"))
-"""AnswerRoles of the messages of usual answers: proven at the start, others when they first occur."""
+OBSERVATIONS: tuple[ObservationRoles, ...] = (("user",), ("tool",), ("tool", "tool"))
+"""Roles of the messages of usual observations: proven at the start, others when they first occur."""
 KEPT_TOOLS = 64
 """Sets of tools whose tokens are kept: a program may ask with other tools in each request."""
 THOUGHT = f"Is it four?\n{CLOSE_THINK}\n\n"
@@ -52,9 +52,9 @@ class Observed:
     ids: tuple[int, ...]
     """Tokens to append to the sampled ones, up to the start of the next turn; empty where appending is not defined."""
     messages: tuple[Message, ...]
-    """The answer as it is read: harmless, cut, with the names and ids of its calls."""
+    """The observation as it is read: harmless, cut, with the names and ids of its calls."""
     notes: tuple[str, ...]
-    """What was done to the answer, each in a few words."""
+    """What was done to the observation, each in a few words."""
     was_cut: bool
     """True if a message had more tokens than it may have."""
 
@@ -98,8 +98,8 @@ class TurnTokens:
         self.stop_ids = frozenset(stop_ids)
         added = tokenizer.added_tokens_decoder
         self._stops = [str(added[number].content) for number in sorted(self.stop_ids & added.keys())]
-        self._proofs = dict[tuple[AnswerRoles, bool], Proof]()
-        self._controls = dict[tuple[AnswerRoles, bool], Counter[int]]()
+        self._proofs = dict[tuple[ObservationRoles, bool], Proof]()
+        self._controls = dict[tuple[ObservationRoles, bool], Counter[int]]()
         self.shows_tools = self._tools is not None and self._tools.shows_tools
         """True: the template shows tools, calls and results; False: they are plain text within other messages."""
         self.call_format: CallFormat = self._call_format() if self.shows_tools else "hermes"
@@ -110,13 +110,13 @@ class TurnTokens:
         """True if a prompt ends inside a thought, which the model goes on with."""
         self._check_tokenizer()
         systems = (False, True) if takes_system(tokenizer, switches) else (False,)
-        answers = ANSWERS[:1] if self._tools is None else ANSWERS
-        for roles in answers[:2]:
+        observations = OBSERVATIONS[:1] if self._tools is None else OBSERVATIONS
+        for roles in observations[:2]:
             for has_system in systems:
                 self._check_shown(roles, has_system=has_system)
-        proofs = [self._proof(roles, has_system=has_system) for roles in answers for has_system in systems]
+        proofs = [self._proof(roles, has_system=has_system) for roles in observations for has_system in systems]
         self.can_append = all(proof.frame is not None for proof in proofs)
-        """True if appending is defined after every usual answer."""
+        """True if appending is defined after every usual observation."""
         self.keeps_history = all(proof.keeps_history for proof in proofs)
         """True if appending gives the template's own rendering wherever the model wrote as the template does."""
         self.problem = next((proof.problem for proof in proofs if proof.problem is not None), None)
@@ -151,7 +151,7 @@ class TurnTokens:
     def observed(
         self,
         sampled: Sequence[int],
-        answer: Sequence[Message],
+        observation: Sequence[Message],
         *,
         message: Message,
         earlier: Sequence[Message],
@@ -161,7 +161,7 @@ class TurnTokens:
 
         Args:
             sampled: tokens of the turn. One without an end token (cut, or ended by a stop string) is given one.
-            answer: messages of the environment; results are put in the order of their calls.
+            observation: messages of the environment; results are put in the order of their calls.
             message: the turn as it was read, with its calls.
             earlier: messages before the turn.
             most: tokens of one message, at most; None: any number.
@@ -170,7 +170,7 @@ class TurnTokens:
             ConfigError: appending is not defined after messages of these roles, and `history` is `append`.
         """
         messages, notes, was_cut = list[Message](), list[str](), False
-        for written in _in_order(message, answer):
+        for written in _in_order(message, observation):
             content, done, is_cut = self.plain.read(written["content"], most)
             messages.append({**written, "content": content} | self._name_of(written))
             notes += done
@@ -183,7 +183,7 @@ class TurnTokens:
             ids = self.plain.encode(proof.frame.filled(messages))
             if self.plain.controls(ids) != self._controls[key]:
                 messages = [{**written, "content": LEFT_OUT} for written in messages]
-                notes.append("an answer left out: it made up a control token together with the chat template")
+                notes.append("an observation left out: it made up a control token together with the chat template")
                 ids = self.plain.encode(proof.frame.filled(messages))
             ids = ids[1:] if sampled and sampled[-1] in self.stop_ids else ids
         return Observed(ids=ids, messages=tuple(messages), notes=tuple(notes), was_cut=was_cut)
@@ -197,10 +197,10 @@ class TurnTokens:
         text that the template leaves as it was sampled is never encoded again: then this is None.
         """
         turn = max(at for at, message in enumerate(messages) if message["role"] == "assistant")
-        answer = messages[turn + 1 :]
-        if self.proof(answer, earlier=messages).frame is None:
+        observation = messages[turn + 1 :]
+        if self.proof(observation, earlier=messages).frame is None:
             return self.whole(messages)
-        if self.appends(answer, earlier=messages):
+        if self.appends(observation, earlier=messages):
             return None
         try:
             text = self.text(messages)
@@ -241,16 +241,16 @@ class TurnTokens:
         """Return the text of tokens, special tokens kept and nothing tidied."""
         return self._tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
 
-    def appends(self, answer: Sequence[Message], *, earlier: Sequence[Message]) -> bool:
-        """Return True if an answer of these roles never makes `rewritten` start a branch."""
-        proof = self.proof(answer, earlier=earlier)
+    def appends(self, observation: Sequence[Message], *, earlier: Sequence[Message]) -> bool:
+        """Return True if an observation of these roles never makes `rewritten` start a branch."""
+        proof = self.proof(observation, earlier=earlier)
         return self._history == "append" or (
             self._history == "auto" and proof.frame is not None and proof.keeps_history
         )
 
-    def proof(self, answer: Sequence[Message], *, earlier: Sequence[Message]) -> Proof:
-        """Return what is proven of an answer of these roles, after these messages."""
-        return self._proof(tuple(str(written["role"]) for written in answer), has_system=_has_system(earlier))
+    def proof(self, observation: Sequence[Message], *, earlier: Sequence[Message]) -> Proof:
+        """Return what is proven of an observation of these roles, after these messages."""
+        return self._proof(tuple(str(written["role"]) for written in observation), has_system=_has_system(earlier))
 
     def _name_of(self, message: Message) -> dict[str, object]:
         """Return the name to show: a tool that the model made up may have any name, and templates write it as it is."""
@@ -261,7 +261,7 @@ class TurnTokens:
 
     def _call_format(self) -> CallFormat:
         """Return the form in which a call reads as it was when the template has written it."""
-        roles: AnswerRoles = ("tool",)
+        roles: ObservationRoles = ("tool",)
         turn = calling(roles, SAMPLED[0], "", 1)
         before, whole = self.text([QUESTION]), self.text([QUESTION, turn, *said(roles, ["x"])])
         pairs = zip(before, whole, strict=False)
@@ -291,22 +291,22 @@ class TurnTokens:
         if self.plain.controls(encode(LEFT_OUT)):
             raise ModelError(failed(8, "plain words are control tokens of the tokenizer"))
 
-    def _check_shown(self, roles: AnswerRoles, *, has_system: bool) -> None:
-        """Refuse a template that cannot show a turn and its answer in any way."""
+    def _check_shown(self, roles: ObservationRoles, *, has_system: bool) -> None:
+        """Refuse a template that cannot show a turn and its observation in any way."""
         if (proof := self._proof(roles, has_system=has_system)).frame is not None:
             return
-        answer = said(roles, ["paceline-answers-here-2d9a"])
+        observation = said(roles, ["paceline-answers-here-2d9a"])
         (sampled, *_), (base, *_) = SAMPLED, bases(has_system=has_system)
         turn = calling(roles, sampled, "", 1) if "tool" in roles else {"role": "assistant", "content": sampled}
         try:
-            text = self.text([*base, turn, *answer])
-            is_shown = sampled in text and str(answer[0]["content"]) in text
+            text = self.text([*base, turn, *observation])
+            is_shown = sampled in text and str(observation[0]["content"]) in text
         except ModelError:
             is_shown = False
         if not is_shown:
             raise ModelError(f"{proof.problem}; no conversation can be held with this chat template")
 
-    def _proof(self, roles: AnswerRoles, *, has_system: bool) -> Proof:
+    def _proof(self, roles: ObservationRoles, *, has_system: bool) -> Proof:
         if (known := self._proofs.get((roles, has_system))) is not None:
             return known
         try:
@@ -327,7 +327,7 @@ class TurnTokens:
         self._proofs[roles, has_system] = proof
         return proof
 
-    def _thoughts(self, roles: AnswerRoles) -> list[str]:
+    def _thoughts(self, roles: ObservationRoles) -> list[str]:
         """Return beginnings of turns, without and with thinking, that a template may treat unlike one another."""
         if prefill(self.text([QUESTION])):
             return [THOUGHT]
@@ -347,9 +347,9 @@ def _has_system(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[0]["role"] == "system"
 
 
-def _in_order(turn: Message, answer: Sequence[Message]) -> list[dict[str, object]]:
-    """Return an answer with names and ids, its results in the order of the turn's calls."""
-    asked, *numbered = with_call_ids([turn, *answer])
+def _in_order(turn: Message, observation: Sequence[Message]) -> list[dict[str, object]]:
+    """Return an observation with names and ids, its results in the order of the turn's calls."""
+    asked, *numbered = with_call_ids([turn, *observation])
     calls = asked.get("tool_calls")
     positions = {call["id"]: index for index, call in enumerate(calls)} if isinstance(calls, list) else {}
     results = sorted(

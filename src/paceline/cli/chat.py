@@ -32,10 +32,10 @@ CODE_OPTIONS = ("trust_remote_code", "environment", "sandbox")
 COMMAND = Command(
     name="chat",
     usage="paceline chat --model MODEL [--environment TOOL ...] [--option value ...]",
-    summary="Talk with a model: a line is a message, and its answer comes as it is sampled. /reset begins anew, /exit "
-    "or the end of the input ends; Ctrl-C stops an answer. With --environment the model may call tools (calculator, "
-    "python, search:FOLDER, mcp:COMMAND, file.py:FUNCTION), whose answers it reads before it goes on. With --seed the "
-    "same lines get the same answers.",
+    summary="Talk with a model: a line is a message, and its reply comes as it is sampled. /reset begins anew, /exit "
+    "or the end of the input ends; Ctrl-C stops a reply. With --environment the model may call tools (calculator, "
+    "python, search:FOLDER, mcp:COMMAND, file.py:FUNCTION), whose results it reads before it goes on. With --seed the "
+    "same lines get the same replies.",
     flags=(CONFIG,),
     options=(*OPTIONS, *(option for option in options() if option.name in CONVERSATION_OPTIONS)),
 )
@@ -148,12 +148,12 @@ class Chat:
             self._tools = self._make_tools()
 
     def say(self, text: str) -> None:
-        """Send a message, and print the answer and the tool calls on the way; a stopped answer is dropped.
+        """Send a message, and print the reply and the tool calls on the way; a stopped reply is dropped.
 
         Tools with an interrupted call are replaced, as their state is unknown.
 
         Raises:
-            Refusal: there is no answer.
+            Refusal: there is no reply.
             EnvironmentFailure: a tool has failed.
         """
         before, tools = self._messages, self._tools
@@ -211,7 +211,7 @@ class ChatTools:
         """Run and print the calls of a turn; returns the messages for the model, empty without calls."""
         if is_last or not (turn.calls or turn.malformed):
             return ()
-        observed = self._call("answer", turn)
+        observed = self._call("observe", turn)
         assert isinstance(observed, Observation)
         for call in turn.calls:
             print(f"[{call.name} {dict(call.arguments)}]", flush=True)

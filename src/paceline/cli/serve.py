@@ -33,7 +33,7 @@ API_KEY = CommandFlag(
 STOP_GRACE = CommandFlag(
     name="stop_grace",
     metavar="SECONDS",
-    help="Time to finish answers in progress after a signal to stop; new requests are refused. (default: 25)",
+    help="Time to finish responses in progress after a signal to stop; new requests are refused. (default: 25)",
 )
 END_WITH_INPUT = CommandFlag(
     name="end_with_input",
@@ -48,14 +48,14 @@ OPTIONS = tuple(
     for option in options()
     if (option.section in SECTIONS and option.name not in TRAINING_ONLY) or option.name in PROMPT_OPTIONS
 )
-"""Options of a model that answers."""
+"""Options of a model that responds."""
 COMMAND = Command(
     name="serve",
     usage="paceline serve --model MODEL [--port N] [--option value ...]",
-    summary="Answer requests by OpenAI's interface from a model: a directory, a Hub name, a GGUF file, a run's "
+    summary="Respond to requests by OpenAI's interface from a model: a directory, a Hub name, a GGUF file, a run's "
     "directory, or one that ships with the package. Requests at the same time share the engine's batch, and tokens are "
     "streamed as they are sampled. The options are the defaults of a request. The first signal to stop (Ctrl-C) lets "
-    "answers in progress end, a second one does not.",
+    "responses in progress end, a second one does not.",
     flags=(CONFIG, HOST, PORT, API_KEY, STOP_GRACE, END_WITH_INPUT),
     options=OPTIONS,
 )
@@ -82,15 +82,15 @@ def run(argv: list[str]) -> int:
         while stop.received is None and not server.wait(LOOK_SECONDS):
             pass
         if stop.received is not None:
-            print(f"{stop.received}: answers in hand have {grace:g} seconds", flush=True)
+            print(f"{stop.received}: responses in hand have {grace:g} seconds", flush=True)
         broken = server.stop(grace)
         if not server.wait(0):  # the main thread, within a step that does not end, sees no signal
-            print(f"ended within a step; answers that were broken off: {broken}", flush=True)
+            print(f"ended within a step; responses that were broken off: {broken}", flush=True)
             os._exit(INTERRUPTED)
         return broken
 
     with StopRequest() as stop, ThreadPoolExecutor(1, thread_name_prefix="stop") as other_thread:
-        print(f"{model.name} answers at {server.endpoint.base_url}, until Ctrl-C")
+        print(f"{model.name} responds at {server.endpoint.base_url}, until Ctrl-C")
         print(f"key: {server.endpoint.key if key is None else 'as it was given'}", flush=True)
         stopped = other_thread.submit(stop_when_asked)
         model.run()
@@ -98,7 +98,7 @@ def run(argv: list[str]) -> int:
     if stop.received is None:
         assert server.failure is not None
         raise server.failure
-    print("ended" if not broken else f"ended; answers that were broken off: {broken}")
+    print("ended" if not broken else f"ended; responses that were broken off: {broken}")
     return INTERRUPTED if broken else DONE
 
 

@@ -1,4 +1,4 @@
-"""Environments hold conversations with a model: they answer each of its turns, and say when an episode is over.
+"""Environments hold conversations with a model: they say something to each of its turns, and when an episode is over.
 
 This file is the interface. Tools are the plain case: an environment that calls functions.
 """
@@ -16,7 +16,7 @@ __all__ = ["AgentTurn", "Environment", "EnvironmentSpec", "ModelRequest", "Obser
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """What an environment answers."""
+    """What an environment says to a turn."""
 
     messages: tuple[Message, ...] = ()
     """Messages that the model reads next, usually one of the role `user`, or one of the role `tool` for each call."""
@@ -27,7 +27,7 @@ class Observation:
     calls: int = 0
     """Tool calls of the turn that were dealt with, one that cannot be read included."""
     failed_calls: int = 0
-    """Those among them that were answered by an error."""
+    """Those among them whose result was an error."""
     request: ModelRequest | None = None
     """What the model is to read next, where a program holds the conversation; `messages` is empty then."""
 
@@ -35,7 +35,7 @@ class Observation:
 class Environment(Protocol):
     """One episode's other side. Made anew for each episode; knows nothing of models, tokens or other episodes.
 
-    `begin`, `answer` and `close` may be `async def`. A call that raises or takes too long ends the episode without a
+    `begin`, `observe` and `close` may be `async def`. A call that raises or takes too long ends the episode without a
     reward: nothing of it is trained on.
     """
 
@@ -50,8 +50,8 @@ class Environment(Protocol):
         prompt's group have the same `seed` and must begin alike.
         """
 
-    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
-        """Answer a turn of the model."""
+    def observe(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+        """Return what the model observes after its turn."""
 
     def close(self) -> float | Awaitable[float | None] | None:
         """End the episode; returns its reward, or None where those of the turns are all there is (they add up)."""
@@ -85,7 +85,7 @@ class EnvironmentSpec:
     has_reward: bool = False
     """True if it gives rewards: they count as those of a reward function of its name."""
     digest: str = ""
-    """Hash of what decides its answers, as far as it can be known: a resumed run has the same."""
+    """Hash of what decides its observations, as far as it can be known: a resumed run has the same."""
     package: str = ""
     """Name and version of the installed package that has its code, likewise; empty: none has."""
     settings: Mapping[str, str] = field(default_factory=dict)

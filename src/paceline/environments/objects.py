@@ -47,9 +47,9 @@ class ObjectEnvironment:
         opening = self._inner.reset(**row)
         return _later(opening, opening_of) if inspect.isawaitable(opening) else opening_of(opening)
 
-    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+    def observe(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
         """Carry out the turn's calls, as `ToolEnvironment` does."""
-        return self._calls.answer(turn)
+        return self._calls.observe(turn)
 
     def close(self) -> float | Awaitable[float | None] | None:
         """End the episode; returns its reward."""

@@ -57,7 +57,7 @@ class AddressPart:
     own_process: bool = False
     has_reward: bool = False
     decides: tuple[str | bytes, ...] = ()
-    """What decides its answers, beside the address."""
+    """What decides its observations, beside the address."""
     package: str = ""
     """Name and version of the installed package that has its code; empty: none has."""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -272,7 +272,7 @@ def _kind(function: Callable[..., Any]) -> type | None:
 
 
 def _part_of_class(kind: type, make: Callable[[], Any], address: str) -> AddressPart:
-    """Return the part of a class of environments: with `begin`, `answer` and `close`, or with `reset`."""
+    """Return the part of a class of environments: with `begin`, `observe` and `close`, or with `reset`."""
     needed = [
         parameter.name
         for parameter in inspect.signature(make).parameters.values()
@@ -284,7 +284,7 @@ def _part_of_class(kind: type, make: Callable[[], Any], address: str) -> Address
             f"{FLAG} {address}: it cannot be made without {', '.join(needed)}",
             remedies=[f"name a function without arguments that makes it: def make() -> {kind.__name__}"],
         )
-    missing = [name for name in ("begin", "answer", "close") if not hasattr(kind, name)]
+    missing = [name for name in ("begin", "observe", "close") if not hasattr(kind, name)]
     if not missing:
         environment, tools = make, getattr(kind, "tools", ())
         if tools:
@@ -294,9 +294,10 @@ def _part_of_class(kind: type, make: Callable[[], Any], address: str) -> Address
         environment, tools = (lambda: ObjectEnvironment(make())), tool_methods(kind)
         has_reward = hasattr(kind, "get_reward")
     else:
+        renamed = ["rename its method answer to observe"] if hasattr(kind, "answer") and "observe" in missing else []
         raise ConfigError(
             f"{FLAG} {address}: the class {kind.__name__} has no {', '.join(missing)}",
-            remedies=["an environment has begin, answer and close", "by TRL's contract it has reset"],
+            remedies=[*renamed, "an environment has begin, observe and close", "by TRL's contract it has reset"],
         )
     for tool in tools:
         if not isinstance(tool, Mapping):

@@ -1,6 +1,6 @@
 """Tools: functions that a model calls, and the environment that calls them.
 
-| the turn                                     | what the environment answers, one message per call                 |
+| the turn                                     | what the environment says, one message per call                    |
 |----------------------------------------------|--------------------------------------------------------------------|
 | has no call                                  | nothing: the episode is done                                       |
 | is the last that the episode may have        | nothing, and no tool runs; the episode is not done                 |
@@ -15,7 +15,7 @@
 | calls a tool that returns a text             | the text                                                           |
 | calls a tool that returns something else     | it as JSON; what JSON does not know is a failure                   |
 
-Errors are answered so that the model can learn from them, and count as failed calls. A text such as
+The model reads errors, to learn from them, and they count as failed calls. A text such as
 `<object at 0x7f...>` loses its address, which would differ in each run.
 """
 
@@ -44,7 +44,7 @@ FAILURES = (PacelineError, ConnectionError, TimeoutError, MemoryError)
 
 
 class CallError(Exception):
-    """Answer to a call that went wrong: the model reads its text, and the call counts as failed."""
+    """Result of a call that went wrong: the model reads its text, and the call counts as failed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,7 +168,7 @@ def result_text(value: object) -> str:
 class FixedTools:
     """`Environment` of a class with `tools`, of which the model is told at the start of a conversation.
 
-    An object that has others then, or by and by, is refused at its next answer: the model would not know of them.
+    An object that has others then, or by and by, is refused at its next observation: the model would not know of them.
     """
 
     def __init__(self, make: Callable[[], Any], told: str) -> None:
@@ -179,8 +179,8 @@ class FixedTools:
         """Start an episode of the inner environment."""
         return self._inner.begin(task, seed)
 
-    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
-        """Answer as the inner environment does.
+    def observe(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+        """Return what the inner environment says.
 
         Raises:
             EnvironmentFailure: its tools are others by now.
@@ -188,10 +188,10 @@ class FixedTools:
         if tools_text(self._inner.tools) != self._told:
             raise EnvironmentFailure(
                 f"{type(self._inner).__name__} has other `tools` than its class, but the model was told of those; "
-                "leave them as they are, and say in the answer to a call that it cannot be made now"
+                "leave them as they are, and say in the result of a call that it cannot be made now"
             )
-        answer: Observation | Awaitable[Observation] = self._inner.answer(turn)
-        return answer
+        observation: Observation | Awaitable[Observation] = self._inner.observe(turn)
+        return observation
 
     def close(self) -> Any:
         """End the inner environment's episode."""
@@ -208,7 +208,7 @@ def tools_text(tools: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _CallResult:
     text: str
     failed: bool = False
 
@@ -216,11 +216,11 @@ class _Answer:
 class ToolEnvironment:
     """Environment that carries out the calls of each turn, and is done at a turn without one. It gives no reward.
 
-    Calls run in order; neighbours that are `async def` run together. Answers come in the order of the calls.
+    Calls run in order; neighbours that are `async def` run together. Results come in the order of the calls.
     """
 
     def __init__(self, toolsets: Sequence[Toolset], wait: Callable[[Awaitable[Any]], Any] | None = None) -> None:
-        """`wait`: waits in this thread for async calls; None: the caller awaits the answer to a turn that has some."""
+        """`wait`: waits in this thread for async calls; None: the caller awaits the observation."""
         self._toolsets, self._wait = tuple(toolsets), wait
         self._tools: Mapping[str, Tool] = {}
 
@@ -230,8 +230,8 @@ class ToolEnvironment:
             toolset.begin(seed)
         self._tools = {tool.name: tool for toolset in self._toolsets for tool in toolset.tools}
 
-    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
-        """Answer a turn as the table at the top of this file says."""
+    def observe(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+        """Carry out the calls of a turn, as the table at the top of this file says."""
         if not turn.calls and turn.malformed is None:
             return Observation(done=True)
         if turn.is_last:
@@ -240,14 +240,14 @@ class ToolEnvironment:
             line = f"Error: the tool call cannot be read: {turn.malformed}"
             return Observation(messages=(_message(0, "unknown", line),), calls=1, failed_calls=1)
         if self._wait is None and any(self._is_async(call) for call in turn.calls):
-            return self._answer_async(turn)
-        answers = list[_Answer]()
+            return self._observe_async(turn)
+        results = list[_CallResult]()
         for is_async, calls in groupby(turn.calls, key=self._is_async):
             if is_async and self._wait is not None:
-                answers += self._wait(self._carried_out_together([*calls]))
+                results += self._wait(self._carried_out_together([*calls]))
             else:
-                answers += [self._carried_out(call) for call in calls]
-        return _observation(turn.calls, answers)
+                results += [self._carried_out(call) for call in calls]
+        return _observation(turn.calls, results)
 
     def close(self) -> None:
         """End every toolset's episode, also if one of them fails to."""
@@ -255,43 +255,43 @@ class ToolEnvironment:
             for toolset in self._toolsets:
                 stack.callback(toolset.close)
 
-    async def _answer_async(self, turn: AgentTurn) -> Observation:
-        answers = list[_Answer]()
+    async def _observe_async(self, turn: AgentTurn) -> Observation:
+        results = list[_CallResult]()
         for is_async, calls in groupby(turn.calls, key=self._is_async):
             if not is_async:
-                answers += [self._carried_out(call) for call in calls]
+                results += [self._carried_out(call) for call in calls]
                 continue
-            answers += await self._carried_out_together([*calls])
-        return _observation(turn.calls, answers)
+            results += await self._carried_out_together([*calls])
+        return _observation(turn.calls, results)
 
-    async def _carried_out_together(self, calls: Sequence[ToolCall]) -> list[_Answer]:
-        answers = list[_Answer]()
-        for answer in await asyncio.gather(*map(self._carried_out_async, calls), return_exceptions=True):
-            if isinstance(answer, BaseException):
-                raise answer
-            answers.append(answer)
-        return answers
+    async def _carried_out_together(self, calls: Sequence[ToolCall]) -> list[_CallResult]:
+        results = list[_CallResult]()
+        for result in await asyncio.gather(*map(self._carried_out_async, calls), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+            results.append(result)
+        return results
 
     def _is_async(self, call: ToolCall) -> bool:
         return call.name in self._tools and self._tools[call.name].is_async
 
-    def _carried_out(self, call: ToolCall) -> _Answer:
+    def _carried_out(self, call: ToolCall) -> _CallResult:
         if (line := self._refusal(call)) is not None:
-            return _Answer(line, failed=True)
+            return _CallResult(line, failed=True)
         try:
             result = self._tools[call.name].call(**call.arguments)
         except Exception as error:  # noqa: BLE001 (the border to tools of others)
             return _told(call.name, error)
-        return _Answer(result_text(result))
+        return _CallResult(result_text(result))
 
-    async def _carried_out_async(self, call: ToolCall) -> _Answer:
+    async def _carried_out_async(self, call: ToolCall) -> _CallResult:
         if (line := self._refusal(call)) is not None:
-            return _Answer(line, failed=True)
+            return _CallResult(line, failed=True)
         try:
             result = await self._tools[call.name].call(**call.arguments)
         except Exception as error:  # noqa: BLE001 (the border to tools of others)
             return _told(call.name, error)
-        return _Answer(result_text(result))
+        return _CallResult(result_text(result))
 
     def _refusal(self, call: ToolCall) -> str | None:
         if call.name not in self._tools:
@@ -299,22 +299,22 @@ class ToolEnvironment:
         return problem(self._tools[call.name], call.arguments)
 
 
-def _told(name: str, error: Exception) -> _Answer:
+def _told(name: str, error: Exception) -> _CallResult:
     """Return what the model reads of an exception; raises it if it is none of the model's doing."""
     if isinstance(error, FAILURES):
         raise error
     if isinstance(error, CallError):
-        return _Answer(result_text(str(error)), failed=True)
+        return _CallResult(result_text(str(error)), failed=True)
     first = hidden(next(iter(str(error).strip().splitlines()), ""))[:SHOWN_ERROR]
     sentence = f"{type(error).__name__}: {first}" if first else type(error).__name__
-    return _Answer(result_text(f"Error: {name} failed: {sentence}"), failed=True)
+    return _CallResult(result_text(f"Error: {name} failed: {sentence}"), failed=True)
 
 
-def _observation(calls: Sequence[ToolCall], answers: Sequence[_Answer]) -> Observation:
-    pairs = enumerate(zip(calls, answers, strict=True))
-    messages = tuple(_message(index, call.name, answer.text) for index, (call, answer) in pairs)
-    failed = sum(answer.failed for answer in answers)
-    return Observation(messages=messages, calls=len(answers), failed_calls=failed)
+def _observation(calls: Sequence[ToolCall], results: Sequence[_CallResult]) -> Observation:
+    pairs = enumerate(zip(calls, results, strict=True))
+    messages = tuple(_message(index, call.name, result.text) for index, (call, result) in pairs)
+    failed = sum(result.failed for result in results)
+    return Observation(messages=messages, calls=len(results), failed_calls=failed)
 
 
 def _message(index: int, name: str, text: str) -> Mapping[str, object]:

@@ -46,7 +46,7 @@ class EpisodeChat:
         self.opening: tuple[Message, ...] | None = None
         """Messages of the prompt as the environment has begun them; None: it has added nothing."""
         self.request: ModelRequest | None = None
-        """What the program asked for that holds the conversation; None: an environment answers turns."""
+        """What the program asked for that holds the conversation; None: an environment observes turns."""
         self.is_cut = False
         """True if the latest turn was cut because the episode's tokens are used up."""
         self.failure: str | None = None

@@ -58,7 +58,7 @@ class EpisodeLimits:
     prompt_tokens: int
     """Tokens of the prompt with what the environment adds to it, at most."""
     episode_seconds: float
-    """Wall seconds of all answers of an episode; `Hosts` has those of one."""
+    """Wall seconds of all observations of an episode; `Hosts` has those of one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ class Conversations:
     limits: EpisodeLimits
     in_rounds: bool = False
     """Sample the next turns of all episodes together once every environment has answered: slower, and no bit of a
-    logprob depends on when an answer comes."""
+    logprob depends on when an observation comes."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class EpisodeEnvironment:
 
     async def observe(self, turn: AgentTurn) -> tuple[Observation, float]:
         """Return what the environment says to a turn, and the wall seconds that it took."""
-        outcome = await EnvironmentCall(method="answer", arguments=(turn,))
+        outcome = await EnvironmentCall(method="observe", arguments=(turn,))
         self.seconds += outcome.seconds
         if outcome.failure is not None:
             raise EpisodeFailure(f"failed in turn {turn.number + 1}: {outcome.failure}", timed_out=outcome.timed_out)

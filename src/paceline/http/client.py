@@ -114,7 +114,7 @@ class HttpClient:
         except (httpx2.ConnectTimeout, httpx2.PoolTimeout):
             raise HttpTimeout(f"no connection within {seconds:.3g} seconds", was_sent=False) from None
         except httpx2.TimeoutException:
-            raise HttpTimeout(f"no answer within {seconds:.3g} seconds", was_sent=True) from None
+            raise HttpTimeout(f"no response within {seconds:.3g} seconds", was_sent=True) from None
         except (httpx2.ConnectError, httpx2.ProxyError, httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
             raise HttpCallError(str(error), was_sent=False) from None
         except (httpx2.HTTPError, OSError) as error:

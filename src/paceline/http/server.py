@@ -1,7 +1,7 @@
 """The HTTP server of endpoints, `paceline serve` and the viewer: who may ask, within which bounds, and events.
 
 Every process of the machine may connect to a loopback port, and a page of the web may have its own name lead there
-(DNS rebinding). So a request is answered only where its Host is this server's and it shows the server's key.
+(DNS rebinding). So a request gets its response only where its Host is this server's and it shows the server's key.
 
 A connection is a stranger's until a request on it has shown the key. Strangers have `STRANGER_SECONDS` for that; where
 there are too many connections, the oldest stranger's is closed for a new one. A head that two readers could read
@@ -100,7 +100,7 @@ class HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    wrong_host = "this server answers under its own address only"
+    wrong_host = "this server responds under its own address only"
     """Refusal of a request with another Host."""
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -292,7 +292,7 @@ class HttpExchange(BaseHTTPRequestHandler):
 
     @override
     def parse_request(self) -> bool:
-        """Read the head; one that can be read in two ways is answered with 400, and the connection closed."""
+        """Read the head; one that can be read in two ways gets status 400, and the connection closed."""
         if not super().parse_request():
             return False
         self.path = self.path or "/"

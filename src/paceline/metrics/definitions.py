@@ -89,7 +89,7 @@ METRICS: Mapping[str, Metric] = {
     "tool_calls": Metric("calls", "asked for by the model, malformed ones not among them", optional=True),
     "malformed_calls": Metric("turns", "with a tool call that could not be read", optional=True),
     "environment_seconds": Metric(
-        "seconds", "that environments took for all answers, added up over episodes", optional=True
+        "seconds", "that environments took for all observations, added up over episodes", optional=True
     ),
     "episode_ends": Metric(
         "", "episodes by the reason of their end: done, max_turns, length, failed, timed_out", optional=True

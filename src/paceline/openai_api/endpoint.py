@@ -38,7 +38,7 @@ class Pending:
         self.was_lost = False
         """True if the client was gone by then."""
         self._has_response = threading.Event()
-        self._response: EndpointResponse = Refusal("there is no answer")
+        self._response: EndpointResponse = Refusal("there is no response")
 
     def respond(self, response: EndpointResponse) -> None:
         """Give the response; only the first one counts."""
@@ -53,9 +53,9 @@ class Pending:
 
 
 class Endpoint(HttpServer):
-    """Answers requests until it is closed: those of one episode, or of all clients of `paceline serve`."""
+    """Responds to requests until it is closed: those of one episode, or of all clients of `paceline serve`."""
 
-    wrong_host = f"the endpoint answers under {LOOPBACK} or localhost only; take base_url as it was given"
+    wrong_host = f"the endpoint responds under {LOOPBACK} or localhost only; take base_url as it was given"
 
     def __init__(self, take: Callable[[Pending], None], *, address: tuple[str, int] = (LOOPBACK, 0)) -> None:
         """Listen, by default on a free port of this machine; OSError if that cannot be.
@@ -79,7 +79,7 @@ class Endpoint(HttpServer):
         self._thread = threading.Thread(target=self.serve_forever, args=(POLL_SECONDS,), name="endpoint", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Begin to respond."""
         self._thread.start()
 
     @property
@@ -127,13 +127,13 @@ class Endpoint(HttpServer):
         elif method == "GET" and route == MODELS:
             exchange.send(_json(self.models()))
         elif method == "POST" and route in PATHS:
-            self._answer(exchange, PATHS[route])
+            self._respond(exchange, PATHS[route])
         else:
             status = HTTPStatus.METHOD_NOT_ALLOWED if route in (*PATHS, MODELS) else HTTPStatus.NOT_FOUND
             known = f"POST {', POST '.join(PATHS)} and GET {MODELS}"
             raise Refusal(f"there is no {method} {route[:100]}; there are {known}", status=status)
 
-    def _answer(self, exchange: HttpExchange, interface: Interface) -> None:
+    def _respond(self, exchange: HttpExchange, interface: Interface) -> None:
         """Let `take` have a request, and send the response once it is there."""
         if exchange.body is None:
             problem = f"the body must have a Content-Length of at most {MOST_BODY} bytes; send a shorter conversation"

@@ -78,14 +78,14 @@ REFUSED = {
     "top_logprobs": _NO_LOGPROBS,
     "logit_bias": f"{KEPT}; leave it out",
     "suffix": f"{KEPT}; leave it out",
-    "echo": "an answer is what was sampled; put it behind the prompt",
+    "echo": "a response is what was sampled; put it behind the prompt",
     "functions": "it is of an older interface; send tools",
     "function_call": "it is of an older interface; send tool_choice",
     "previous_response_id": _NOTHING_STORED,
     "conversation": _NOTHING_STORED,
     "background": _NOTHING_STORED,
 }
-"""Fields that no answer could keep to, and why."""
+"""Fields that no response could keep to, and why."""
 
 Interface = Literal["chat", "text", "responses"]
 
@@ -115,7 +115,7 @@ class ApiRequest:
     with_usage: bool = False
     """True: the last event of a stream has the number of tokens."""
     digest: bytes
-    """Hash of the body: a client that lost the answer asks for the same again."""
+    """Hash of the body: a client that lost the response asks for the same again."""
     logprobs: bool = False
     """True: the response has the log-probability of each sampled token."""
     created: int = 0
@@ -250,7 +250,7 @@ def messages_of(messages: Sequence[Any]) -> tuple[dict[str, Any], ...]:
                     for number, call in enumerate(calls)
                 ]
     if plain[-1]["role"] == "assistant":
-        raise Refusal("the last message must not be the assistant's; end with what it is to answer", "messages")
+        raise Refusal("the last message must not be the assistant's; end with what it is to reply to", "messages")
     return tuple(plain)
 
 
@@ -334,7 +334,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def _refuse_what_cannot_be(body: Mapping[str, Any]) -> None:
-    """Refuse fields that no answer could keep to."""
+    """Refuse fields that no response could keep to."""
     for name, reason in REFUSED.items():
         if body.get(name):
             raise Refusal(f"{name} is not taken: {reason}", name)

@@ -124,7 +124,7 @@ def breaches(sandbox: Sandbox, *, isolating: bool) -> list[str]:
 
 
 def _port(stack: ExitStack, family: socket.AddressFamily, kind: socket.SocketKind) -> int:
-    """Open a port of this machine that answers; 9 if it does not have the address family."""
+    """Open a port of this machine that responds; 9 if it does not have the address family."""
     try:
         opened = stack.enter_context(socket.socket(family, kind))
         opened.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
@@ -160,7 +160,7 @@ def open_sandbox(level: Level = "auto", *, url: str | None = None, slots: int | 
     """Open the sandbox of that level, after hostile programs have run in it; `url`: the judge service there instead.
 
     Raises:
-        SandboxError: the level does not hold here; for `auto`, none of those that isolate; the service does not answer.
+        SandboxError: the level does not hold here; for `auto`, none of those that isolate; the service does not respond.
     """
     if url is not None:
         from paceline.sandbox.remote import RemoteSandbox

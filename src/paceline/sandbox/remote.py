@@ -1,14 +1,14 @@
 """Sandbox on a judge service over HTTP, instead of this machine's.
 
 The service speaks SandboxFusion's protocol (github.com/bytedance/SandboxFusion): `POST /run_code` with code, standard
-input and limits; the answer holds `status` and `run_result`. Isolation is the service's own concern: SandboxFusion as
+input and limits; the response holds `status` and `run_result`. Isolation is the service's own concern: SandboxFusion as
 shipped isolates nothing (`isolation: none`).
 
 A service cannot call a function, so such a job is sent as a program that makes the call (`CALLER`). It prints the
 returned value behind a mark that is new each time, so that no other output is mistaken for it. The program knows only
 the input of its task, so printing the mark itself gains nothing.
 
-A failure on the way to the program (no connection, an error status, silence, a truncated or malformed answer) says
+A failure on the way to the program (no connection, an error status, silence, a truncated or malformed response) says
 nothing of the program. The request is retried; then it is a SandboxError.
 """
 
@@ -45,7 +45,7 @@ given = json.loads(sys.stdin.readline())
 out = os.fdopen(os.dup(1), "w", encoding="utf-8")
 
 
-def answer(status, text):
+def respond(status, text):
     sys.stdout.flush()
     out.write("\\n" + given["mark"] + json.dumps([status, text]) + "\\n")
     out.flush()
@@ -70,20 +70,20 @@ def main():
     try:
         program = compile(given["source"], "solution.py", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return answer("syntax_error", "%s: %s" % (type(error).__name__, error))
+        return respond("syntax_error", "%s: %s" % (type(error).__name__, error))
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
     module.__dict__["__builtins__"] = dict(vars(builtins), **names())  # beneath the program's own names
     exec(program, module.__dict__)
     function = find(module, given["function"])
     if function is None:
-        return answer("no_function", "there is no function " + given["function"])
+        return respond("no_function", "there is no function " + given["function"])
     value = function(*given["arguments"])
     try:
         text = json.dumps(value)
     except (TypeError, ValueError, RecursionError) as error:
-        return answer("runtime_error", "the returned value is no plain data: %s" % error)
-    answer("finished", text)
+        return respond("runtime_error", "the returned value is no plain data: %s" % error)
+    respond("finished", text)
 
 
 main()
@@ -98,7 +98,7 @@ class RemoteSandbox:
     ) -> None:
         """`url`: the service, with or without `/run_code`; `user:password@` in it becomes a header.
 
-        `slots`: requests at the same time. `timeout`: seconds that an answer may take beyond the program's own time.
+        `slots`: requests at the same time. `timeout`: seconds that a response may take beyond the program's own time.
         `retries`: further tries; the first comes after `pause` seconds, each other after twice the pause before.
 
         Raises:
@@ -113,7 +113,7 @@ class RemoteSandbox:
         self._http = HttpClient(self._url)
 
     def check(self) -> None:
-        """Run one small program on the service; raises SandboxError if it cannot be reached, or answers otherwise."""
+        """Run one small program on the service; raises SandboxError if it cannot be reached, or responds otherwise."""
         execution = self.execute(Job(source="print(input()[::-1])", stdin="decaf\n"))
         if execution.status != "finished" or execution.output.strip() != "faced":
             self._give_up(f"a program that reads and prints came to {execution.status!r}: {_short(execution.error)}")
@@ -181,7 +181,7 @@ class RemoteSandbox:
         if not reply.is_success:
             self._give_up(f"status {reply.status} for {PATH}")
         if reply.body is None:
-            self._give_up(f"an answer of more than {largest} bytes, which no program's output can need")
+            self._give_up(f"a response of more than {largest} bytes, which no program's output can need")
         return _execution(reply.body, job)
 
     def _give_up(self, why: str) -> NoReturn:
@@ -215,23 +215,23 @@ def _parts(url: str) -> tuple[str, str, dict[str, str]]:
     return urlunsplit((parts.scheme, host, path, parts.query, "")), shown, headers
 
 
-def _execution(answer: bytes, job: Job) -> Execution:
+def _execution(response: bytes, job: Job) -> Execution:
     try:
-        record = json.loads(answer)
+        record = json.loads(response)
     except (ValueError, RecursionError) as error:
-        raise _PassingError(f"an answer that is no JSON ({_short(str(error))})") from error
+        raise _PassingError(f"a response that is no JSON ({_short(str(error))})") from error
     run = record.get("run_result") if isinstance(record, Mapping) else None
     if isinstance(record, Mapping) and record.get("status") == "SandboxError":
         raise _PassingError(f"the service's own failure ({_short(str(record.get('message')))})")
     if not isinstance(run, Mapping) or record.get("status") not in ("Success", "Failed"):
-        raise _PassingError("an answer without status and run_result")
+        raise _PassingError("a response without status and run_result")
     output, stderr, seconds = run.get("stdout") or "", run.get("stderr") or "", run.get("execution_time") or 0.0
     status, code = run.get("status"), run.get("return_code")
     is_plain = isinstance(output, str) and isinstance(stderr, str) and isinstance(seconds, int | float)
     if status == "TimeLimitExceeded" and is_plain:
         return Execution(status="timeout", output="", error=stderr[-2000:], seconds=seconds)
     if status != "Finished" or not is_plain or not isinstance(code, int):
-        raise _PassingError("an answer whose run_result has another shape")
+        raise _PassingError("a response whose run_result has another shape")
     # The service cuts at its own limit and does not say so: an output of that length may lack its end.
     if len(output.encode("utf-8", "surrogatepass")) >= job.limits.output_bytes:
         return Execution(status="output_limit", output="", error=stderr[-2000:], seconds=seconds)

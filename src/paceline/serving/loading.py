@@ -1,4 +1,4 @@
-"""From options to a model that answers. Nothing that takes seconds to load is imported at the top."""
+"""From options to a model that responds. Nothing that takes seconds to load is imported at the top."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ NO_ROWS: Mapping[str, object] = {"dataset": "arithmetic"}
 
 
 def read_options(flags: Mapping[str, object], *, file: str | None, runs: Collection[str]) -> Configuration:
-    """Options of a model that answers, given as for training; environments only where the command names them itself.
+    """Options of a model that responds, given as for training; environments only where the command names them itself.
 
     `runs`: options whose code the command runs.
 

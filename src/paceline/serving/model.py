@@ -85,7 +85,7 @@ def _characters(value: object) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServedModel:
-    """A model that answers requests: its engine, and what reads prompts and writes text."""
+    """A model that responds to requests: its engine, and what reads prompts and writes text."""
 
     name: str
     engine: TrainedEngine

@@ -27,7 +27,7 @@ from paceline.serving.model import ServedModel
 
 STOPPING = Refusal("the server is stopping; ask another one", code="stopping", status=HTTPStatus.SERVICE_UNAVAILABLE)
 BROKEN_OFF = Refusal(
-    "the server stopped before the answer had ended; ask another one",
+    "the server stopped before the response had ended; ask another one",
     code="stopping",
     status=HTTPStatus.SERVICE_UNAVAILABLE,
 )
@@ -37,10 +37,10 @@ OUTCOMES = ("done", "refused", "gone", "failed")
 HEADINGS = {
     "paceline_requests_total": ("counter", "Requests by outcome: answered, refused, left by the client, failed."),
     "paceline_tokens_total": ("counter", "Tokens of prompts that were read, and tokens that were sampled."),
-    "paceline_requests_in_flight": ("gauge", "Requests that are being answered."),
+    "paceline_requests_in_flight": ("gauge", "Requests that wait for a response or get one."),
     "paceline_requests_waiting": ("gauge", "Requests among these that wait for a place in the batch."),
-    "paceline_request_seconds": ("summary", "Seconds from a request to the end of its answer."),
-    "paceline_first_token_seconds": ("summary", "Seconds from a streamed request to the first piece of its answer."),
+    "paceline_request_seconds": ("summary", "Seconds from a request to the end of its response."),
+    "paceline_first_token_seconds": ("summary", "Seconds from a streamed request to the first piece of its response."),
 }
 """Kind and meaning of each number of `/metrics`."""
 PAGE = """<!doctype html>
@@ -48,7 +48,7 @@ PAGE = """<!doctype html>
 <style>body{{font:16px/1.5 system-ui,sans-serif;max-width:45em;margin:3em auto;padding:0 1em;color-scheme:light dark}}
 pre{{overflow:auto;padding:1em;border:1px solid #8886}}td{{padding:.2em 1em .2em 0}}</style>
 <h1>{name}</h1>
-<p>This server answers by OpenAI's interface under <code>{url}</code>, for whoever has its key.</p>
+<p>This server responds by OpenAI's interface under <code>{url}</code>, for whoever has its key.</p>
 <pre>curl {url}/chat/completions -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
     -d '{{"messages": [{{"role": "user", "content": "Hello."}}]}}'</pre>
 <table>{rows}</table>
@@ -58,7 +58,7 @@ pre{{overflow:auto;padding:1em;border:1px solid #8886}}td{{padding:.2em 1em .2em
 
 
 class ModelServer:
-    """Answers the requests of any number of clients from one model, whose engine runs, until it is stopped."""
+    """Responds to the requests of any number of clients from one model, whose engine runs, until it is stopped."""
 
     def __init__(self, model: ServedModel, *, host: str, port: int, key: str | None) -> None:
         """Listen; `port` 0: on any that is free, `key` None: a new one.
@@ -92,7 +92,7 @@ class ModelServer:
         return self.model.generations.ended.wait(seconds)
 
     def stop(self, grace: float) -> int:
-        """Refuse further requests, and answer those in flight within `grace` seconds; returns how many were cut."""
+        """Refuse further requests, and respond to those in flight within `grace` seconds; returns how many were cut."""
         self.endpoint.ended = STOPPING
         self.model.generations.close(STOPPING)
         broken = 0 if self.wait(grace) else self.model.generations.break_off(BROKEN_OFF)
@@ -106,7 +106,7 @@ class ModelServer:
     # --- requests, each in the thread of its connection
 
     def _take(self, pending: Pending) -> None:
-        """Answer a request; raises Refusal."""
+        """Respond to a request; raises Refusal."""
         started, request = time.perf_counter(), pending.request
         self._in_flight(pending)
         if request.model not in ("policy", self.model.name):
@@ -134,7 +134,7 @@ class ModelServer:
     # --- numbers
 
     def done(self, started: float) -> None:
-        """Count a request that was answered; `started` by `time.perf_counter`."""
+        """Count a request that got its response; `started` by `time.perf_counter`."""
         self.count("done")
         self.add_seconds("paceline_request_seconds", started)
 
@@ -190,7 +190,7 @@ class ModelServer:
     def _page(self) -> HttpResponse:
         about = {
             "engine": f"{self.model.engine.path}: {self.model.engine.path_reason}",
-            "tokens of a prompt and its answer, at most": f"{self.model.length:,}",
+            "tokens of a prompt and its response, at most": f"{self.model.length:,}",
             "conversations": self.model.chat_problem or "yes",
             **{name: f"{value:,.6g}" for name, value in self._numbers().items()},
         }

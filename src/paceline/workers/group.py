@@ -40,7 +40,7 @@ class Workers(Protocol):
     def wait(self, busy: Collection[int]) -> int:
         """Wait for one of these workers to answer or be lost, no longer than a worker may be silent."""
 
-    def answer(self, worker: int) -> Any:
+    def result(self, worker: int) -> Any:
         """Take the result of the worker's call; once only.
 
         Raises:
@@ -89,7 +89,7 @@ class WorkerGroup:
         return len(self.workers.numbers)
 
     def call(self, method: str, *arguments: object) -> list[Any]:
-        """Call a method on all workers, who do it together; answers in their order.
+        """Call a method on all workers, who do it together; results in their order.
 
         Raises:
             ProcessLost: one is gone, or silent; none can be replaced in the midst of common work.
@@ -118,7 +118,7 @@ class WorkerGroup:
             worker = self.workers.wait(busy)
             busy.remove(worker)
             try:
-                self._answer(worker)
+                self._result(worker)
             except Lost as lost:
                 self._replace(worker, lost)
 
@@ -133,16 +133,16 @@ class WorkerGroup:
         return first
 
     def share_out(self, method: str, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Make one call per share, each on any worker; answers in the order of the shares.
+        """Make one call per share, each on any worker; results in the order of the shares.
 
         Raises:
             TrainingError: `MOST_LOSSES` workers were lost with the same share.
             PacelineError: a call raised it.
         """
         waiting, idle = deque(range(len(shares))), deque(self.workers.numbers)
-        busy, answers, losses = dict[int, int](), dict[int, Any](), Counter[int]()
-        while len(answers) < len(shares):
-            self._count(len(answers), len(shares))
+        busy, results, losses = dict[int, int](), dict[int, Any](), Counter[int]()
+        while len(results) < len(shares):
+            self._count(len(results), len(shares))
             while idle and waiting:
                 worker, share = idle.popleft(), waiting.popleft()
                 self._start([worker], method, shares[share])
@@ -150,7 +150,7 @@ class WorkerGroup:
             worker = self.workers.wait(busy)
             share = busy.pop(worker)
             try:
-                answers[share] = self._answer(worker)
+                results[share] = self._result(worker)
             except Lost as lost:
                 losses[share] += 1
                 if losses[share] == MOST_LOSSES:
@@ -162,7 +162,7 @@ class WorkerGroup:
                 waiting.appendleft(share)
             idle.append(worker)
         self._count(len(shares), len(shares))
-        return [answers[share] for share in range(len(shares))]
+        return [results[share] for share in range(len(shares))]
 
     def _start(self, workers: Sequence[int], method: str, arguments: tuple[Any, ...]) -> None:
         name = method.rpartition(".")[2]
@@ -171,36 +171,36 @@ class WorkerGroup:
         self.workers.start(workers, method, arguments)
 
     def _gather(self, workers: Sequence[int]) -> list[Any]:
-        """Answers in order. If several workers failed, the cause is raised and not those that lost touch with it."""
-        busy, answers, out_of_touch = set(workers), dict[int, Any](), list[RankLost]()
+        """Results in order. If several workers failed, the cause is raised and not those that lost touch with it."""
+        busy, results, out_of_touch = set(workers), dict[int, Any](), list[RankLost]()
         while busy:
             worker = self.workers.wait(busy)
             busy.remove(worker)
             try:
-                answers[worker] = self._answer(worker)
+                results[worker] = self._result(worker)
             except Lost as lost:
                 raise ProcessLost(str(lost)) from None
             except RankLost as error:
                 out_of_touch.append(error)
         if out_of_touch:
             raise ProcessLost(str(out_of_touch[0]))
-        return [answers[worker] for worker in workers]
+        return [results[worker] for worker in workers]
 
     def _count(self, done: int, of: int) -> None:
         if self._is_counted:
             ACTIVITY.advance("generate", done, of)
 
-    def _answer(self, worker: int) -> Any:
+    def _result(self, worker: int) -> Any:
         row = f"{self.who} {worker}"
         try:
-            answer = self.workers.answer(worker)
+            result = self.workers.result(worker)
         finally:
             method, started = self._begun.pop(worker)
             ACTIVITY.end(row, method, started)
-        if isinstance(answer, RolloutBatch):
-            phases = ("generate", answer.generate_seconds), ("reward", answer.reward_seconds)
+        if isinstance(result, RolloutBatch):
+            phases = ("generate", result.generate_seconds), ("reward", result.reward_seconds)
             ACTIVITY.phases(row, started, phases)
-        return answer
+        return result
 
     def _replace(self, worker: int, lost: Lost) -> None:
         for _ in range(MOST_LOSSES):
@@ -211,7 +211,7 @@ class WorkerGroup:
             self._start([worker], *self._state)
             self.workers.wait({worker})
             try:
-                self._answer(worker)
+                self._result(worker)
                 return
             except Lost as again:
                 lost = again
@@ -254,8 +254,8 @@ class SharedEngine(Engine):
         if further is not None:
             raise ValueError("workers take all requests of a call at its start; give the next turns in a next call")
         shares = even_shares(len(requests), self.workers.count)
-        answers = self.workers.share_out("generate", [(requests[share], sampling) for share in shares])
-        return [group for answer in answers for group in answer]
+        results = self.workers.share_out("generate", [(requests[share], sampling) for share in shares])
+        return [group for groups in results for group in groups]
 
 
 def even_shares(count: int, workers: int) -> list[slice]:

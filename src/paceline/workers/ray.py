@@ -191,7 +191,7 @@ class WatchedActor:
         ping = self.actor.ping.remote()
         ready, _ = ray.wait([ping, self.call], timeout=limit)
         if ping in ready:
-            with suppress(RayActorError):  # the call's answer will say so
+            with suppress(RayActorError):  # the call's result will say so
                 _, _, heartbeat, latest = ray.get(ping)
                 if heartbeat != self._heartbeat:  # what happens there is progress of the run
                     self._heartbeat = heartbeat
@@ -216,7 +216,7 @@ class WatchedActor:
             if node == ray.get_runtime_context().get_node_id():
                 os.kill(process, signal.SIGKILL)
 
-    def answer(self) -> Any:
+    def result(self) -> Any:
         """Result of the call; raises Lost where the actor is gone, or was silent."""
         call, self.call = self.call, None
         if self._silence:
@@ -299,8 +299,8 @@ class RayWorkers(Workers):
                     return worker
 
     @override
-    def answer(self, worker: int) -> Any:
-        return self._actors[worker].answer()
+    def result(self, worker: int) -> Any:
+        return self._actors[worker].result()
 
     @override
     def keep(self, worker: int, method: str, arguments: tuple[Any, ...]) -> Any:

@@ -460,7 +460,7 @@ class Stopped:
     def begin(self, task, seed):
         return None
 
-    def answer(self, turn):
+    def observe(self, turn):
         if self.number == 1:
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
             self.over.wait()

@@ -216,7 +216,7 @@ def test_no_flag_of_ms_swift_is_ignored_in_silence(name):
         (f"{SWIFT} --learning_rtae 1", "did you mean --learning_rate?"),
         (f"{SWIFT} --max_completions_length 9", "did you mean --max_completion_length"),
         (f"{SWIFT} --cosine_m 9", "--cosine_m could be --cosine_max_len, "),
-        (f"{SWIFT} --multi_turn_scheduler gym", "its step as an environment's `answer`"),
+        (f"{SWIFT} --multi_turn_scheduler gym", "its step as an environment's `observe`"),
         (f"{SWIFT} --gym_env mine", "its environments have an interface of their own; write one with begin, answer"),
         (f"{SWIFT} --teacher_model T", "--teacher_model must be left out, got 'T'"),
         (f"{SWIFT} --tuner_type adalora", "--tuner_type must be full or lora, got 'adalora'"),

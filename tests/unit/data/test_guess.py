@@ -142,7 +142,7 @@ def won(model, tokenizer, opening: list[int]) -> float:
             output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
             said = tokenizer.decode(output[0, ids.shape[1] - len(opening) :], skip_special_tokens=True)
             turn = AgentTurn(number=number, text=said, content=said, finish_reason="stop", is_last=False)
-            observation = environment.answer(turn)
+            observation = environment.observe(turn)
             if observation.done:
                 break
             text += f"{said}<|end|><|user|>{observation.messages[0]['content']}<|end|><|assistant|>"

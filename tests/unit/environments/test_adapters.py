@@ -33,7 +33,7 @@ def played(environment, *texts, counts=True):
     """Text, reward, end and wrong moves of each answer."""
     found = []
     for text in texts:
-        said = environment.answer(AgentTurn(number=0, text=text, content=text, finish_reason="stop", is_last=False))
+        said = environment.observe(AgentTurn(number=0, text=text, content=text, finish_reason="stop", is_last=False))
         (message,) = said.messages
         found.append((message["content"], said.reward, said.done, said.failed_calls))
         assert said.calls == int(counts)
@@ -317,7 +317,7 @@ def test_games_are_the_same_alone_and_beside_others():
             said = [[one.outcomes.get(timeout=600).value] for one in begun]
             for move in moves:
                 for game, heard in zip(games, said, strict=True):
-                    heard.append(content(ask(game, "answer", turn(move))))
+                    heard.append(content(ask(game, "observe", turn(move))))
             return said
 
         (alone,) = together(3)
@@ -355,7 +355,7 @@ def test_a_problem_is_answered_over_several_turns():
     assert (text, first) == (
         "Now provide only the final numeric answer in the exact format: '#### ANSWER'.", [0.1, False, 0],
     )  # fmt: skip
-    last = game.answer(AgentTurn(number=1, text="#### 72", content="#### 72", finish_reason="stop", is_last=False))
+    last = game.observe(AgentTurn(number=1, text="#### 72", content="#### 72", finish_reason="stop", is_last=False))
     assert (last.messages, last.reward, last.done) == ((), 1.0, True)
     assert game.close() == pytest.approx(1.1)
 

@@ -21,7 +21,7 @@ def played(environment: Environment, seed: int, texts: Sequence[str]) -> list[tu
     environment.begin(TASK, seed)
     found = list[tuple[object, float | None, bool]]()
     for text in texts:
-        observation = environment.answer(said(text))
+        observation = environment.observe(said(text))
         assert isinstance(observation, Observation)
         (message,) = observation.messages
         assert message["role"] == "user"
@@ -57,7 +57,7 @@ def test_a_number_that_is_not_found_earns_nothing():
 def test_a_row_with_a_range_has_the_secret_and_the_rules():
     game = Guess()
     assert game.begin({**TASK, "low": 12, "high": 37, "answer": "30"}, seed=0) is None
-    said_to = [game.answer(said(text)).messages[0]["content"] for text in ("24", "31", "None", "30")]
+    said_to = [game.observe(said(text)).messages[0]["content"] for text in ("24", "31", "None", "30")]
     assert said_to == ["higher", "lower", "Say a number from 12 to 37.", "right"]
     assert game.close() == 1.0
 
@@ -70,7 +70,7 @@ def test_of_several_numbers_the_last_one_counts():
 def test_a_last_turn_is_graded():
     game = Guess()
     game.begin(TASK, seed_of(13))
-    assert game.answer(said("13", is_last=True)).done
+    assert game.observe(said("13", is_last=True)).done
     assert game.close() == 1.0
 
 
@@ -100,7 +100,7 @@ def test_leaving_a_multiple_of_four_always_wins(seed):
     assert 5 <= left <= 15
     assert left % 4
     for _ in range(4):
-        observation = game.answer(said(str(left % 4)))
+        observation = game.observe(said(str(left % 4)))
         words = str(observation.messages[0]["content"]).split()
         if observation.done:
             break
@@ -140,7 +140,7 @@ def test_a_seed_gives_the_same_game_alone_and_beside_another(game):
     for move in moves:
         for index, one in enumerate((first, second)):
             if not (beside[index] and beside[index][-1][2]):
-                observation = one.answer(said(move))
+                observation = one.observe(said(move))
                 beside[index].append((observation.messages[0]["content"], observation.reward, observation.done))
     assert beside == alone
     assert openings == [game().begin(TASK, 3), game().begin(TASK, 4)]

@@ -50,7 +50,7 @@ def environment(request) -> Iterator[ToolEnvironment]:
 
 
 def asked(environment: ToolEnvironment, *calls: tuple[str, dict]) -> Observation:
-    observation = environment.answer(turn(*calls))
+    observation = environment.observe(turn(*calls))
     assert isinstance(observation, Observation)
     return observation
 
@@ -148,7 +148,7 @@ def test_a_late_call_ends_its_server():
         hosted = begun(hosts, spec)
         (server,) = map(os.pidfd_open, servers())
         hosts.seconds = 0.5
-        outcome = ask(hosted, "answer", turn(("wait", {})))
+        outcome = ask(hosted, "observe", turn(("wait", {})))
         assert outcome.failure == "it took more than 0.5 seconds"
         assert has_ended(server)
 
@@ -158,9 +158,9 @@ def test_a_call_whose_reply_was_lost_is_not_repeated(tmp_path):
     file, spec = tmp_path / "sold", EnvironmentSpec(name="mcp", make=as_program)
     with Hosts(step_seconds=20) as hosts:
         hosted = begun(hosts, spec)
-        failure = ask(hosted, "answer", turn(("sell", {"file": str(file)}))).failure
+        failure = ask(hosted, "observe", turn(("sell", {"file": str(file)}))).failure
         assert failure.startswith("MCP server program failed in sell: ")
-        assert ask(hosted, "answer", turn(("sell", {"file": str(file)}))).failure == "it has ended before"
+        assert ask(hosted, "observe", turn(("sell", {"file": str(file)}))).failure == "it has ended before"
     assert file.read_text() == "sold\n"
 
 
@@ -202,7 +202,7 @@ def test_a_program_that_is_no_server_is_refused_in_a_sentence(monkeypatch):
     with pytest.raises(ConfigError, match=r"did not start: .*\(I am none\); try the command in a shell"):
         listed_tools(program)
     monkeypatch.setattr(ours, "START_SECONDS", 0.5)
-    with pytest.raises(ConfigError, match="did not start: no answer in time"):
+    with pytest.raises(ConfigError, match="did not start: no response in time"):
         listed_tools(shlex.join([sys.executable, "-c", "import threading; threading.Event().wait()"]))
     assert len(children()) == len([pid for pid, line in children().items() if "Event().wait()" not in line])
 

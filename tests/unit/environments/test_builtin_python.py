@@ -53,7 +53,7 @@ def scripted(outcome: CodeResult | str | SandboxError) -> tuple[ToolEnvironment,
 )
 def test_what_code_comes_to_is_one_answer(outcome, line, failed):
     environment, _ = scripted(outcome)
-    observation = environment.answer(turn(("python", {"code": "x"})))
+    observation = environment.observe(turn(("python", {"code": "x"})))
     assert isinstance(observation, Observation)
     assert contents(observation) == [line]
     assert (observation.calls, observation.failed_calls) == (1, failed)
@@ -62,7 +62,7 @@ def test_what_code_comes_to_is_one_answer(outcome, line, failed):
 def test_a_sandbox_that_fails_is_no_answer():
     environment, _ = scripted(SandboxError("gone"))
     with pytest.raises(SandboxError, match="gone"):
-        environment.answer(turn(("python", {"code": "x"})))
+        environment.observe(turn(("python", {"code": "x"})))
 
 
 def test_an_interpreter_is_made_of_the_episodes_seed_and_closed_with_it():
@@ -74,13 +74,13 @@ def test_an_interpreter_is_made_of_the_episodes_seed_and_closed_with_it():
 
 def test_code_that_is_too_long_is_refused_by_its_bytes():
     environment, _ = scripted("")
-    observation = environment.answer(turn(("python", {"code": "é" * 32769})))
+    observation = environment.observe(turn(("python", {"code": "é" * 32769})))
     assert contents(observation) == ["Error: the code is longer than 65536 bytes"]
 
 
 def test_code_that_is_no_text_is_refused():
     environment, _ = scripted("")
-    observation = environment.answer(turn(("python", {"code": 7})))
+    observation = environment.observe(turn(("python", {"code": 7})))
     assert contents(observation) == ["Error: python needs 'code' to be of type string, got 7"]
 
 
@@ -92,17 +92,17 @@ def test_waiting_for_a_slot_of_the_sandbox_does_not_count_against_an_answer(monk
     spec = EnvironmentSpec(name="python", make=lambda: ToolEnvironment([python_tool("mine")]))
     with Hosts(step_seconds=20) as hosts:
         first = begun(hosts, spec)
-        assert ask(first, "answer", turn(("python", {"code": "1"}))).failure is None  # the interpreter is there
+        assert ask(first, "observe", turn(("python", {"code": "1"}))).failure is None  # the interpreter is there
         hosts.seconds = 3
         with sandbox.slot():
-            asked = Asked(first, "answer", turn(("python", {"code": "2"})))
+            asked = Asked(first, "observe", turn(("python", {"code": "2"})))
             with pytest.raises(queue.Empty):
                 asked.outcomes.get(timeout=9)  # three times what an answer may take
         outcome = asked.outcome()
         assert outcome.value.messages[0]["content"] == "2"
         assert outcome.seconds < 3
         hosts.seconds = 0.5
-        late = ask(first, "answer", turn(("python", {"code": "while True: pass"})))
+        late = ask(first, "observe", turn(("python", {"code": "while True: pass"})))
         assert (late.failure, late.timed_out) == ("it took more than 0.5 seconds", True)
     sandbox.close()
 
@@ -114,14 +114,14 @@ def test_an_exhausted_sandbox_is_a_failure_in_time_and_keeps_no_interpreter(monk
     spec = EnvironmentSpec(name="python", make=lambda: ToolEnvironment([python_tool("mine")]))
     with Hosts(step_seconds=20, wait_seconds=0.5) as hosts:
         first = begun(hosts, spec)
-        assert ask(first, "answer", turn(("python", {"code": "x = 1"}))).failure is None
+        assert ask(first, "observe", turn(("python", {"code": "x = 1"}))).failure is None
         (interpreter,) = sandbox._busy
         process = os.pidfd_open(interpreter.pid)
         with sandbox.slot():
-            outcome = ask(first, "answer", turn(("python", {"code": "x"})))
+            outcome = ask(first, "observe", turn(("python", {"code": "x"})))
             assert (outcome.failure, outcome.timed_out) == ("what it waited for was not free within 0.5 seconds", False)
         second = begun(hosts, spec)
-        assert ask(second, "answer", turn(("python", {"code": "2"}))).value.messages[0]["content"] == "2"
+        assert ask(second, "observe", turn(("python", {"code": "2"}))).value.messages[0]["content"] == "2"
         assert ask(second, "close").failure is None
     assert not sandbox._busy
     sandbox.close()
@@ -139,7 +139,7 @@ def test_a_sandbox_that_cannot_start_a_process_is_no_answer(monkeypatch):
     resource.setrlimit(resource.RLIMIT_NOFILE, (used, hard))
     try:
         with pytest.raises(SandboxError, match=r"failed 3 times on the start of an interpreter: .*Too many open files"):
-            environment.answer(turn(("python", {"code": "1"})))
+            environment.observe(turn(("python", {"code": "1"})))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in taken:
@@ -153,11 +153,11 @@ def test_variables_stay_for_the_episode_and_for_it_alone():
     for environment in (first, second):
         environment.begin({}, 5)
     calls = [("python", {"code": "x = [1]"}), ("python", {"code": "x.append(2)"}), ("python", {"code": "x"})]
-    assert contents(first.answer(turn(*calls))) == ["(no output)", "(no output)", "[1, 2]"]
-    observation = second.answer(turn(("python", {"code": "x"})))
+    assert contents(first.observe(turn(*calls))) == ["(no output)", "(no output)", "[1, 2]"]
+    observation = second.observe(turn(("python", {"code": "x"})))
     assert contents(observation)[0].endswith("NameError: name 'x' is not defined")
     assert observation.failed_calls == 1
-    drawn = [one.answer(turn(("python", {"code": "import random\nrandom.random()"}))) for one in (first, second)]
+    drawn = [one.observe(turn(("python", {"code": "import random\nrandom.random()"}))) for one in (first, second)]
     assert contents(drawn[0]) == contents(drawn[1])
     first.close()
     second.close()
@@ -166,12 +166,12 @@ def test_variables_stay_for_the_episode_and_for_it_alone():
 def test_closing_an_environment_ends_its_call():
     environment = ToolEnvironment([python_tool(strongest())])
     environment.begin({}, 0)
-    environment.answer(turn(("python", {"code": "1"})))
+    environment.observe(turn(("python", {"code": "1"})))
     began = threading.Event()
 
     def call() -> None:
         began.set()
-        environment.answer(turn(("python", {"code": "while True: pass"})))
+        environment.observe(turn(("python", {"code": "while True: pass"})))
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(call)

@@ -27,7 +27,7 @@ def folder(tmp_path) -> Path:
 def asked(folder: Path, query: str) -> tuple[str, int]:
     environment = ToolEnvironment([SearchTool(str(folder))])
     environment.begin({}, 0)
-    observation = environment.answer(turn(("search", {"query": query})))
+    observation = environment.observe(turn(("search", {"query": query})))
     assert isinstance(observation, Observation)
     environment.close()
     return str(contents(observation)[0]), observation.failed_calls

@@ -42,7 +42,7 @@ class Driver:
             self.asked.append(request)
             given = {"finish_reason": "stop", "num_read": 5, "num_sampled": 2, **self.script(number)}
             turn = AgentTurn(number=number, text=given["content"], is_last=number + 1 == self.most, **given)
-            observation = harness.answer(turn)
+            observation = harness.observe(turn)
             if observation.done or observation.request is None:
                 break
             request = observation.request
@@ -218,7 +218,7 @@ def test_a_thread_that_outlives_its_program_is_refused():
 
     clients, harness = list[Client](), Harness(program)
     harness.begin(TASK, seed=0)
-    assert harness.answer(AgentTurn(number=0, text="", content="", finish_reason="stop", is_last=False)).done
+    assert harness.observe(AgentTurn(number=0, text="", content="", finish_reason="stop", is_last=False)).done
     status, body = clients[0].ask("/chat/completions", HELLO)
     assert (status, body["error"]["code"]) == (401, "invalid_api_key")
     harness.close()
@@ -554,7 +554,7 @@ def outcomes(hosts: Hosts, address: str, task: dict[str, Any] = TASK) -> list[Ou
     (spec,) = specs([address]).values()
     hosted, found = hosts.open(spec), list[Outcome]()
     turn = AgentTurn(number=0, text="ok", content="ok", finish_reason="stop", is_last=False)
-    for method, *given in (("begin", task, 7), ("answer", turn), ("close",)):
+    for method, *given in (("begin", task, 7), ("observe", turn), ("close",)):
         arrived = asyncio.run(_called(hosted, method, *given))
         found.append(arrived)
     return found

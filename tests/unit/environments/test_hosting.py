@@ -75,8 +75,8 @@ def begun(hosts, spec, task=None, seed=0):
     return hosted
 
 
-def answer(hosted, text=""):
-    return ask(hosted, "answer", turn(text))
+def observe(hosted, text=""):
+    return ask(hosted, "observe", turn(text))
 
 
 def content(outcome):
@@ -141,8 +141,8 @@ def has_ended(descriptor):
 def test_an_episode_is_the_same_in_every_place(hosts, place):
     hosted = hosts.open(spec_of(scripted.Counter, place, start=1))
     assert ask(hosted, "begin", {}, 7).value == "seed 7"
-    assert answer(hosted).value == said("2", reward=1.0)
-    last = answer(hosted)
+    assert observe(hosted).value == said("2", reward=1.0)
+    last = observe(hosted)
     assert last.value == said("3", reward=1.0, done=True)
     assert last.seconds < SOON
     assert ask(hosted, "close").value == 3.0
@@ -162,7 +162,7 @@ def test_task_and_turn_arrive_whole(hosts, place):
         finish_reason="length",
         is_last=True,
     )
-    assert content(ask(hosted, "answer", given)) == repr(given)
+    assert content(ask(hosted, "observe", given)) == repr(given)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -176,11 +176,11 @@ def test_what_one_episode_does_to_its_row_reaches_no_other(hosts, place):
 def test_an_exception_is_a_failure_with_its_first_line(fresh, place, temporary):
     closed = temporary / "closed"
     hosted = begun(fresh, spec_of(scripted.Raising, place), {"closed": str(closed)})
-    assert content(answer(hosted, "fine")) == "fine"
-    failed = answer(hosted, "raise")
+    assert content(observe(hosted, "fine")) == "fine"
+    failed = observe(hosted, "raise")
     assert (failed.failure, failed.timed_out, failed.value) == ("ValueError: the board is full", False, None)
     # it is gone, and was closed without being asked
-    assert answer(hosted, "fine").failure == "it has ended before"
+    assert observe(hosted, "fine").failure == "it has ended before"
     after = ask(hosted, "close")
     assert (after.failure, after.value) == (None, None)
     fresh.close()
@@ -189,23 +189,23 @@ def test_an_exception_is_a_failure_with_its_first_line(fresh, place, temporary):
 
 @pytest.mark.parametrize("place", PLACES)
 def test_leaving_the_program_is_a_failure_like_any_other(hosts, place):
-    assert answer(begun(hosts, spec_of(scripted.Dying, place)), "exit").failure == "SystemExit: 3"
+    assert observe(begun(hosts, spec_of(scripted.Dying, place)), "exit").failure == "SystemExit: 3"
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_flood_is_refused(hosts, place):
     spec = spec_of(scripted.Flooding, place)
-    assert len(content(answer(begun(hosts, spec), "1000000"))) == 1_000_000
-    failure = answer(begun(hosts, spec), str(MOST_BYTES)).failure
-    assert failure == "flooding.answer returned 1048609 bytes, at most 1048576 are allowed; shorten what it says"
+    assert len(content(observe(begun(hosts, spec), "1000000"))) == 1_000_000
+    failure = observe(begun(hosts, spec), str(MOST_BYTES)).failure
+    assert failure == "flooding.observe returned 1048609 bytes, at most 1048576 are allowed; shorten what it says"
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_wrong_type_is_refused_by_environment_and_method(hosts, place):
     spec = spec_of(scripted.Wrong, place)
-    said_of_text = answer(begun(hosts, spec), "text").failure
-    assert said_of_text.startswith("wrong.answer returned a value of type str, but must return an Observation")
-    assert content(answer(begun(hosts, spec), "dict")) == "text"
+    said_of_text = observe(begun(hosts, spec), "text").failure
+    assert said_of_text.startswith("wrong.observe returned a value of type str, but must return an Observation")
+    assert content(observe(begun(hosts, spec), "dict")) == "text"
     assert "wrong.close returned a reward of type str" in ask(begun(hosts, spec), "close").failure
     opened = ask(hosts.open(spec), "begin", {"opening": 3}, 0)
     assert opened.failure.startswith("wrong.begin returned a value of type int, but must return text")
@@ -226,12 +226,12 @@ def test_a_wrong_type_is_refused_by_environment_and_method(hosts, place):
         ("surrogate", "text that is no Unicode"),
     ],
 )
-def test_a_wrong_answer_is_told_with_its_remedy(name, sentence):
+def test_a_wrong_value_is_told_with_its_remedy(name, sentence):
     with pytest.raises(WrongResult, match=re.escape(sentence)):
-        checked("odd", "answer", scripted.VALUES[name])
+        checked("odd", "observe", scripted.VALUES[name])
 
 
-@pytest.mark.parametrize("method", ["begin", "answer"])
+@pytest.mark.parametrize("method", ["begin", "observe"])
 def test_the_parts_of_a_message_become_its_text(method):
     messages = [{"role": "user", "content": [{"type": "text", "text": "one, "}, {"type": "text", "text": "two"}]}]
     found = checked("odd", method, messages if method == "begin" else {"messages": messages})
@@ -240,7 +240,7 @@ def test_the_parts_of_a_message_become_its_text(method):
 
 def test_results_are_plain_copies():
     message = {"role": "user", "content": "text"}
-    found = checked("plain", "answer", Observation(messages=[message], reward=numpy.float32(0.5), done=numpy.True_))
+    found = checked("plain", "observe", Observation(messages=[message], reward=numpy.float32(0.5), done=numpy.True_))
     message["content"] = "changed later"
     assert found == Observation(messages=({"role": "user", "content": "text"},), reward=0.5, done=True)
     assert (type(found.reward), type(found.done)) == (float, bool)
@@ -276,21 +276,21 @@ def test_ctrl_c_during_an_instant_call_is_not_its_failure(hosts):
 
 def test_a_late_call_in_a_thread_is_left_behind(strict):
     hosted = begun(strict, spec_of(scripted.Slow))
-    late = answer(hosted, "60")
+    late = observe(hosted, "60")
     assert (late.failure, late.timed_out) == ("it took more than 1 seconds", True)
     assert 1 <= late.seconds < SOON
-    assert answer(hosted, "0").failure == "it has ended before"
+    assert observe(hosted, "0").failure == "it has ended before"
     assert (strict.left, strict.alive) == (1, 0)
 
 
 def test_code_that_swallows_every_exception_is_late_all_the_same(strict):
     hosted = begun(strict, spec_of(scripted.Stubborn))
-    assert answer(hosted, "2").timed_out
+    assert observe(hosted, "2").timed_out
 
 
 def test_a_thread_that_computes_is_freed(strict):
     class Endless(scripted.Silent):
-        def answer(self, turn):
+        def observe(self, turn):
             try:
                 while True:
                     pass
@@ -298,12 +298,12 @@ def test_a_thread_that_computes_is_freed(strict):
                 freed.set()
 
     freed = threading.Event()
-    assert answer(begun(strict, spec_of(Endless))).timed_out
+    assert observe(begun(strict, spec_of(Endless))).timed_out
     assert freed.wait(SOON)
 
 
 def test_threads_that_cannot_be_ended_are_told_with_the_failure(strict):
-    waiting = [Asked(begun(strict, spec_of(scripted.Slow)), "answer", turn("5")) for _ in range(5)]
+    waiting = [Asked(begun(strict, spec_of(scripted.Slow)), "observe", turn("5")) for _ in range(5)]
     failures = [one.outcome().failure for one in waiting]
     assert all(one.startswith("it took more than 1 seconds") for one in failures)
     assert "late calls of environments still hold their threads and memory" in failures[4]
@@ -314,11 +314,11 @@ def test_a_late_reply_is_never_taken_for_another(temporary):
     with Hosts(step_seconds=4) as hosts:
         for place in KEPT:
             spec = spec_of(scripted.Slow, place)
-            late = Asked(begun(hosts, spec), "answer", turn("5.6"))
+            late = Asked(begun(hosts, spec), "observe", turn("5.6"))
             assert late.outcome().timed_out
             hosted = begun(hosts, spec)
-            assert content(answer(hosted, "2.4")) == "answer 1"  # meanwhile the late one would have come
-            assert content(answer(hosted, "0")) == "answer 2"
+            assert content(observe(hosted, "2.4")) == "observation 1"  # meanwhile the late one would have come
+            assert content(observe(hosted, "0")) == "observation 2"
             assert late.outcomes.empty()
 
 
@@ -327,19 +327,19 @@ def test_a_hung_process_is_killed_with_all_that_it_started(strict):
     hosted = strict.open(spec_of(scripted.Leaving, "own process"))
     *numbers, file = ask(hosted, "begin", {}, 0).value.split()
     processes = [os.pidfd_open(int(one)) for one in numbers]
-    late = answer(hosted, "hang")
+    late = observe(hosted, "hang")
     assert (late.failure, late.timed_out) == ("it took more than 1 seconds", True)
     assert len(select.select(processes, [], [], 0)[0]) == 3  # before the outcome was told
     assert all(has_ended(one) for one in processes)
     assert not Path(file).exists()
-    assert [content(answer(sibling)) for _ in range(3)] == ["1", "2", "3"]
+    assert [content(observe(sibling)) for _ in range(3)] == ["1", "2", "3"]
 
 
 def test_what_an_episode_started_ends_with_it(fresh):
     hosted = fresh.open(spec_of(scripted.Leaving, "own process"))
     *numbers, file = ask(hosted, "begin", {}, 0).value.split()
     processes = [os.pidfd_open(int(one)) for one in numbers]
-    assert content(answer(hosted)) == "here"
+    assert content(observe(hosted)) == "here"
     assert ask(hosted, "close").failure is None
     assert all(has_ended(one) for one in processes)
     fresh.close()
@@ -351,38 +351,38 @@ def test_what_an_episode_started_ends_with_it(fresh):
 
 def test_an_async_environment_is_awaited_on_one_loop(hosts):
     hosted = begun(hosts, spec_of(scripted.Async))
-    assert content(answer(hosted, "0.01")) == "0.01"
+    assert content(observe(hosted, "0.01")) == "0.01"
     assert ask(hosted, "close").value == 1.0
 
 
 def test_an_async_environment_runs_in_a_process_too(hosts):
     hosted = begun(hosts, spec_of(scripted.Async, "own process"))
-    assert content(answer(hosted, "0.01")) == "0.01"
+    assert content(observe(hosted, "0.01")) == "0.01"
     assert ask(hosted, "close").value == 1.0
 
 
 @pytest.mark.parametrize("kind", [scripted.Async, scripted.AsyncDeaf])
 def test_a_late_async_call_is_cancelled(strict, kind):
-    late = answer(begun(strict, spec_of(kind)), "60")
+    late = observe(begun(strict, spec_of(kind)), "60")
     assert (late.failure, late.timed_out) == ("it took more than 1 seconds", True)
 
 
 def test_a_coroutine_that_computes_is_interrupted_and_named(strict):
     sibling = begun(strict, spec_of(scripted.Async))
-    spinning = Asked(begun(strict, spec_of(scripted.Spinning)), "answer", turn())
-    waiting = Asked(sibling, "answer", turn("0"))
+    spinning = Asked(begun(strict, spec_of(scripted.Spinning)), "observe", turn())
+    waiting = Asked(sibling, "observe", turn("0"))
     named = "it took more than 1 seconds: environment 'spinning' blocked the event loop"
     assert waiting.outcome().failure.startswith(named)
     assert spinning.outcome().failure.startswith(named)
-    assert content(answer(begun(strict, spec_of(scripted.Async)), "0")) == "0"  # on the same loop
+    assert content(observe(begun(strict, spec_of(scripted.Async)), "0")) == "0"  # on the same loop
 
 
 @pytest.mark.long
 def test_a_coroutine_that_blocks_for_good_loses_its_loop_alone(strict):
     sibling = begun(strict, spec_of(scripted.Async))
-    assert "'blocking' blocked the event loop" in answer(begun(strict, spec_of(scripted.Blocking)), "5").failure
-    assert "blocked for good" in answer(sibling, "0").failure
-    assert content(answer(begun(strict, spec_of(scripted.Async)), "0")) == "0"  # on another loop
+    assert "'blocking' blocked the event loop" in observe(begun(strict, spec_of(scripted.Blocking)), "5").failure
+    assert "blocked for good" in observe(sibling, "0").failure
+    assert content(observe(begun(strict, spec_of(scripted.Async)), "0")) == "0"  # on another loop
 
 
 # --- many at once
@@ -390,36 +390,36 @@ def test_a_coroutine_that_blocks_for_good_loses_its_loop_alone(strict):
 
 def test_sixty_four_threads_wait_at_the_same_time(hosts):
     class Meeting(scripted.Silent):
-        def answer(self, turn):
+        def observe(self, turn):
             everybody.wait(SOON)
             return said("met")
 
     everybody = threading.Barrier(64)
     spec = spec_of(Meeting)
-    waiting = [Asked(begun(hosts, spec), "answer", turn()) for _ in range(64)]
+    waiting = [Asked(begun(hosts, spec), "observe", turn()) for _ in range(64)]
     assert {content(one.outcome()) for one in waiting} == {"met"}
 
 
 def test_sixty_four_coroutines_wait_at_the_same_time(hosts):
     class Meeting(scripted.Silent):
-        async def answer(self, turn):
+        async def observe(self, turn):
             await everybody.wait()
             return said("met")
 
     everybody = asyncio.Barrier(64)
     spec = spec_of(Meeting)
-    waiting = [Asked(begun(hosts, spec), "answer", turn()) for _ in range(64)]
+    waiting = [Asked(begun(hosts, spec), "observe", turn()) for _ in range(64)]
     assert {content(one.outcome()) for one in waiting} == {"met"}
 
 
 @pytest.mark.parametrize("place", KEPT)
 def test_one_that_sleeps_holds_up_no_other(fresh, place):
-    sleeping = Asked(begun(fresh, spec_of(scripted.Slow, place)), "answer", turn("60"))
+    sleeping = Asked(begun(fresh, spec_of(scripted.Slow, place)), "observe", turn("60"))
     others = [begun(fresh, spec_of(scripted.Counter, place)) for _ in range(8)]
-    assert [content(answer(one)) for one in others] == ["1"] * 8
+    assert [content(observe(one)) for one in others] == ["1"] * 8
     assert sleeping.outcomes.empty()
     fresh.close()
-    assert sleeping.outcome().failure == "it was closed before it answered"
+    assert sleeping.outcome().failure == "it was closed before it returned"
 
 
 def test_processes_are_bounded_and_the_others_wait_outside_their_deadline(temporary):
@@ -475,7 +475,7 @@ def test_a_thousand_episodes_with_crashes_leave_nothing(temporary):
             hosted = hosts.open(spec_of(scripted.Littering, place))
             ports.append(ask(hosted, "begin", {"forks": place == "own process"}, 0).value)
             crash = ("_exit" if place == "own process" else "raise") if number % 20 == 19 else ""
-            failures[answer(hosted, crash).failure] += 1
+            failures[observe(hosted, crash).failure] += 1
             ask(hosted, "close")
 
     processes, before, ports, failures = descendants(), there(), list[str](), Counter[str | None]()
@@ -500,21 +500,21 @@ def test_a_thousand_episodes_with_crashes_leave_nothing(temporary):
     [
         ("_exit", "its process ended with exit status 7"),
         ("kill", "its process died (signal 9, SIGKILL)"),
-        ("fork", None),  # the fork's exception is not the episode's answer
+        ("fork", None),  # the fork's exception is not the episode's observation
     ],
 )
 def test_the_death_of_a_process_is_told_with_its_cause(hosts, way, failure):
     hosted = begun(hosts, spec_of(scripted.Dying, "own process"))
-    assert answer(hosted, way).failure == failure
-    assert answer(hosted).failure == ("it has ended before" if failure else None)
+    assert observe(hosted, way).failure == failure
+    assert observe(hosted).failure == ("it has ended before" if failure else None)
 
 
 def test_the_global_generator_is_each_episodes_own(hosts):
     spec = spec_of(scripted.Dice, "own process")
     alone = begun(hosts, spec, seed=3)
-    game = [content(answer(alone)) for _ in range(3)]
+    game = [content(observe(alone)) for _ in range(3)]
     four = [begun(hosts, spec, seed=seed) for seed in (3, 4, 5, 3)]
-    turns = [[content(answer(one)) for one in four] for _ in range(3)]
+    turns = [[content(observe(one)) for one in four] for _ in range(3)]
     first, second, _, last = zip(*turns, strict=True)
     assert list(first) == list(last) == game
     assert list(second) != game
@@ -523,8 +523,8 @@ def test_the_global_generator_is_each_episodes_own(hosts):
 def test_nothing_that_an_environment_changes_is_changed_outside(hosts, capfd):
     hosts_before = (os.getcwd(), random.getstate(), dict(os.environ), list(sys.path))
     hosted, sibling = (begun(hosts, spec_of(kind, "own process")) for kind in (scripted.Messy, scripted.Counter))
-    assert answer(hosted).failure == "SystemExit: bye"
-    assert content(answer(sibling)) == "1"
+    assert observe(hosted).failure == "SystemExit: bye"
+    assert content(observe(sibling)) == "1"
     assert (os.getcwd(), random.getstate(), dict(os.environ), list(sys.path)) == hosts_before
     assert capfd.readouterr() == ("", "")
 
@@ -543,7 +543,7 @@ def test_an_environment_is_loaded_from_a_file(hosts, tmp_path):
     spec = EnvironmentSpec(
         name="mine", make=scripted.Counter, address=f"{file}:Outer.Inner", arguments={"start": 4}, own_process=True
     )
-    assert content(answer(begun(hosts, spec))) == "5"
+    assert content(observe(begun(hosts, spec))) == "5"
 
 
 @pytest.mark.parametrize(
@@ -570,8 +570,8 @@ def test_a_lost_zygote_is_replaced_and_its_files_are_removed(fresh, temporary):
     processes = [os.pidfd_open(one) for one in ours]
     os.kill(monitor, signal.SIGKILL)
     assert all(has_ended(one) for one in processes)
-    assert answer(hosted).failure == "its process died with the one that it was forked from"
-    assert content(answer(begun(fresh, spec_of(scripted.Counter, "own process")))) == "1"
+    assert observe(hosted).failure == "its process died with the one that it was forked from"
+    assert content(observe(begun(fresh, spec_of(scripted.Counter, "own process")))) == "1"
     assert len(list(temporary.iterdir())) == 1
     fresh.close()
     assert not list(temporary.iterdir())
@@ -581,14 +581,14 @@ def test_what_all_episodes_share_is_prepared_once(hosts):
     spec = EnvironmentSpec(
         name="shared", make=scripted.Silent, address=f"{MODULE}:shared", arguments={"size": 3}, own_process=True
     )
-    first, second = (content(answer(begun(hosts, spec))) for _ in range(2))
+    first, second = (content(observe(begun(hosts, spec))) for _ in range(2))
     assert first == second
     assert first.split()[0] == "3"
     assert int(first.split()[1]) != os.getpid()
 
 
 def test_no_episode_pays_for_heavy_libraries(hosts):
-    assert content(answer(begun(hosts, spec_of(scripted.Loaded, "own process")))) == ""
+    assert content(observe(begun(hosts, spec_of(scripted.Loaded, "own process")))) == ""
 
 
 def test_a_process_of_its_own_needs_an_address():
@@ -600,12 +600,12 @@ def test_a_process_of_its_own_needs_an_address():
 
 
 @pytest.mark.parametrize("place", KEPT)
-def test_closing_during_an_answer_ends_both(hosts, place):
+def test_closing_during_an_observation_ends_both(hosts, place):
     hosted = begun(hosts, spec_of(scripted.Slow, place))
-    answering = Asked(hosted, "answer", turn("60"))
+    observing = Asked(hosted, "observe", turn("60"))
     closed = ask(hosted, "close")
     assert (closed.failure, closed.value) == (None, None)
-    assert answering.outcome().failure == "it was closed before it answered"
+    assert observing.outcome().failure == "it was closed before it returned"
 
 
 @pytest.mark.long
@@ -615,15 +615,15 @@ def test_everything_ends_within_bounds_whatever_hangs(temporary, monkeypatch):
     specs = [*map(spec_of, kinds), *(spec_of(kind, "own process") for kind in kinds)]
     before = descendants()
     with Hosts(step_seconds=600) as hosts:
-        waiting = [Asked(begun(hosts, spec), "answer", turn("600")) for spec in specs]
+        waiting = [Asked(begun(hosts, spec), "observe", turn("600")) for spec in specs]
         started = time.monotonic()
     taken = time.monotonic() - started
     scripted.Stubborn.over.set()  # its thread computes on, and would slow down what comes after
     assert taken < CLOSE_SECONDS
-    assert [one.outcome().failure for one in waiting] == ["it was closed before it answered"] * len(specs)
+    assert [one.outcome().failure for one in waiting] == ["it was closed before it returned"] * len(specs)
     assert all(one.outcomes.empty() for one in waiting)
     assert descendants() - before == set()  # one of an earlier test may end meanwhile
-    assert answer(hosts.open(specs[0])).failure == "the run ended before it answered"
+    assert observe(hosts.open(specs[0])).failure == "the run ended before it returned"
 
 
 def test_those_that_live_are_closed_at_the_end(temporary):
@@ -655,14 +655,14 @@ from tests.unit.sandbox.sandboxes import strongest
 with Hosts(step_seconds=600) as hosts:
     hosted = hosts.open(spec_of(scripted.Leaving, "own process"))
     said = ask(hosted, "begin", {}, 0).value
-    Asked(hosted, "answer", turn("hang"))
-    Asked(begun(hosts, spec_of(scripted.Slow)), "answer", turn("600"))
+    Asked(hosted, "observe", turn("hang"))
+    Asked(begun(hosts, spec_of(scripted.Slow)), "observe", turn("600"))
     interpreter = begun(hosts, specs([f"python:{strongest()}"])["python"])
     one, endless = (
         replace(turn(), calls=(ToolCall(name="python", arguments={"code": code}),)) for code in ("1", "while True: 1")
     )
-    ask(interpreter, "answer", one)
-    Asked(interpreter, "answer", endless)
+    ask(interpreter, "observe", one)
+    Asked(interpreter, "observe", endless)
     print(said, flush=True)
     threading.Event().wait()
 """
@@ -717,8 +717,8 @@ def test_what_nobody_could_remove_is_removed_by_the_next_attempt(tmp_path):
 
 def test_a_reply_to_nobody_is_harmless(fresh):
     """A trainer that has closed everything is told nothing by what comes later."""
-    waiting = Asked(begun(fresh, spec_of(scripted.Slow)), "answer", turn("0.5"))
+    waiting = Asked(begun(fresh, spec_of(scripted.Slow)), "observe", turn("0.5"))
     fresh.close()
-    assert waiting.outcome().failure == "it was closed before it answered"
+    assert waiting.outcome().failure == "it was closed before it returned"
     assert threading.Event().wait(0.7) is False
     assert waiting.outcomes.empty()

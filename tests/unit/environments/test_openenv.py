@@ -28,14 +28,14 @@ def played(environment, *texts):
     """Text, reward, end and wrong actions of each answer."""
     found = []
     for text in texts:
-        said = environment.answer(AgentTurn(number=0, text=text, content=text, finish_reason="stop", is_last=False))
+        said = environment.observe(AgentTurn(number=0, text=text, content=text, finish_reason="stop", is_last=False))
         (message,) = said.messages
         found.append((message["content"], said.reward, said.done, said.failed_calls))
     return found
 
 
 def called(environment, *calls, is_last=False):
-    return environment.answer(
+    return environment.observe(
         AgentTurn(number=0, text="", content="", calls=calls, finish_reason="stop", is_last=is_last)
     )
 
@@ -131,7 +131,7 @@ def test_rewards_of_the_turns_add_up():
         openings = [Asked(game, "begin", TASK, 7) for game in games]
         assert len({one.outcome().value for one in openings}) == 1
         for number in range(5):
-            outcomes = [Asked(game, "answer", turn("1", number)) for game in games]
+            outcomes = [Asked(game, "observe", turn("1", number)) for game in games]
             assert [one.outcome().value.done for one in outcomes] == [number == 4] * 3
         assert [ask(game, "close").value for game in games] == [-0.625] * 3
 

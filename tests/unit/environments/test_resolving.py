@@ -62,7 +62,7 @@ class Door:
     def begin(self, task, seed):
         return f"Knock {self.knocks} times."
 
-    def answer(self, turn):
+    def observe(self, turn):
         return Observation(reward=1.0, done=True)
 
     def close(self):
@@ -114,6 +114,12 @@ class Half:
     def begin(self, task, seed): ...
 
 
+class Answering(Half):
+    def answer(self, turn): ...
+
+    def close(self): ...
+
+
 def needy() -> Needy:
     return Needy(3)
 
@@ -149,7 +155,7 @@ def begun(made: Environment, task: Mapping[str, Any] | None = None, seed: int = 
 def said(spec: EnvironmentSpec, *calls: tuple[str, dict]) -> list[object]:
     made = spec.make()
     begun(made)
-    observation = made.answer(turn(*calls))
+    observation = made.observe(turn(*calls))
     assert isinstance(observation, Observation)
     made.close()
     return contents(observation)
@@ -296,7 +302,7 @@ def test_another_process_makes_the_same_by_address_and_arguments(own):
     made = maker(**arguments)
     made.begin({}, 0)
     calls = [("double", {"n": 1}), ("calculator", {"expression": "1/4"}), ("python", {"code": "2 ** 3"})]
-    assert contents(made.answer(turn(*calls))) == ["2", "0.25", "8"]
+    assert contents(made.observe(turn(*calls))) == ["2", "0.25", "8"]
     made.close()
 
 
@@ -362,7 +368,8 @@ def test_a_built_in_name_goes_before_a_module_of_that_name():
         ("own.py:doubel", "there is no 'doubel' in it; did you mean 'double'"),
         ("own.py:three", "'three' is of type int, but must be a function"),
         ("own.py:Needy", r"it cannot be made without knocks; name a function .*: def make\(\) -> Needy"),
-        ("own.py:Half", "the class Half has no answer, close; an environment has begin, answer and close"),
+        ("own.py:Half", "the class Half has no observe, close; an environment has begin, observe and close"),
+        ("own.py:Answering", "the class Answering has no observe; rename its method answer to observe, an environment"),
     ],
 )
 def test_an_address_that_leads_nowhere_is_refused(own, address, message):
@@ -379,7 +386,7 @@ def test_a_tool_that_says_too_little_is_refused_by_its_name(own):
 # --- identity
 
 
-def test_a_digest_is_of_what_decides_the_answers(own, tmp_path):
+def test_a_digest_is_of_what_decides_the_observations(own, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.txt").write_text("a")
     given = ["guess", "search:docs", "own.py:double"]

@@ -51,14 +51,14 @@ def answered(functions: Sequence[Callable[..., Any]], *calls: tuple[str, dict[st
     """What an environment of these functions answers, in this thread, or in an event loop where it has to."""
     environment = ToolEnvironment([Functions(functions)])
     environment.begin({}, 0)
-    answer = environment.answer(turn(*calls))
-    if inspect.isawaitable(answer):
+    observation = environment.observe(turn(*calls))
+    if inspect.isawaitable(observation):
 
         async def wait() -> Observation:
-            return await answer
+            return await observation
 
         return asyncio.run(wait())
-    return answer
+    return observation
 
 
 def contents(observation: Observation) -> list[object]:
@@ -137,7 +137,7 @@ def test_failures_are_counted_among_the_calls():
 def test_of_a_turn_with_a_call_that_cannot_be_read_nothing_is_carried_out():
     calls = list[int]()
     environment = ToolEnvironment([Functions([calls.append])])
-    observation = environment.answer(turn(("append", {"object": 1}), malformed="it is no JSON"))
+    observation = environment.observe(turn(("append", {"object": 1}), malformed="it is no JSON"))
     assert observation == Observation(
         messages=(
             {
@@ -154,8 +154,8 @@ def test_of_a_turn_with_a_call_that_cannot_be_read_nothing_is_carried_out():
 
 
 def test_a_turn_without_calls_ends_the_episode():
-    assert ToolEnvironment([Functions([add])]).answer(turn()) == Observation(done=True)
-    assert ToolEnvironment([Functions([add])]).answer(turn(is_last=True)) == Observation(done=True)
+    assert ToolEnvironment([Functions([add])]).observe(turn()) == Observation(done=True)
+    assert ToolEnvironment([Functions([add])]).observe(turn(is_last=True)) == Observation(done=True)
 
 
 def test_in_the_last_turn_no_tool_runs():
@@ -165,8 +165,8 @@ def test_in_the_last_turn_no_tool_runs():
         calls.append(n)
 
     environment = ToolEnvironment([Functions([note])])
-    assert environment.answer(turn(("note", {"n": 1}), is_last=True)) == Observation(done=False)
-    assert environment.answer(turn(malformed="it is no JSON", is_last=True)) == Observation(done=False)
+    assert environment.observe(turn(("note", {"n": 1}), is_last=True)) == Observation(done=False)
+    assert environment.observe(turn(malformed="it is no JSON", is_last=True)) == Observation(done=False)
     assert calls == []
 
 
@@ -409,7 +409,7 @@ def test_an_object_gives_its_opening_its_answers_and_its_reward():
     environment = ObjectEnvironment(inner)
     opening = environment.begin({"prompt": "p", "city": "Bern"}, 4)
     assert opening == " You have 3 coins, and it is day 4."
-    observation = environment.answer(turn(("buy", {"item": "tea"}), ("sell", {"item": "milk"}), ("reset", {})))
+    observation = environment.observe(turn(("buy", {"item": "tea"}), ("sell", {"item": "milk"}), ("reset", {})))
     assert isinstance(observation, Observation)
     assert contents(observation) == [
         "bought tea",
@@ -427,7 +427,7 @@ def test_calls_and_failures_are_those_of_trls_own_test():
     for one in turns:
         environment = ObjectEnvironment(Shop())
         environment.begin({"prompt": "p"}, 0)
-        observations.append(environment.answer(one))
+        observations.append(environment.observe(one))
     calls, failed = sum(one.calls for one in observations), sum(one.failed_calls for one in observations)
     assert (calls / 3, failed / calls) == (2 / 3, 1 / 2)
 
@@ -478,9 +478,9 @@ def test_an_object_may_be_waited_for():
     async def played() -> tuple[object, object, object]:
         environment = ObjectEnvironment(Waiting())
         begun = await environment.begin({}, 0)
-        answer = environment.answer(turn(("look", {})))
-        assert inspect.isawaitable(answer)
-        observation, reward = await answer, environment.close()
+        awaitable = environment.observe(turn(("look", {})))
+        assert inspect.isawaitable(awaitable)
+        observation, reward = await awaitable, environment.close()
         assert inspect.isawaitable(reward)
         return begun, contents(observation), await reward
 

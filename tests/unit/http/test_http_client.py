@@ -75,7 +75,7 @@ def test_a_body_has_a_limit_and_one_that_breaks_off_is_there_as_far_as_it_came()
 
 def test_a_body_that_trickles_ends_at_the_deadline():
     with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", *[b"."] * 100, pause=0.05) as (url, _):
-        with pytest.raises(HttpTimeout, match=r"no answer within 0\.3 seconds") as error:
+        with pytest.raises(HttpTimeout, match=r"no response within 0\.3 seconds") as error:
             called(url, seconds=0.3)
         assert error.value.was_sent
 

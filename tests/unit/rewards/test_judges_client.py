@@ -98,7 +98,7 @@ def cut_off(handler):
 
 
 @pytest.mark.parametrize(
-    ("answer", "kind", "calls", "why"),
+    ("response", "kind", "calls", "why"),
     [
         ((500, b"oops"), "server", 3, "status 500: oops, in 3 tries"),
         ((503, b""), "server", 3, "status 503"),
@@ -107,10 +107,10 @@ def cut_off(handler):
         ((404, b"no such model"), "rejected", 1, "status 404: no such model"),
         ((400, b"too long"), "rejected", 3, "status 400: too long"),  # one call by each form of the request
         (hang_up, "connection", 3, ""),
-        (cut_off, "malformed", 3, "no answer of the chat interface"),
-        ((200, b"<html>"), "malformed", 3, "no answer of the chat interface: <html>"),
-        ((200, {"choices": []}), "malformed", 3, "no answer of the chat interface"),
-        (said(None), "malformed", 3, "an answer without text"),
+        (cut_off, "malformed", 3, "no response of the chat interface"),
+        ((200, b"<html>"), "malformed", 3, "no response of the chat interface: <html>"),
+        ((200, {"choices": []}), "malformed", 3, "no response of the chat interface"),
+        (said(None), "malformed", 3, "a response without text"),
         (said("10"), "malformed", 3, "no object of reason and score: 10"),
         (said("ten"), "malformed", 3, "not one JSON object: ten"),
         (said('```json\n{"reason": "", "score": 1}\n```'), "malformed", 3, "not one JSON object"),
@@ -129,8 +129,8 @@ def cut_off(handler):
         (said("", finish_reason="content_filter"), "refused", 1, "content_filter"),
     ],
 )
-def test_what_is_no_verdict_is_a_failure_of_its_kind_and_never_a_zero(answer, kind, calls, why):
-    with ScriptedJudge(lambda number, body: answer) as service:
+def test_what_is_no_verdict_is_a_failure_of_its_kind_and_never_a_zero(response, kind, calls, why):
+    with ScriptedJudge(lambda number, body: response) as service:
         function = judge(service.url, retries=2)
         (grade,) = graded(function, ["text"])
     assert isinstance(grade, RewardError)
@@ -173,7 +173,7 @@ def test_a_call_and_a_batch_end_at_their_deadlines_and_others_keep_their_verdict
     with ScriptedJudge(silent_on_a) as service:
         function = judge(service.url, timeout=2, retries=1)
         late, fine = graded(function, ["a", "b"])
-        assert "timeout: no answer within 2 seconds, in 2 tries" in str(late)
+        assert "timeout: no response within 2 seconds, in 2 tries" in str(late)
         assert fine.value == 0.3
         assert spent(function)["failed"] == {"timeout": 1}
         # of the batch: one thread, so that what waits behind the silent call is not asked at all
@@ -183,7 +183,7 @@ def test_a_call_and_a_batch_end_at_their_deadlines_and_others_keep_their_verdict
         assert spent(function)["failed"] == {"timeout": 2}
 
 
-def test_an_answer_that_comes_after_its_batch_is_kept():
+def test_a_response_that_comes_after_its_batch_is_kept():
     """It was paid for, so the next run finds it."""
 
     def late(number, body):
@@ -231,7 +231,7 @@ def test_headers_that_never_end_do_not_hold_a_batch():
     assert ": timeout: " in str(grade) or ": connection: " in str(grade)
 
 
-def test_the_order_of_answers_changes_no_verdict(tmp_path, monkeypatch):
+def test_the_order_of_responses_changes_no_verdict(tmp_path, monkeypatch):
     completions = ["a" * (1 + number % 9) + str(number % 10) for number in range(12)]
 
     def grades(order):
@@ -239,7 +239,7 @@ def test_the_order_of_answers_changes_no_verdict(tmp_path, monkeypatch):
         turns = [threading.Event() for _ in completions]
         arrived = threading.Barrier(len(completions))
 
-        def answer(number, body):
+        def respond(number, body):
             arrived.wait(20)
             place = order[completions.index(texts(body)["completion"])]
             turns[place - 1].wait(20) if place else None
@@ -247,7 +247,7 @@ def test_the_order_of_answers_changes_no_verdict(tmp_path, monkeypatch):
             return by_length(number, body)
 
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(order[0])))
-        with ScriptedJudge(answer) as service:
+        with ScriptedJudge(respond) as service:
             function = judge(service.url, concurrency=16)
             return values(graded(function, completions)), spent(function)["calls"]
 
@@ -270,9 +270,9 @@ def test_a_budget_of_calls_is_kept_to_the_call_retries_among_them():
 
 
 def test_a_budget_of_tokens_is_never_exceeded():
-    # 110 tokens are used per call; before it is made, it may take every byte of the request, 256 and the answer's 20
+    # 110 tokens are used per call; before it is made, it may take every byte of the request, 256 and the verdict's 20
     with ScriptedJudge(by_length) as service:
-        function = judge(service.url, token_budget=5000, answer_tokens=20, concurrency=1)
+        function = judge(service.url, token_budget=5000, verdict_tokens=20, concurrency=1)
         grades = graded(function, [str(number) for number in range(99)])
     metrics = spent(function)
     used = metrics["tokens_read"] + metrics["tokens_written"]
@@ -283,9 +283,9 @@ def test_a_budget_of_tokens_is_never_exceeded():
 
 @pytest.mark.parametrize("tokens", [b"1e999", b"1" + b"0" * 400, b"-1", b"100000", b'"12"', b"null", b"true", b"[]"])
 def test_a_number_of_tokens_that_cannot_be_is_not_believed(tokens):
-    answer = json.dumps({"choices": [{"message": {"content": json.dumps({"reason": "", "score": 7})}}]}).encode()
+    response = json.dumps({"choices": [{"message": {"content": json.dumps({"reason": "", "score": 7})}}]}).encode()
     usage = b', "usage": {"prompt_tokens": %b, "completion_tokens": 1}}' % tokens
-    with ScriptedJudge(lambda number, body: (200, answer[:-1] + usage)) as service:
+    with ScriptedJudge(lambda number, body: (200, response[:-1] + usage)) as service:
         function = judge(service.url, token_budget=5000)
         assert values(graded(function, ["text"])) == [0.7]
     metrics = spent(function)
@@ -305,8 +305,8 @@ def test_a_second_run_asks_nothing_and_neither_do_equal_completions(cache):
         # what a kill or a hand has left of a file is asked for again
         files = sorted(cache.rglob("*.json"))
         assert len(files) == 3
-        files[0].write_text('{"answer": "tor')
-        files[1].write_text('{"answer": "{}"}')
+        files[0].write_text('{"response": "tor')
+        files[1].write_text('{"response": "{}"}')
         graded(judge(service.url), ["aaa", "bb", "c"])
         assert len(service.bodies) == 5
     assert not [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".json"]
@@ -315,19 +315,19 @@ def test_a_second_run_asks_nothing_and_neither_do_equal_completions(cache):
 @pytest.mark.parametrize(
     "change",
     [
-        *({"model": "other"}, {"rubric": "Another."}, {"scale": 5}, {"temperature": 1}, {"answer_tokens": 9}),
+        *({"model": "other"}, {"rubric": "Another."}, {"scale": 5}, {"temperature": 1}, {"verdict_tokens": 9}),
         {"mode": "rank"},
     ],
 )
 def test_what_decides_a_verdict_decides_its_place_in_the_cache(change):
     def key(**given):
-        one = {"model": "tiny", "rubric": "R", "scale": 10, "temperature": 0, "answer_tokens": 512, "mode": "score"}
+        one = {"model": "tiny", "rubric": "R", "scale": 10, "temperature": 0, "verdict_tokens": 512, "mode": "score"}
         one |= given
         request = VerdictRequest(
             mode=one["mode"], rubric=one["rubric"], question="Q", reference=None, completions=("a", "b"),
             scale=one["scale"], repeat=one.get("repeat", 0),
         )  # fmt: skip
-        settings = JudgeSettings(model=one["model"], temperature=one["temperature"], answer_tokens=one["answer_tokens"])
+        settings = JudgeSettings(model=one["model"], temperature=one["temperature"], verdict_tokens=one["verdict_tokens"])
         return JudgeClient("http://h/v1", settings, VerdictCache()).key(request)
 
     assert key() == key() != key(**change)
@@ -424,9 +424,9 @@ def test_a_service_is_looked_at_before_the_run(monkeypatch):
         assert "it lists tiny and not other" in judge(service.url, model="other").describe()
         url = service.url
         assert service.bodies == []
-    with pytest.raises(RewardError, match=r"does not answer: .*; check that the service runs there"):
+    with pytest.raises(RewardError, match=r"does not respond: .*; check that the service runs there"):
         judge(url).describe()
-    with ScriptedJudge(by_length, models=401) as service, pytest.raises(RewardError, match="answers 401; check"):
+    with ScriptedJudge(by_length, models=401) as service, pytest.raises(RewardError, match="responds with 401; check"):
         judge(service.url).describe()
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(RewardError, match="key_env=NO_SUCH_KEY must name an environment variable with the service's"):

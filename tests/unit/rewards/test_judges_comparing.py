@@ -104,7 +104,7 @@ def test_a_pair_that_lost_one_order_does_not_count():
     assert values == [1.0, 0.25, 0.5]  # A over B alone; B as before; C against B alone
     assert metrics["failed"] == {"rejected": 1}
     with ScriptedJudge(lambda n, body: (404, b"") if "A" in shown(body) else losing(n, body)) as service:
-        values, metrics = graded(judge(service, mode="pairwise", answer_tokens=99), {"Q": ["A", "B", "C"]})
+        values, metrics = graded(judge(service, mode="pairwise", verdict_tokens=99), {"Q": ["A", "B", "C"]})
     assert isinstance(values[0], RewardError)
     assert (values[1:], metrics["failed"]) == ([0.5, 0.5], {"rejected": 4})
 

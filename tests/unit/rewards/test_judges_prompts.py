@@ -61,11 +61,11 @@ def test_the_audit_finds_the_forms_of_a_prompt_that_leak_and_ours_does_not(tmp_p
     assert [finding.attack for finding in found[between_tags].cheats] == ["orders to a judge"]
     assert "</completion>" in found[between_tags].cheats[0].example
 
-    def answer(number, body):
+    def respond(number, body):
         outside = BLOCK.sub("", body["messages"][1]["content"])
         return said({"reason": "", "score": int(10 * obedient(outside))})
 
-    with ScriptedJudge(answer) as service:
+    with ScriptedJudge(respond) as service:
         ours = resolve(f"judge:{service.url}(model=tiny)", RewardContext())
         report = audit("judge", ours, tasks(), timeout=30, attacks=ATTACKS)
         asked = " ".join(body["messages"][1]["content"] for body in service.bodies)

@@ -18,7 +18,7 @@ JOB = Job(source="print(6)", stdin="1\n", limits=Limits(seconds=1.0, memory_mb=1
 
 
 def ran(**run):
-    """A service's answer on a program that ended; `run` says how."""
+    """A service's response on a program that ended; `run` says how."""
     result = {"status": "Finished", "execution_time": 0.25, "return_code": 0, "stdout": "6\n", "stderr": "", **run}
     return {"status": "Failed" if result["return_code"] else "Success", "message": "", "run_result": result}
 
@@ -75,7 +75,7 @@ def client(url, **options):
     return RemoteSandbox(url, **{"timeout": 5.0, "pause": 0.001, **options})
 
 
-def test_a_job_is_one_request_and_its_answer_the_execution():
+def test_a_job_is_one_request_and_its_response_the_execution():
     with Service((200, ran())) as service:
         execution = client(service.url).execute(JOB)
         ((path, _, body),) = service.requests
@@ -116,16 +116,16 @@ def test_how_a_program_ended_is_told_by_status_exit_code_and_last_words(run, sta
     [
         ((500, b"oops"), "status 500"),
         ((429, b""), "status 429"),
-        ((200, json.dumps(ran()).encode()[:40]), "an answer that is no JSON"),
-        ((200, b""), "an answer that is no JSON"),
-        ((200, b"[" * 100_000), "an answer that is no JSON"),
-        ((200, [1]), "an answer without status and run_result"),
-        ((200, {"status": "Success", "run_result": None}), "an answer without status and run_result"),
-        ((200, {"detail": "x"}), "an answer without status and run_result"),
+        ((200, json.dumps(ran()).encode()[:40]), "a response that is no JSON"),
+        ((200, b""), "a response that is no JSON"),
+        ((200, b"[" * 100_000), "a response that is no JSON"),
+        ((200, [1]), "a response without status and run_result"),
+        ((200, {"status": "Success", "run_result": None}), "a response without status and run_result"),
+        ((200, {"detail": "x"}), "a response without status and run_result"),
         ((200, {"status": "SandboxError", "message": "no\nworker"}), r"the service's own failure \(no worker\)"),
-        ((200, ran(status="Error")), "an answer whose run_result has another shape"),
-        ((200, ran(return_code=None)), "an answer whose run_result has another shape"),
-        ((200, ran(stdout=5)), "an answer whose run_result has another shape"),
+        ((200, ran(status="Error")), "a response whose run_result has another shape"),
+        ((200, ran(return_code=None)), "a response whose run_result has another shape"),
+        ((200, ran(stdout=5)), "a response whose run_result has another shape"),
     ],
 )
 def test_what_says_nothing_of_the_program_is_tried_again_and_then_raised(first, why):
@@ -176,18 +176,18 @@ def test_silence_ends_at_the_deadline():
     def silent(handler, request):
         service.released.wait()
 
-    with Service(silent) as service, pytest.raises(SandboxError, match=r"no answer within 0\.05 seconds"):
+    with Service(silent) as service, pytest.raises(SandboxError, match=r"no response within 0\.05 seconds"):
         client(service.url, timeout=-3.0, retries=0).execute(Job(source="", limits=limits))
 
 
-def test_an_answer_that_never_ends_is_cut_off_and_not_asked_for_again():
+def test_a_response_that_never_ends_is_cut_off_and_not_asked_for_again():
     def endless(handler, request):
         handler.send_response(200)
         handler.end_headers()
         while not service.released.is_set():
             handler.wfile.write(b" " * 65536)
 
-    with Service(endless) as service, pytest.raises(SandboxError, match="an answer of more than 1060576 bytes"):
+    with Service(endless) as service, pytest.raises(SandboxError, match="a response of more than 1060576 bytes"):
         client(service.url).execute(JOB)
     assert len(service.requests) == 1
 

@@ -414,7 +414,7 @@ def test_a_stop_breaks_off_what_has_not_ended_in_time():
         status, body = whole.result(30)
         assert (status, body["error"]["message"]) == (
             503,
-            "the server stopped before the answer had ended; ask another one",
+            "the server stopped before the response had ended; ask another one",
         )
         assert b'"code":"stopping"' in events.read()
         steps.release(1000)

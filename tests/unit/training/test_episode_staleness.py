@@ -45,7 +45,7 @@ class Publishing:
     def begin(self, task: Mapping[str, Any], seed: int) -> None:
         return None
 
-    def answer(self, turn: AgentTurn) -> Observation:
+    def observe(self, turn: AgentTurn) -> Observation:
         if turn.number == 0:
             self.published.append(NEW)
         return Observation(messages=({"role": "user", "content": "on"},))

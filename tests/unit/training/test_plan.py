@@ -248,7 +248,7 @@ def test_plan_says_how_many_calls_of_a_judge_a_step_makes_without_asking_it(caps
 
 def test_memory_of_a_judge_that_the_run_serves_by_hand():
     shape = model_shape({**SHAPE, "vocab_size": 10}, parameters=1_000)
-    judge = JudgeSettings(model="m", concurrency=3, prompt_tokens=20, answer_tokens=10)
+    judge = JudgeSettings(model="m", concurrency=3, prompt_tokens=20, verdict_tokens=10)
     # whatever the run itself samples
     memory = judge_memory(build_config({**REQUIRED, "num_generations": 8, "lora_rank": 4}), shape, judge)
     # each of 3 requests has a prompt and an answer: 2 layers of keys and values, 2 heads of 8 numbers, in 4 bytes

@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import ProcessLost, TrainingError
 from paceline.models.parallel.process_group import RankLost
 from paceline.workers.group import WorkerGroup
-from paceline.workers.torchrun.rank import LEAVE, RankWorkers, answer_calls
+from paceline.workers.torchrun.rank import LEAVE, RankWorkers, follow_calls
 from tests.unit.workers.scripted_ranks import ScriptedChannels
 
 
@@ -27,11 +27,11 @@ class Part:
 
 
 def group(
-    answers: dict[int, list[Any]], verdict: BaseException | None = None, *, numbers: range | None = None, part: str = ""
+    results: dict[int, list[Any]], verdict: BaseException | None = None, *, numbers: range | None = None, part: str = ""
 ) -> tuple[WorkerGroup, ScriptedChannels, Part]:
     """The first rank and others with these answers, of which those with `numbers` are called."""
-    channels, own = ScriptedChannels(answers), Part()
-    numbers = numbers or range(len(answers) + 1)
+    channels, own = ScriptedChannels(results), Part()
+    numbers = numbers or range(len(results) + 1)
 
     def raise_verdict(seconds: float) -> None:
         if verdict is not None:
@@ -106,7 +106,7 @@ def test_another_rank_does_what_it_is_asked_until_it_is_asked_to_leave():
         ScriptedChannels({0: [("do", (1,)), ("sampler.do", (2,)), (LEAVE, ("left",)), ("do", (3,))]}),
         Part(),
     )
-    assert answer_calls(part, channels) == "left"
+    assert follow_calls(part, channels) == "left"
     assert part.asked == [(1,), (2,)]
     assert channels.sent[0] == ["own (1,)", "own (2,)"]
 
@@ -114,5 +114,5 @@ def test_another_rank_does_what_it_is_asked_until_it_is_asked_to_leave():
 def test_another_ranks_error_is_no_answer():
     channels = ScriptedChannels({0: [("fail", (TrainingError("no memory"),))]})
     with pytest.raises(TrainingError, match="no memory"):
-        answer_calls(Part(), channels)
+        follow_calls(Part(), channels)
     assert channels.sent[0] == []

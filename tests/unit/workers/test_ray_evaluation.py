@@ -27,7 +27,7 @@ class ReadingWorkers:
     def wait(self, busy: Collection[int]) -> int:
         return max(busy)
 
-    def answer(self, worker: int) -> list[tuple[Completion, ...]]:
+    def result(self, worker: int) -> list[tuple[Completion, ...]]:
         requests, self.calls = self.pending.pop(worker), self.calls + 1
         if self.calls in self.lost:
             raise Lost("gone")

@@ -50,7 +50,7 @@ class SimulatedSamplers:
         self.clock = max(self.clock, self.calls[first][2])
         return first
 
-    def answer(self, worker: int) -> list[tuple[int, int | None]]:
+    def result(self, worker: int) -> list[tuple[int, int | None]]:
         method, arguments, _ = self.calls.pop(worker)
         call = method, arguments
         if self.lost_with[call] < MOST_LOSSES - 1 and self.chance.random() < LOSSES:

@@ -36,7 +36,7 @@ class ScriptedWorkers:
     def wait(self, busy: Collection[int]) -> int:
         return max(busy)  # the last to begin answers first
 
-    def answer(self, worker: int) -> str:
+    def result(self, worker: int) -> str:
         found = self.pending.pop(worker)
         if isinstance(found, Exception):
             raise found
@@ -67,7 +67,7 @@ class ScriptedRanks:
     def wait(self, busy: Collection[int]) -> int:
         return max(busy)
 
-    def answer(self, worker: int) -> Any:
+    def result(self, worker: int) -> Any:
         found = self.scripts[worker].popleft()
         if isinstance(found, Exception):
             raise found

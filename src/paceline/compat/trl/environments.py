@@ -299,12 +299,12 @@ class SlotEnvironment:
             self._open(task, seed, wait_for)
             return None if self.inner is None else opening_of(call(self.inner.reset, **self._row(task, seed)))
 
-    def answer(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
+    def observe(self, turn: AgentTurn) -> Observation | Awaitable[Observation]:
         """Carry out the turn's calls; one that cannot be read is text, and ends the conversation."""
         if turn.malformed is not None:
             return Observation(done=True)
         with self._slot.within(self._program.seconds):
-            return self._calls.answer(turn)
+            return self._calls.observe(turn)
 
     def close(self) -> float | None:
         """End the episode; returns the object's reward, if it gives one."""
@@ -338,12 +338,12 @@ class AsyncSlotEnvironment(SlotEnvironment):
         self._open(task, seed, None)
         return None if self.inner is None else opening_of(await self.inner.reset(**self._row(task, seed)))
 
-    async def answer(self, turn: AgentTurn) -> Observation:
+    async def observe(self, turn: AgentTurn) -> Observation:
         """Carry out the turn's calls; one that cannot be read is text, and ends the conversation."""
         if turn.malformed is not None:
             return Observation(done=True)
-        answer = self._calls.answer(turn)
-        return await answer if inspect.isawaitable(answer) else answer
+        observation = self._calls.observe(turn)
+        return await observation if inspect.isawaitable(observation) else observation
 
     async def close(self) -> float | None:  # type: ignore[override] # either may be awaited
         """End the episode; returns the object's reward, if it gives one."""
@@ -351,7 +351,7 @@ class AsyncSlotEnvironment(SlotEnvironment):
 
 
 def _as_tool(function: Callable[..., Any]) -> Tool:
-    """Make a tool that answers in TRL's words."""
+    """Make a tool that responds in TRL's words."""
 
     def plain(**arguments: Any) -> str:
         with _in_trls_words():

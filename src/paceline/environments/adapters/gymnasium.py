@@ -81,7 +81,7 @@ class Steps:
         lines = [*filter(None, (rules, legend))]
         return behind_prompt(task, "\n".join([*lines, self._seen(observation), self._told(info)]))
 
-    def answer(self, turn: AgentTurn) -> Observation:
+    def observe(self, turn: AgentTurn) -> Observation:
         """Take a step, as the tables at the top of this file say."""
         action = self._read(visible_text(turn.content).strip())
         if action is None:

@@ -19,10 +19,10 @@ Fields with a default are left out where another is needed.
 | is carried out                | the observation: one field as it is, several with names | that of the step   |
 | ends the episode              | the same; the episode is done                           | that of the step   |
 | cannot be read, or is refused | `That is no action.` and its form; counted, and no step | 0                  |
-| fails, or gets no answer      | nothing: the environment has failed                     | none               |
+| fails, or gets no response    | nothing: the environment has failed                     | none               |
 
 The episode's reward is the sum of the turns', 0 without any. Messages of the protocol have no ids, so a connection on
-which an answer is late is never used again: the next answer would be that one.
+which a response is late is never used again: the next response would be that one.
 """
 
 import functools
@@ -49,7 +49,7 @@ from paceline.runtime.own_code import own_module
 
 HOST = "127.0.0.1"
 CALL_SECONDS = 600.0
-"""Seconds for one answer of a server, where nothing else ends the wait before."""
+"""Seconds for one response of a server, where nothing else ends the wait before."""
 LARGEST_SCHEMA = 16 << 20  # Bytes
 END_SECONDS = 10.0  # Seconds for a server of this process to end
 NO_ACTION = "That is no action."
@@ -93,7 +93,7 @@ class OpenEnvSession:
 
         Raises:
             CallError: the server refuses an action as invalid.
-            EnvironmentFailure: it fails, or does not answer.
+            EnvironmentFailure: it fails, or does not respond.
         """
         from websockets.exceptions import ConnectionClosed
 
@@ -104,7 +104,7 @@ class OpenEnvSession:
                 raise CallError(NO_ACTION) from error
             reason = first_line(error)
         except (OSError, TimeoutError, ConnectionClosed) as error:
-            reason = f"the server {self._url} does not answer ({first_line(error)})"
+            reason = f"the server {self._url} does not respond ({first_line(error)})"
         # a full one says so, or closes before that is read
         remedy = "; give it room for all conversations of a step (max_concurrent_envs)" if method == "reset" else ""
         raise EnvironmentFailure(f"{reason}{remedy}")
@@ -251,13 +251,13 @@ class OpenEnvSteps:
         text = "\n".join(filter(None, lines))
         return behind_prompt(task, text) if text else None
 
-    def answer(self, turn: AgentTurn) -> Observation:
+    def observe(self, turn: AgentTurn) -> Observation:
         """Take a step, or one for each call, as the tables at the top of this file say."""
         self._gained = None
         if self._tools is not None:
-            answer = self._tools.answer(turn)
-            assert isinstance(answer, Observation)
-            return replace(answer, reward=self._gained, done=answer.done or self._is_done)
+            observation = self._tools.observe(turn)
+            assert isinstance(observation, Observation)
+            return replace(observation, reward=self._gained, done=observation.done or self._is_done)
         assert self._form is not None
         action = self._form.read(visible_text(turn.content).strip())
         try:

@@ -97,7 +97,7 @@ class Attempts:
         rule = f"Answer as <answer>...</answer>. You have {_count(self._left, 'attempt')}."
         return f"\n{rule}" if is_given else behind_prompt(task, f"{self._entry['question']}\n{rule}")
 
-    def answer(self, turn: AgentTurn) -> Observation:
+    def observe(self, turn: AgentTurn) -> Observation:
         """Score the answer of a turn, as the table at the top of this file says."""
         self._left -= 1
         score = self._scored(_answer(turn.content))

@@ -57,7 +57,7 @@ class TextSteps:
             raise EnvironmentFailure("its init changes the prompt, which is fixed by then; add messages behind it only")
         return list(messages[len(prompt) :]) or None
 
-    def answer(self, turn: AgentTurn) -> Observation:
+    def observe(self, turn: AgentTurn) -> Observation:
         """Take a step, as the table at the top of this file says.
 
         Raises:

@@ -49,7 +49,7 @@ class SoloGame:
         _put_in_order(self._inner.state)
         return behind_prompt(task, self._heard())
 
-    def answer(self, turn: AgentTurn) -> Observation:
+    def observe(self, turn: AgentTurn) -> Observation:
         """Make a move, as the table at the top of this file says."""
         move = visible_text(turn.content).strip()
         if self._brackets and "[" not in move and "]" not in move:

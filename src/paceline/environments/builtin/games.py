@@ -1,4 +1,4 @@
-"""What the games share: the number that a turn means, where their first words stand, and how they answer."""
+"""What the games share: the number that a turn means, where their first words stand, and what they say."""
 
 import re
 from collections.abc import Mapping

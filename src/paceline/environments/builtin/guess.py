@@ -1,6 +1,6 @@
 """`guess`, `guess:N`: a number from 1 to N to guess, 20 without N; or what a row of the dataset `guess` says.
 
-| the last number of a turn | the answer                                | reward of the turn |
+| the last number of a turn | the observation                           | reward of the turn |
 |---------------------------|-------------------------------------------|--------------------|
 | is the secret one         | `right`; the episode is done              | 1                  |
 | is below it               | `higher`                                  | 0                  |
@@ -41,8 +41,8 @@ class Guess:
         self._secret = random.Random(seed).randint(self._low, self._high)
         return behind_prompt(task, f"Guess a number from {self._low} to {self._high}.")
 
-    def answer(self, turn: AgentTurn) -> Observation:
-        """Answer a guess as the table at the top of this file says."""
+    def observe(self, turn: AgentTurn) -> Observation:
+        """Observe a guess, as the table at the top of this file says."""
         guess = last_number(turn.content)
         if guess == self._secret:
             self._is_found = True

@@ -1,6 +1,6 @@
 """`mcp:COMMAND`: the tools of a server that speaks the Model Context Protocol over its standard input and output.
 
-| the server                                      | the answer                                                        |
+| the server                                      | the observation                                                   |
 |-------------------------------------------------|-------------------------------------------------------------------|
 | returns text, or resources as text              | the texts, joined by newlines                                     |
 | returns structured content alone                | it as JSON                                                        |
@@ -232,7 +232,7 @@ class _Server:
 
         Raises:
             CallError: the call was wrong, in the server's words.
-            EnvironmentFailure: the server ended or hangs, or answered with what is no text.
+            EnvironmentFailure: the server ended or hangs, or responded with what is no text.
         """
         from mcp import MCPError
         from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
@@ -312,7 +312,7 @@ def _reason(error: BaseException) -> str:
     """Return the first line of an error, of the first one in a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return "no answer in time" if isinstance(error, TimeoutError) else first_line(error)
+    return "no response in time" if isinstance(error, TimeoutError) else first_line(error)
 
 
 _LOOPS = dict[int, asyncio.AbstractEventLoop]()

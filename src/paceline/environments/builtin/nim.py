@@ -3,7 +3,7 @@
 The model begins, and can always win: by leaving a multiple of four each time. The heap has at least five stones. The
 opponent takes the rest where it can, else 1 to 3 by chance. Heap and chance follow from the episode's seed.
 
-| the last number of a turn       | the answer                                                | reward of the turn |
+| the last number of a turn       | the observation                                           | reward of the turn |
 |---------------------------------|-----------------------------------------------------------|--------------------|
 | takes the last stone            | `You win.`; the episode is done                           | 1                  |
 | is a move                       | `I take 2. 5 left.`                                       | 0                  |
@@ -42,8 +42,8 @@ class Nim:
         self._left = self._chance.choice(heaps)
         return behind_prompt(task, f"{self._left} stones. Take 1 to {MOST_TAKEN}; the last one wins.")
 
-    def answer(self, turn: AgentTurn) -> Observation:
-        """Answer a move as the table at the top of this file says."""
+    def observe(self, turn: AgentTurn) -> Observation:
+        """Observe a move, as the table at the top of this file says."""
         most = min(MOST_TAKEN, self._left)
         taken = last_number(turn.content)
         if taken is None or not 1 <= taken <= most:

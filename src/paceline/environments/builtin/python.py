@@ -1,6 +1,6 @@
 """`python`: Python in the sandbox, with variables that stay for the episode.
 
-| the code                                  | the answer                                                           |
+| the code                                  | the observation                                                      |
 |-------------------------------------------|----------------------------------------------------------------------|
 | runs to its end                           | what it wrote, then the value of a last expression                   |
 | writes nothing                            | `(no output)`                                                        |

@@ -4,7 +4,7 @@ Documents are the files `.txt`, `.md` and `.jsonl` of the folder and of those in
 its text is the column `text`, `contents` or `content`, its name the column `title` or `id`, else the file's name with
 its line. Documents are cut into passages of at most `PASSAGE_WORDS` words, at blank lines where there are some.
 
-| the query        | the answer                                                       |
+| the query        | the observation                                                  |
 |------------------|------------------------------------------------------------------|
 | matches passages | the best `MOST_FOUND` by BM25, each below a line `[NUMBER] NAME` |
 | matches none     | `Nothing was found.`                                             |

@@ -5,8 +5,8 @@
 | sends the messages of an earlier turn, what it said, and more | that turn's tokens, and the new messages behind them |
 | sends other messages, or other tools | a context of its own, rendered as a whole |
 | sends several requests at once | turns one after the other, in the order of arrival |
-| asks for `n` answers | `n` turns from one context, or as many as the episode has left |
-| lost the connection, and sends the same again next | the same answer, not another turn |
+| asks for `n` choices | `n` turns from one context, or as many as the episode has left |
+| lost the connection, and sends the same again next | the same response, not another turn |
 | returns a number, or None | the reward, or none |
 | raises, and was refused a turn beyond the limits | an episode at its limit, without a reward of its own |
 | raises, returns another value, or never asks | a failed episode |
@@ -134,7 +134,7 @@ class Branches:
     def find(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
         """Return the turn that messages go on from, and the number of those that lead up to its end; None: no turn.
 
-        What follows is of tools and users: a made-up answer of the model, or another system message, is no answer.
+        What follows is of tools and users: a made-up turn of the model, or another system message, is none.
         """
         digests = _digests(messages, tools)
         for count in range(len(messages) - 1, 0, -1):
@@ -224,8 +224,8 @@ class Harness:
             )
         return request
 
-    def answer(self, turn: AgentTurn) -> Observation:
-        """Answer the program's request with a turn, and wait for the next one, or for the program's end."""
+    def observe(self, turn: AgentTurn) -> Observation:
+        """Respond to the program's request with a turn, and wait for the next one, or for the program's end."""
         assert self._pending is not None
         self._choices.append(turn)
         self._note(turn)

@@ -44,8 +44,8 @@ GRACE_SECONDS = 5.0
 CLOSE_SECONDS = 60.0
 """Seconds that the end of everything may take; each of its parts has a shorter limit."""
 LEFT_BEFORE_WARNING = 3  # Late calls that hold threads before a failure says so
-ENDED = "the run ended before it answered"
-CUT_SHORT = "it was closed before it answered"
+ENDED = "the run ended before it returned"
+CUT_SHORT = "it was closed before it returned"
 GONE = "it has ended before"
 
 
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
     seconds: float
     """Wall seconds of the call, without those that it waited for a free process or thread."""
     value: Any = None
-    """What it returned: text, messages or None of `begin`, an Observation of `answer`, a number or None of `close`."""
+    """What it returned: text, messages or None of `begin`, an Observation of `observe`, a number or None of `close`."""
     failure: str | None = None
     """Failure in one sentence; the environment is gone then. None: it succeeded."""
     timed_out: bool = False
@@ -98,7 +98,7 @@ class Hosted:
         self.ending: tuple[Host, asyncio.Task[None]] | None = None
         """Process of its own in which it ran, and the end of that."""
 
-    def call(self, method: Literal["begin", "answer", "close"], *arguments: Any, then: Then) -> None:
+    def call(self, method: Literal["begin", "observe", "close"], *arguments: Any, then: Then) -> None:
         """Call a method of the environment; `then` is called once with the outcome, from any thread.
 
         Never raises what the environment raises, and never waits for it, unless it is instant. After a failure the

@@ -121,7 +121,7 @@ class _Episode:
             seed_generators(arguments[1])
             self._environment = self._make()
             seed_generators(arguments[1])  # also those of what has been imported by now
-        elif method == "answer":
+        elif method == "observe":
             fields: dict[str, Any] = {
                 name: tuple(value) if isinstance(value, list) else value for name, value in arguments[0].items()
             }

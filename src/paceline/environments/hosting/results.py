@@ -17,7 +17,7 @@ from paceline.runtime.event_loop import BlockedLoop
 from paceline.runtime.own_code import copied
 from paceline.runtime.secrets import hidden
 
-Method = Literal["begin", "answer", "close"]
+Method = Literal["begin", "observe", "close"]
 
 MOST_BYTES = 1 << 20
 """Bytes of an observation, at most: its messages as JSON."""
@@ -50,15 +50,15 @@ class Overtime(BaseException):
 def checked(name: str, method: Method, value: Any) -> Any:
     """Return what a method of the environment `name` returned, as plain values that nobody else holds.
 
-    `begin`: text, a tuple of messages, a ModelRequest, or None; `answer`: an Observation; `close`: a number or None.
+    `begin`: text, a tuple of messages, a ModelRequest, or None; `observe`: an Observation; `close`: a number or None.
 
     Raises:
         WrongResult: it is none of these, or too large.
     """
-    if value is None and method != "answer":
+    if value is None and method != "observe":
         return None
     start = f"{name}.{method} returned"
-    if method == "answer":
+    if method == "observe":
         return _observation(start, value)
     if method == "close":
         return _number(start, value)

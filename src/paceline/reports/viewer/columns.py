@@ -88,9 +88,9 @@ class CompletionColumns:
     ends: tuple[str | None, ...]
     """How a conversation ended, as `EpisodeEnd` has it."""
     failed_calls: tuple[int, ...]
-    """Tool calls that were answered by an error."""
+    """Tool calls whose result was an error."""
     seconds: tuple[float, ...]
-    """Wall seconds that environments took to answer."""
+    """Wall seconds that environments took for their observations."""
     packed: tuple[float, ...]
     """How much shorter zlib makes a text, as the share that is left; 1.0 for those below `LOOP_CHARACTERS`."""
 

@@ -26,7 +26,7 @@ class VerdictCache:
             record = json.loads(self._path(key).read_bytes())
         except (OSError, ValueError):
             return None
-        response = record.get("answer") if isinstance(record, dict) else None
+        response = record.get("response") if isinstance(record, dict) else None
         return response if isinstance(response, str) else None
 
     def keep(self, key: str, response: str) -> None:
@@ -35,7 +35,7 @@ class VerdictCache:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         beside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
         try:
-            beside.write_text(json.dumps({"answer": response}), encoding="ascii")
+            beside.write_text(json.dumps({"response": response}), encoding="ascii")
             beside.replace(path)
         except OSError:
             with suppress(OSError):

@@ -99,19 +99,19 @@ class JudgeClient:
         if self.service is not None:
             self.service.start()
             seconds, path, data = self.settings.timeout, "/chat/completions", TRIAL
-            remedy = "name a model that `paceline serve` answers from"
+            remedy = "name a model that `paceline serve` has"
         try:
             reply = self._call(path, data, seconds)
         except HttpCallError as error:
             why = short(self._redacted(str(error)))
-            raise RewardError(f"--reward-funcs judge:{self.url} does not answer: {why}; {remedy}") from None
+            raise RewardError(f"--reward-funcs judge:{self.url} does not respond: {why}; {remedy}") from None
         if not reply.is_success:
             if self.service is not None:
                 failure = self._of_status(reply)
-                raise RewardError(f"--reward-funcs judge:{self.url} does not answer: {failure}; {remedy}")
+                raise RewardError(f"--reward-funcs judge:{self.url} does not respond: {failure}; {remedy}")
             if reply.status not in KEY_STATUSES:
                 return ""  # a service without this list
-            raise RewardError(f"--reward-funcs judge:{self.url} answers {reply.status}; {remedy}")
+            raise RewardError(f"--reward-funcs judge:{self.url} responds with {reply.status}; {remedy}")
         names = list[str]()
         with suppress(ValueError, TypeError, KeyError):
             names = [str(model["id"]) for model in json.loads(self._text(reply))["data"]]
@@ -120,7 +120,7 @@ class JudgeClient:
         return f"it lists {short(', '.join(names))} and not {self.settings.model}"
 
     def ask(self, requests: Sequence[VerdictRequest], *, seconds: float) -> list[JudgeVerdict | JudgeFailure]:
-        """The verdict of each request, or why there is none; in their order, whatever the order of the answers.
+        """The verdict of each request, or why there is none; in their order, whatever the order of the responses.
 
         Equal requests are asked once. What has not ended after `seconds` has failed.
         """
@@ -180,7 +180,7 @@ class JudgeClient:
         the number of the repetition."""
         settings = self.settings
         model = (self.url, settings.model) if self.service is None else ("own", *self.service.identity)
-        decides = (VERSION, *model, settings.temperature, settings.answer_tokens, request.repeat)
+        decides = (VERSION, *model, settings.temperature, settings.verdict_tokens, request.repeat)
         return blake2b(json.dumps([*decides, request.messages, request.schema]).encode(), digest_size=20).hexdigest()
 
     def _verdict(self, key: str, request: VerdictRequest, batch: VerdictBatch) -> JudgeVerdict | JudgeFailure:
@@ -216,7 +216,7 @@ class JudgeClient:
             "messages": messages,
             "temperature": settings.temperature,
             "seed": int(blake2b(f"{key} {attempt}".encode(), digest_size=4).hexdigest(), 16) >> 1,
-            "max_tokens": settings.answer_tokens,
+            "max_tokens": settings.verdict_tokens,
             "response_format": {
                 "type": "json_schema",
                 "json_schema": {"name": "verdict", "strict": True, "schema": request.schema},
@@ -229,7 +229,7 @@ class JudgeClient:
             left_out, renamed = FORMS[form]
             sent = {renamed.get(name, name): value for name, value in body.items() if name not in left_out}
             try:
-                text = self._post(sent, read + TEMPLATE_TOKENS + settings.answer_tokens, until)
+                text = self._post(sent, read + TEMPLATE_TOKENS + settings.verdict_tokens, until)
             except JudgeFailure as error:
                 if error.status not in UNKNOWN_FIELD_STATUSES or form == forms[-1]:
                     raise
@@ -263,7 +263,7 @@ class JudgeClient:
                 spent = 0
                 raise self._of_status(reply)
             if reply.body is None:
-                raise JudgeFailure("malformed", f"an answer of more than {LARGEST_RESPONSE} bytes")
+                raise JudgeFailure("malformed", f"a response of more than {LARGEST_RESPONSE} bytes")
             text, read, written = _completion(self._text(reply), self.settings, most)
             spent = read + written if read or written else most
             self.spending.add(answered=1, latency_sum=time.perf_counter() - started)
@@ -363,16 +363,16 @@ def _completion(received: str, settings: JudgeSettings, most: int) -> tuple[str 
         usage = response.get("usage") or {}
         read, written = (usage.get(f"{name}_tokens") for name in ("prompt", "completion"))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        return JudgeFailure("malformed", f"no answer of the chat interface: {short(received)}"), 0, 0
+        return JudgeFailure("malformed", f"no response of the chat interface: {short(received)}"), 0, 0
     if not (type(read) is type(written) is int and min(read, written) >= 0 and read + written <= most):
         read = written = 0
     if refusal or reason == "content_filter":
         failure = JudgeFailure("refused", f"the judge refused: {short(str(refusal or reason))}")
     elif reason == "length":
-        cut = f"the answer was cut at {settings.answer_tokens} tokens; raise answer_tokens"
+        cut = f"the verdict was cut at {settings.verdict_tokens} tokens; raise verdict_tokens"
         failure = JudgeFailure("malformed", cut)
     elif not isinstance(content, str):
-        failure = JudgeFailure("malformed", "an answer without text")
+        failure = JudgeFailure("malformed", "a response without text")
     else:
         return content, read, written
     return failure, read, written

@@ -22,10 +22,10 @@ from paceline.runtime.activity import ACTIVITY
 
 KEY = "PACELINE_API_KEY"
 """Environment variable in which `paceline serve` finds its key."""
-READY, LAST = " answers at ", "key: "
-"""What `paceline serve` prints before its address, and the start of the last line before it answers."""
+READY, LAST = " responds at ", "key: "
+"""What `paceline serve` prints before its address, and the start of the last line before it responds."""
 START_SECONDS = 3600.0
-"""Until it answers, at most: a model from the Hub is fetched first."""
+"""Until it responds, at most: a model from the Hub is fetched first."""
 WAIT_SECONDS = 1.0  # between two looks at that deadline
 
 
@@ -39,7 +39,7 @@ class ServeProcess:
     last_line: str = ""
     """The last line that it has printed."""
     is_known: threading.Event = field(default_factory=threading.Event)
-    """Set when it answers or has ended."""
+    """Set when it responds or has ended."""
 
     def read(self) -> None:
         """Read what it prints until it ends; a full pipe would stop it."""
@@ -72,12 +72,12 @@ class OwnService:
 
     @property
     def url(self) -> str:
-        """The address before `/chat/completions`; empty before it answers."""
+        """The address before `/chat/completions`; empty before it responds."""
         return "" if self._running is None else self._running.url
 
     @property
     def why_ended(self) -> str:
-        """Why it does not answer, in a sentence; empty while it does."""
+        """Why it does not respond, in a sentence; empty while it does."""
         running = self._running
         if running is None:
             return "its `paceline serve` was ended with a run"
@@ -87,10 +87,10 @@ class OwnService:
         return f"its `paceline serve` has ended with status {status}: {running.last_line.removeprefix('paceline: ')}"
 
     def start(self) -> None:
-        """Start it and wait until it answers, unless it was started already; one that has ended by itself stays so.
+        """Start it and wait until it responds, unless it was started already; one that has ended by itself stays so.
 
         Raises:
-            RewardError: it does not answer; the sentence is what it said last.
+            RewardError: it does not respond; the sentence is what it said last.
         """
         with self._lock:
             if self._running is not None:
@@ -150,7 +150,7 @@ def serve_options(settings: JudgeSettings) -> tuple[str, ...]:
     return (
         *("--concurrent-sequences", str(settings.concurrency)),
         *("--max-prompt-length", str(settings.prompt_tokens)),
-        *("--max-completion-length", str(settings.answer_tokens)),
+        *("--max-completion-length", str(settings.verdict_tokens)),
     )
 
 

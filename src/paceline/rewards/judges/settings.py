@@ -23,7 +23,7 @@ class JudgeSettings:
     repeats: int = 1
     """Verdicts on the same texts, which are averaged."""
     temperature: float = 0.0
-    answer_tokens: int = 512
+    verdict_tokens: int = 512
     """Most tokens of a response."""
     prompt_tokens: int = 3584
     """Most tokens of a request to a model that the run serves itself."""
@@ -52,7 +52,7 @@ class JudgeSettings:
                 "be 1 at temperature 0, where the same texts get the same verdict again; add temperature=1",
             ),
             ("temperature", self.temperature, self.temperature >= 0, "be at least 0"),
-            ("answer_tokens", self.answer_tokens, self.answer_tokens >= 1, "be at least 1"),
+            ("verdict_tokens", self.verdict_tokens, self.verdict_tokens >= 1, "be at least 1"),
             ("prompt_tokens", self.prompt_tokens, self.prompt_tokens >= 1, "be at least 1"),
             ("timeout", self.timeout, self.timeout > 0, "be above 0"),
             ("retries", self.retries, self.retries >= 0, "be at least 0"),

@@ -18,7 +18,7 @@ NOTHING_LEFT = 70  # Exit status of an interpreter whose own descriptors the cod
 
 
 def run_interpreter(channel: int, seed: int, shown_bytes: int) -> NoReturn:
-    """Take code from the channel and answer with what it wrote, at most `shown_bytes`, until the channel is closed."""
+    """Take code from the channel and respond with what it wrote, at most `shown_bytes`, until the channel is closed."""
     module = new_module("__main__")
     names = module.__dict__
     del names["__file__"]

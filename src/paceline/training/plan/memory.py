@@ -306,7 +306,7 @@ def judge_memory(config: Config, shape: ModelShape, judge: JudgeSettings, *, on:
         model=ModelConfig(model=judge.model),
         lora=LoraConfig(),
         engine=EngineConfig(concurrent_sequences=judge.concurrency),
-        sampling=SamplingConfig(num_generations=1, max_completion_length=judge.answer_tokens),
+        sampling=SamplingConfig(num_generations=1, max_completion_length=judge.verdict_tokens),
         data=replace(config.data, max_prompt_length=judge.prompt_tokens),
         loop=replace(config.loop, prompts_per_step=judge.concurrency),
         cluster=ClusterConfig(),

@@ -35,7 +35,7 @@ from paceline.workers.torchrun.rank import (
     RankWorker,
     RankWorkers,
     Roles,
-    answer_calls,
+    follow_calls,
     handle_events,
     roles_of,
 )
@@ -206,7 +206,7 @@ class Launch:
                         handling = (self, joined.channels, heartbeats.tell_failure)
                         events = threading.Thread(target=handle_events, args=handling, name="events", daemon=True)
                         events.start()
-                        result = answer_calls(self, joined.channels)
+                        result = follow_calls(self, joined.channels)
                         events.join(GRACE_SECONDS)  # the next one reads from the same connection
                         heartbeats.leave()
                         joined.channels.send([0], LEAVE)
@@ -221,7 +221,7 @@ class Launch:
         raise SystemExit(PacelineError.exit_status)
 
     def call(self, method: str, *arguments: object) -> list[Any]:
-        """Call a method of every rank's `program`, while this rank leads; answers by rank."""
+        """Call a method of every rank's `program`, while this rank leads; results by rank."""
         return self._group(range(self.process.size), "program").call(method, *arguments)
 
     def raise_verdict(self, seconds: float) -> None:

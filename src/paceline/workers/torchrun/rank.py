@@ -219,7 +219,7 @@ class RankWorkers(Workers):
         return min(busy)
 
     @override
-    def answer(self, worker: int) -> Any:
+    def result(self, worker: int) -> Any:
         with self._blaming():
             if worker:
                 ACTIVITY.beat("rank 0", f"waits for what rank {worker} gives")
@@ -237,12 +237,12 @@ class RankWorkers(Workers):
             raise ProcessLost(str(lost)) from None
 
 
-def answer_calls(worker: Any, channels: SocketChannels) -> Any:
+def follow_calls(worker: Any, channels: SocketChannels) -> Any:
     """Answer the first rank's calls on another rank until the last one; returns what that one leaves.
 
     Raises:
         RankLost: the first rank, or another one, cannot be reached any more.
-        PacelineError: a call raised it; there is no answer then.
+        PacelineError: a call raised it; there is no result then.
     """
     while True:
         method, arguments = channels.receive(0)

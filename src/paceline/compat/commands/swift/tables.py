@@ -174,9 +174,9 @@ MEANINGS: Mapping[str, Meaning] = {
             "no teacher is trained towards": "teacher_model teacher_model_server",
             "advantages are of rewards alone": "advantage_reweight sdar_loss_coef",
             "no loss of supervised rows is mixed in": "chord_sft_dataset enable_dft_loss",
-            "it edits requests of ms-swift's own; write its step as an environment's `answer` (docs/environments.md), "
+            "it edits requests of ms-swift's own; write its step as an environment's `observe` (docs/environments.md), "
             "and give that as --environment file.py:NAME": "multi_turn_scheduler multi_turn_func",
-            "its environments have an interface of their own; write one with begin, answer and close "
+            "its environments have an interface of their own; write one with begin, observe and close "
             "(docs/environments.md), and give that as --environment file.py:NAME": "use_gym_env gym_env",
             "a reward model gives one number, by its own head": "reward_model_plugin",
             "the reference is the model that the run starts from": "ref_model",

@@ -22,10 +22,10 @@ function conversation(episode, { isTrained, entry, values, texts, look, onPoint 
     const facts = [turn.observed ? `${counted(turn.observed, "token")} read` : null, turn.seconds ? `${shown(turn.seconds)} s` : null,
       turn.reward === null ? null : `reward ${shown(turn.reward)}`].filter((part) => part !== null);
     if (!turn.observation.length && turn.reward === null) return [model];
-    const answers = turn.observation.map((message) =>
-      message.role === "tool" ? folded(`${message.name || "a tool"} answers`, message.content) : element("pre", {}, message.content));
+    const observations = turn.observation.map((message) =>
+      message.role === "tool" ? folded(`${message.name || "a tool"} returns`, message.content) : element("pre", {}, message.content));
     return [model, element("div", { class: "bubble environment" },
-      element("b", { class: "who" }, whoAnswers(turn)), ...answers, element("small", {}, facts.join(", ")))];
+      element("b", { class: "who" }, speakerOf(turn)), ...observations, element("small", {}, facts.join(", ")))];
   });
   return element("div", { class: "conversation" }, ...bubbles,
     element("p", { class: "note" }, [episode.environment, counted(episode.turns.length, "turn"), episode.end, ...episode.notes].join(", ")),
@@ -34,7 +34,7 @@ function conversation(episode, { isTrained, entry, values, texts, look, onPoint 
 }
 
 // tools, a user whom the environment plays, or the environment itself
-function whoAnswers(turn) {
+function speakerOf(turn) {
   const roles = new Set(turn.observation.map((message) => message.role));
   if (roles.size !== 1) return "environment";
   return roles.has("tool") ? "tools" : roles.has("user") ? "user" : "environment";
