@@ -50,31 +50,24 @@ class TaskBuilder:
 
     def tasks(self, rows: Sequence[Row]) -> list[Task]:
         """Render and tokenise the prompts of usable rows, however long they are."""
-        prompts = [
-            render(
-                row.prompt,
-                self.tokenizer,
-                self.data,
-                system=self.system,
-                row_id=row.row_id,
-                tools=self._shown(row.columns, row.row_id),
-            )
+        rendered = [
+            render(row, self.tokenizer, self.data, system=self.system, tools=self._shown(row.columns, row.row_id))
             for row in rows
         ]
         tasks = []
-        for row, prompt, ids in zip(rows, prompts, token_ids(prompts, self.tokenizer), strict=True):
+        for row, (prompt, messages), ids in zip(rows, rendered, token_ids(rendered, self.tokenizer), strict=True):
             if not ids:
                 raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
-            if prompt.messages is not None:
-                self._check_shown(row, prompt.messages)
+            if messages is not None:
+                self._check_shown(row, messages)
             columns = row.reward_columns
             if row.passed is None and len(columns) < len(self.columns):
                 columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
             task = Task(
                 task_id=row.row_id,
-                prompt=prompt.text,
+                prompt=prompt,
                 prompt_ids=ids,
-                messages=prompt.messages,
+                messages=messages,
                 answer=row.answer,
                 columns=columns,
             )
