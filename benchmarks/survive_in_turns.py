@@ -22,7 +22,8 @@ from paceline.cli.arguments import parse
 from paceline.cli.train import COMMAND
 from paceline.config.sections import Config
 from paceline.training.backend import Backend, in_this_process
-from paceline.training.rollout_journal import Journal, SampledStep
+from paceline.training.rollout_journal import Journal
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.session import train
 from paceline.training.setup.configuration import read_configuration
 from paceline.training.setup.inputs import RunInputs
@@ -57,9 +58,9 @@ class JournalInTurns:
     position: int = 0
     again: int = 0
 
-    def commit(self, number: int, sampled: SampledStep) -> None:
+    def commit(self, number: int, batch: RolloutBatch) -> None:
         if self.turns.survives(number):
-            self.journal.commit(number, sampled)
+            self.journal.commit(number, batch)
 
 
 @dataclass(kw_only=True)

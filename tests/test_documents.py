@@ -21,7 +21,7 @@ from paceline.config.building import build_config
 from paceline.config.flat_yaml import parse_yaml
 from paceline.config.packages import requirements
 from paceline.config.sections import DataConfig
-from paceline.data.formats import problem
+from paceline.data.formats import with_prompt
 from paceline.data.rows import Row
 from paceline.errors import sentence
 from paceline.metrics.alarms import RULES, AlarmChange
@@ -84,7 +84,7 @@ def test_few_blocks_that_could_run_are_left_unrun():
 @pytest.mark.parametrize("block", to_run("json"))
 def test_a_row_is_one_that_the_reader_of_data_takes(block):
     for row in rows(block):
-        assert problem(Row(row_id=str(block), columns=row), DataConfig(dataset=block.document)).prompt
+        assert with_prompt(Row(row_id=str(block), columns=row), DataConfig(dataset=block.document)).prompt
 
 
 def rows(block: Block) -> list[dict]:

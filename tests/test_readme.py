@@ -22,7 +22,7 @@ from paceline.config.flat_yaml import parse_yaml
 from paceline.config.presets import PRESETS
 from paceline.config.reading import options
 from paceline.config.sections import DataConfig
-from paceline.data.formats import problem
+from paceline.data.formats import with_prompt
 from paceline.data.rows import Row
 from paceline.errors import ConfigError
 from paceline.rewards.resolving import BUILT_IN, resolve
@@ -145,7 +145,7 @@ def rows_of_the_table() -> list[dict]:
 
 @pytest.mark.parametrize("row", rows_of_the_table(), ids=lambda row: " ".join(row))
 def test_every_row_of_the_table_is_recognised_with_its_answer(row):
-    found = problem(Row(row_id="data.md:1", columns=row), DataConfig(dataset="data.md"))
+    found = with_prompt(Row(row_id="data.md:1", columns=row), DataConfig(dataset="data.md"))
     assert found.prompt == [{"role": "user", "content": "2 + 2?"}]
     assert found.answer == "4"
 

@@ -147,7 +147,7 @@ class Splitter:
             batch = pack(self.samples, self.weights, rows, dtype=model.dtype)
             reference = None
             if half.reference is not None:
-                reference = half.runner.values(half.reference, [batch])[0].logprobs
+                reference, _ = half.runner.values(half.reference, [batch])[0]
             old = torch.cat([self.old[row] for row in rows])
             half.backward([replace(batch, old_logprobs=old, ref_logprobs=reference)], first=False)
         return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
@@ -162,7 +162,7 @@ class Splitter:
         rows = []
         for row in range(len(self.samples)):
             batch = pack(self.samples, self.weights, [row], dtype=half.policy.model.dtype)
-            own = half.runner.values(half.policy, [batch])[0].logprobs
+            own, _ = half.runner.values(half.policy, [batch])[0]
             rows.append(own + spread * torch.randn(own.shape, generator=generator, dtype=own.dtype))
         return rows
 

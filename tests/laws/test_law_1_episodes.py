@@ -110,7 +110,7 @@ def test_logits_for_observed_tokens_change_no_gradient_and_no_number(loss, forwa
     half, rows = splitter.learner, range(len(splitter.samples))
     half.runner.forward = forward
     batch = pack(splitter.samples, splitter.weights, rows, dtype=torch.float64)
-    reference = None if half.reference is None else half.runner.values(half.reference, [batch])[0].logprobs
+    reference = None if half.reference is None else half.runner.values(half.reference, [batch])[0][0]
     prepared = replace(batch, old_logprobs=torch.cat(splitter.old), ref_logprobs=reference)
 
     def found() -> tuple[list[Tensor], dict[str, Tensor]]:

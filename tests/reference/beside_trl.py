@@ -198,7 +198,7 @@ def own_logprobs() -> Tensor:
     for row in ROWS:
         batch = pack(our_samples({}), [1.0] * 6, [row], dtype=torch.float32)
         with torch.no_grad():
-            table[row, : len(COMPLETIONS[row])] = half.runner.values(half.policy, [batch])[0].logprobs
+            table[row, : len(COMPLETIONS[row])] = half.runner.values(half.policy, [batch])[0][0]
     return table
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from paceline.config.objective import AdvantageConfig, LossConfig
 from paceline.config.presets import PRESETS
 from paceline.objective.micro_batches import pack, token_weights
-from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.objective import token_losses
 from paceline.training.learner.samples import samples_of
 from paceline.training.rollouts.grouping import make_groups
@@ -110,7 +109,7 @@ def paceline_loss(
 
     reference = flat(step.reference) if loss.beta > 0 else None
     batch = replace(batch, old_logprobs=flat(step.old), ref_logprobs=reference)
-    losses, _ = token_losses(batch, TokenValues(flat(logprobs), flat(entropies)), loss)
+    losses, _ = token_losses(batch, flat(logprobs), flat(entropies), loss)
     return (batch.weights * losses).sum()
 
 

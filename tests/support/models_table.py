@@ -147,7 +147,7 @@ def _off(backend: OneProcess, groups: tuple[RolloutGroup, ...]) -> float:
     rows = [(one.prompt_ids, one.completion_ids) for one in samples]
     own = torch.cat([_own_logprobs(backend, prompt, completion) for prompt, completion in rows])
     padded = WholeModel(forward=PolicyForward(kind="padded", reason=""), temperature=1.0)
-    ways = [batch.rollout_logprobs, *(way.values(policy, [batch])[0].logprobs for way in (passes, padded))]
+    ways = [batch.rollout_logprobs, *(way.values(policy, [batch])[0][0] for way in (passes, padded))]
     return max(float((way - own).abs().max()) for way in ways)
 
 

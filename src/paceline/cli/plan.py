@@ -136,12 +136,12 @@ class RowReader:
         tasks = [
             Task(
                 task_id=row.row_id,
-                prompt=asked.prompt if isinstance(asked.prompt, str) else json.dumps(asked.prompt, sort_keys=True),
+                prompt=row.prompt if isinstance(row.prompt, str) else json.dumps(row.prompt, sort_keys=True),
                 prompt_ids=(),
-                answer=asked.answer,
+                answer=row.answer,
                 columns=row.reward_columns,
             )
-            for row, asked in zip(screened.rows, screened.problems, strict=True)
+            for row in screened.rows
         ]
         return tasks, []
 

@@ -102,11 +102,8 @@ def held_apart(rows: Sequence[Row], data: DataConfig, *, seed: int) -> tuple[lis
             f"--eval-share {share:g} is of at most {WHOLE:,} rows, which are read whole, and there are {len(rows):,}",
             remedies=["put some rows into a file for --eval-dataset", "name a split of the dataset by --eval-split"],
         )
-    screened = screen(rows, data, None)
-    prompt_of = {
-        row.row_id: json.dumps(problem.prompt, sort_keys=True, default=str)
-        for row, problem in zip(screened.rows, screened.problems, strict=True)
-    }
+    usable = screen(rows, data, None).rows
+    prompt_of = {row.row_id: json.dumps(row.prompt, sort_keys=True, default=str) for row in usable}
     prompts = list(dict.fromkeys(prompt_of.values()))
     count = round(share * len(prompts))
     if not 0 < count < len(prompts):

@@ -20,7 +20,7 @@ A row with test cases needs no answer: its `solution` is a program, which no ans
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from paceline.chat.messages import (
@@ -51,18 +51,8 @@ TRUTH = "reward_model.ground_truth"
 CASES_COLUMNS = ("test_cases", "verification_info", "input_output", "reward_model")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
-    """Prompt and answer of a row, before the chat template."""
-
-    prompt: str | list[Message]
-    """Text to be read as it is, or messages for the chat template."""
-    answer: str | None
-    """Gold answer, if the row has one."""
-
-
-def problem(row: Row, data: DataConfig) -> Problem:
-    """Read prompt and gold answer of a row, by its columns or by the columns that the options name.
+def with_prompt(row: Row, data: DataConfig) -> Row:
+    """Return a row with its prompt and gold answer, by its columns or by the columns that the options name.
 
     Raises:
         DataError: no known format, a named column that is missing, an image, or a prompt or answer that cannot be used.
@@ -98,7 +88,7 @@ def problem(row: Row, data: DataConfig) -> Problem:
         answer = gold_answer(_cell(row, column, "--answer-column"), row_id=row.row_id, column=column)
     else:
         answer = (_first_answer if known is None else known.answer)(row)
-    return Problem(prompt=prompt, answer=answer)
+    return replace(row, prompt=prompt, answer=answer)
 
 
 def gold_answer(value: object, *, row_id: str, column: str) -> str | None:
@@ -304,46 +294,41 @@ FORMATS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screened:
-    """The usable rows with their problems."""
+    """The usable rows of a dataset."""
 
     rows: tuple[Row, ...]
-    """Rows in their order; at least one."""
-    problems: tuple[Problem, ...]
-    """Problems, one per row."""
+    """Rows with their prompts, in their order; at least one."""
     skipped: tuple[str, ...]
     """A sentence for each row that was left out; empty if `on_bad_row` is `stop`."""
 
 
 def screen(rows: Sequence[Row], data: DataConfig, check: RowCheck | None) -> Screened:
-    """Read the problem of every row, and check it with `check`.
+    """Read prompt and answer of every row, and check it with `check`.
 
     Raises:
         DataError: a row cannot be used and `on_bad_row` is `stop`, or none can.
     """
-    kept, problems, skipped = list[Row](), list[Problem](), list[str]()
+    kept, skipped = list[Row](), list[str]()
     for row in rows:
         try:
-            row_problem = usable(row, data, check)
+            kept.append(usable(row, data, check))
         except DataError as error:
             if data.on_bad_row == "stop":
                 raise
             skipped.append(str(error))
-        else:
-            kept.append(row)
-            problems.append(row_problem)
     if not kept:
         raise DataError(
             f"--on-bad-row skip leaves no row: none of the {len(rows)} can be used; correct them; the first: "
             f"{skipped[0]}"
         )
-    return Screened(rows=tuple(kept), problems=tuple(problems), skipped=tuple(skipped))
+    return Screened(rows=tuple(kept), skipped=tuple(skipped))
 
 
-def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Problem:
-    """Return the problem of a row, or raise the DataError for which it cannot be used."""
+def usable(row: Row, data: DataConfig, check: RowCheck | None) -> Row:
+    """Return a row with its prompt, or raise the DataError for which it cannot be used."""
     if row.unreadable is not None:
         raise DataError(row.unreadable)
-    row_problem = problem(row, data)
+    row = with_prompt(row, data)
     if check is not None:
         check(row.reward_columns, row.row_id)
-    return row_problem
+    return row

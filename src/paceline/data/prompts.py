@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 
 from paceline.base_directory import local_path
 from paceline.chat.templates import MARK, Tokenizer, chat_text
 from paceline.chat.tools import ToolFormat
 from paceline.config.sections import DataConfig
+from paceline.data.rows import Row
 from paceline.errors import ConfigError, DataError, ModelError
 from paceline.types import Message, Task
 
@@ -42,27 +43,10 @@ def system_prompt(data: DataConfig, default: str | None) -> str | None:
     return message if message.strip() else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rendered:
-    """A prompt as the model reads it, before tokenisation."""
-
-    text: str
-    add_special_tokens: bool
-    """False if the text already holds the special tokens: a second start token would go unnoticed."""
-    messages: tuple[Message, ...] | None = None
-    """Messages that went into the chat template, None for raw text."""
-
-
 def render(
-    prompt: str | list[Message],
-    tokenizer: Tokenizer,
-    data: DataConfig,
-    *,
-    system: str | None,
-    row_id: str,
-    tools: ToolFormat | None = None,
-) -> Rendered:
-    """Render one prompt.
+    row: Row, tokenizer: Tokenizer, data: DataConfig, *, system: str | None, tools: ToolFormat | None = None
+) -> tuple[str, tuple[Message, ...] | None]:
+    """Return the prompt of a row as the model reads it, and the messages in it; None: its prompt is raw text.
 
     Messages go through the chat template. A system message that the user chose replaces the row's own; a default one
     only fills the gap. Raw text stays as it is and takes neither a system message nor `tools`.
@@ -71,6 +55,7 @@ def render(
         DataError: raw text with tools or a system message that the user chose, or the template refuses the messages.
         ModelError: messages, and the tokenizer has no chat template.
     """
+    prompt, row_id = row.prompt, row.row_id
     is_explicit = data.system_prompt is not None  # the user chose the system message, or none at all
     if isinstance(prompt, str):
         if tools is not None:
@@ -86,8 +71,7 @@ def render(
                     "leave --system-prompt out",
                 ],
             )
-        starts_with_bos = bool(tokenizer.bos_token) and prompt.startswith(str(tokenizer.bos_token))
-        return Rendered(text=prompt, add_special_tokens=not starts_with_bos)
+        return prompt, None
     if tokenizer.chat_template is None:
         raise ModelError(
             f"row {row_id}: needs a chat template and the model's tokenizer has none; use a model with one, or "
@@ -97,17 +81,21 @@ def render(
     if is_explicit or not has_own:
         rest = prompt[1:] if has_own else prompt
         messages = rest if system is None else [{"role": "system", "content": system}, *rest]
-    text = apply_template(tokenizer, messages, data.switches, row_id, tools)
-    return Rendered(text=text, add_special_tokens=False, messages=tuple(messages))
+    return apply_template(tokenizer, messages, data.switches, row_id, tools), tuple(messages)
 
 
-def token_ids(rendered: Sequence[Rendered], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
-    """Return the token ids of each prompt, in order; fast tokenizers encode all of them on all cores."""
+def token_ids(
+    rendered: Sequence[tuple[str, tuple[Message, ...] | None]], tokenizer: Tokenizer
+) -> list[tuple[int, ...]]:
+    """Return the token ids of each result of `render`, in order; fast tokenizers encode all of them on all cores."""
     ids: dict[int, tuple[int, ...]] = {}
+    # a text that holds its special tokens gets none: a second start token would go unnoticed
+    bos = str(tokenizer.bos_token or "")
+    is_bare = [messages is None and not (bos and text.startswith(bos)) for text, messages in rendered]
     for flag in (False, True):
-        indices = [index for index, prompt in enumerate(rendered) if prompt.add_special_tokens is flag]
+        indices = [index for index, bare in enumerate(is_bare) if bare is flag]
         if indices:
-            texts = [rendered[index].text for index in indices]
+            texts = [rendered[index][0] for index in indices]
             encoded = tokenizer(texts, add_special_tokens=flag, verbose=False)["input_ids"]
             ids.update(zip(indices, map(tuple, encoded), strict=True))
     return [ids[index] for index in range(len(rendered))]
@@ -177,8 +165,7 @@ def _frame(task: Task, tokenizer: Tokenizer, data: DataConfig, tools: ToolFormat
     system = [*takewhile(lambda message: message["role"] in ("system", "developer"), messages)]
     before, _ = surrounding(min(len(system), len(messages) - 1))
     _, behind = surrounding(len(messages) - 1)
-    texts = [Rendered(text=text, add_special_tokens=False) for text in (before, behind)]
-    start, end = token_ids(texts, tokenizer)
+    start, end = map(tuple, tokenizer([before, behind], add_special_tokens=False, verbose=False)["input_ids"])
     is_seen = task.prompt.startswith(before) and task.prompt_ids[: len(start)] == start and task.prompt.endswith(behind)
     if not is_seen:
         raise undecided

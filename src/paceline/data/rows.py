@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import DataError
+from paceline.types import Message
 
 WHOLE = 20_000
 """Largest dataset that is read and tokenised whole before the first step: seconds, and half a gigabyte at most.
@@ -26,12 +27,16 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A row of a dataset, as it was read."""
+    """A row of a dataset."""
 
     row_id: str
     """Unique within the dataset, counted from 1: `train.jsonl:17` is line 17 of that file."""
     columns: Mapping[str, object]
     """Column name to value, nothing renamed and nothing removed."""
+    prompt: str | list[Message] = ""
+    """Text to be read as it is, or messages for the chat template; empty until `with_prompt` has read the columns."""
+    answer: str | None = None
+    """Gold answer, if the row has one; read with the prompt."""
     passed: Mapping[str, object] | None = None
     """Columns for reward functions instead of `columns`; None: `columns`, None where only other rows have one."""
     may_be_empty: bool = False

@@ -10,7 +10,7 @@ from paceline.chat.messages import is_empty, row_tools, shown
 from paceline.chat.templates import left_out, shape_of, tool_format
 from paceline.chat.tools import ToolFormat
 from paceline.config.sections import DataConfig
-from paceline.data.formats import Problem, screen, usable
+from paceline.data.formats import screen, usable
 from paceline.data.prompts import render, token_ids, truncate
 from paceline.data.rows import SAMPLE, WHOLE, OnDemand, Row, digest_of, spread
 from paceline.errors import DataError
@@ -48,40 +48,33 @@ class TaskBuilder:
     notes: dict[str, list[str]] = field(default_factory=dict)
     """Sentences about rows for the user, each with the names of its rows."""
 
-    def tasks(self, rows: Sequence[Row], problems: Sequence[Problem]) -> list[Task]:
-        """Render and tokenise the prompts of rows, however long they are."""
-        prompts = [
-            render(
-                problem.prompt,
-                self.tokenizer,
-                self.data,
-                system=self.system,
-                row_id=row.row_id,
-                tools=self._shown(row.columns, row.row_id),
-            )
-            for row, problem in zip(rows, problems, strict=True)
+    def tasks(self, rows: Sequence[Row]) -> list[Task]:
+        """Render and tokenise the prompts of usable rows, however long they are."""
+        rendered = [
+            render(row, self.tokenizer, self.data, system=self.system, tools=self._shown(row.columns, row.row_id))
+            for row in rows
         ]
         tasks = []
-        for row, problem, prompt, ids in zip(rows, problems, prompts, token_ids(prompts, self.tokenizer), strict=True):
+        for row, (prompt, messages), ids in zip(rows, rendered, token_ids(rendered, self.tokenizer), strict=True):
             if not ids:
                 raise DataError(f"row {row.row_id}: its prompt has no tokens; mend or remove the row")
-            if prompt.messages is not None:
-                self._check_shown(row, problem, prompt.messages)
+            if messages is not None:
+                self._check_shown(row, messages)
             columns = row.reward_columns
             if row.passed is None and len(columns) < len(self.columns):
                 columns = {name: columns.get(name) for name in dict.fromkeys((*self.columns, *columns))}
             task = Task(
                 task_id=row.row_id,
-                prompt=prompt.text,
+                prompt=prompt,
                 prompt_ids=ids,
-                messages=prompt.messages,
-                answer=problem.answer,
+                messages=messages,
+                answer=row.answer,
                 columns=columns,
             )
             tasks.append(task)
         return tasks
 
-    def _check_shown(self, row: Row, problem: Problem, messages: Sequence[Message]) -> None:
+    def _check_shown(self, row: Row, messages: Sequence[Message]) -> None:
         """Refuse messages that the chat template leaves out, and note other differences from the row."""
         tools = self._shown(row.columns, row.row_id)
         shape = shape_of(messages), repr(tools)
@@ -97,7 +90,7 @@ class TaskBuilder:
                     remedies=["write it into a message that is shown", "leave it out (--system-prompt '')"],
                 )
             self._note(f"the chat template does not show the key {key!r} of messages of the role {role!r}", row)
-        has_own = isinstance(problem.prompt, list) and problem.prompt[0]["role"] in ("system", "developer")
+        has_own = isinstance(row.prompt, list) and row.prompt[0]["role"] in ("system", "developer")
         if has_own and self.data.system_prompt is not None:
             self._note("--system-prompt takes the place of a system message of the row's own", row)
         texts = [str(message["content"]) for message in messages]
@@ -131,10 +124,10 @@ class TaskBuilder:
     def build(self, row: Row) -> Task:
         """Make the task of one row, within the limit; raise as `LargeTasks.at`."""
         try:
-            problem = usable(row, self.data, self.check)
+            row = usable(row, self.data, self.check)
         except DataError as error:
             raise self.refusal(error) from error
-        (task,), limit = self.tasks([row], [problem]), self.data.max_prompt_length
+        (task,), limit = self.tasks([row]), self.data.max_prompt_length
         if len(task.prompt_ids) <= limit:
             return task
         if self.data.long_prompts == "truncate_left":
@@ -269,7 +262,7 @@ def build_tasks(
     screened = screen(seen, data, check)
     names = tuple(dict.fromkeys(name for row in screened.rows for name in row.columns))
     builder = TaskBuilder(tokenizer=tokenizer, data=data, system=system, check=check, columns=names, tools_of=tools_of)
-    tasks = builder.tasks(screened.rows, screened.problems)
+    tasks = builder.tasks(screened.rows)
     lengths = tuple(len(task.prompt_ids) for task in tasks)
     num_long = sum(length > data.max_prompt_length for length in lengths)
     if num_long and data.long_prompts == "error":

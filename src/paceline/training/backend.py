@@ -18,7 +18,8 @@ from paceline.training.evaluation import EvalResult, Evaluator
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint
 from paceline.training.records import engine_sentences, trainer_sentences
-from paceline.training.rollout_journal import NO_TRANSFER, Journal, SampledStep, WeightTransfer
+from paceline.training.rollout_journal import Journal
+from paceline.training.rollouts.rounds import NO_TRANSFER, RolloutBatch, WeightTransfer
 from paceline.training.rollouts.sampler import Sampler
 from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.samplers import training_rounds, training_sampler
@@ -40,7 +41,7 @@ class Backend(Protocol):
     def begin(self, journal: Journal) -> None:
         """Continue after the steps whose rollouts `journal` has; called once, before anything is sampled."""
 
-    def sample(self, number: int) -> SampledStep:
+    def sample(self, number: int) -> RolloutBatch:
         """Sample, grade and compare the rollouts of step 1, 2, ..., in the data order, and begin to commit them."""
 
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
@@ -112,13 +113,12 @@ class OneProcess(Backend):
         self._journal, self.task_sampler.position = journal, journal.position
 
     @override
-    def sample(self, number: int) -> SampledStep:
+    def sample(self, number: int) -> RolloutBatch:
         started = ACTIVITY.clock()
-        sampled = sample_step(number, self.config, self.sampler, self.task_sampler, self._journal)
-        batch = sampled.batch
+        batch = sample_step(number, self.config, self.sampler, self.task_sampler, self._journal)
         phases = (f"generate {number}", batch.generate_seconds), (f"reward {number}", batch.reward_seconds)
         ACTIVITY.phases(RUN, started, phases)
-        return sampled
+        return batch
 
     @override
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
@@ -166,15 +166,15 @@ def sample_step(
     journal: Journal,
     *,
     transfer: WeightTransfer = NO_TRANSFER,
-) -> SampledStep:
+) -> RolloutBatch:
     """Sample, score and compare the rollouts of a step after a `transfer` of weights, and begin to commit them."""
     count = prompts_of_step(number, config.loop, num_tasks=len(task_sampler.tasks))
     started = ACTIVITY.clock()
     batch = sampler.sample(task_sampler.take, count)
     seconds = transfer.seconds + ACTIVITY.clock() - started
-    sampled = SampledStep(batch=batch, position=task_sampler.position, seconds=seconds, transfer=transfer)
-    journal.commit(number, sampled)
-    return sampled
+    batch = replace(batch, position=task_sampler.position, seconds=seconds, transfer=transfer)
+    journal.commit(number, batch)
+    return batch
 
 
 def one_process(config: Config, inputs: RunInputs, *, checkpoint: Checkpoint | None = None) -> OneProcess:

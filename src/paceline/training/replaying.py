@@ -9,10 +9,12 @@ The trainer's numbers for each token are made again here on demand. Recording th
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from paceline.checkpoints.finding import TrainingState, checkpoints_before
 from paceline.checkpoints.run_directory import RunDir
@@ -23,7 +25,6 @@ from paceline.models.pretrained import load_tokenizer
 from paceline.models.rows import on_device
 from paceline.objective.cutting import cut
 from paceline.objective.micro_batches import pack
-from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.samples import rows_of
 from paceline.training.learner.stats import UpdateStats
@@ -98,11 +99,11 @@ def replay(
             after = token_values(trainer.learner, batch.groups)
             tokens = tuple(
                 {
-                    "before": packed_floats(first.logprobs.tolist()),
-                    "entropy": packed_floats(first.entropy.tolist()),
-                    "after": packed_floats(last.logprobs.tolist()),
+                    "before": packed_floats(first.tolist()),
+                    "entropy": packed_floats(entropy.tolist()),
+                    "after": packed_floats(last.tolist()),
                 }
-                for first, last in zip(before, after, strict=True)
+                for (first, entropy), (last, _) in zip(before, after, strict=True)
             )
         del trainer
         changed = None
@@ -166,8 +167,8 @@ def _weights(first: int, between: list[int], step: int) -> str:
     return f"{origin}, {step - 1 - first} steps older than those that step {step} had"
 
 
-def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[TokenValues]:
-    """Compute the values of every rollout's sampled tokens, in order, without an update. One process only."""
+def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[tuple[Tensor, Tensor]]:
+    """Return logprobs and entropies of every rollout's sampled tokens in nats, in order. One process only."""
     rows = rows_of(groups, [group.rollouts for group in groups])
     samples = [sample for of_rollout in rows for sample in of_rollout]
     model, nothing = learner.policy.model, [0.0] * len(samples)  # no average is taken
@@ -177,20 +178,17 @@ def token_values(learner: Learner, groups: Sequence[RolloutGroup]) -> list[Token
     )
     batches = [on_device(pack(samples, nothing, indices, dtype=model.dtype), model.device) for indices in cuts]
     none = torch.empty(0, dtype=model.dtype, device=model.device)
-    by_row = [TokenValues(none, none)] * len(samples)
+    by_row = [(none, none)] * len(samples)
     for batch, values in zip(batches, learner.runner.values(learner.policy, batches), strict=True):
         assert values is not None  # one process has the whole model
-        parts = zip(values.logprobs.split(batch.row_lengths), values.entropy.split(batch.row_lengths), strict=True)
-        for row, part in zip(batch.samples, parts, strict=True):
-            by_row[row] = TokenValues(*part)
-    of_rows = iter(by_row)
-    return [_joined([next(of_rows) for _ in of_rollout]) for of_rollout in rows]
-
-
-def _joined(rows: Sequence[TokenValues]) -> TokenValues:
-    if len(rows) == 1:
-        return rows[0]
-    return TokenValues(torch.cat([row.logprobs for row in rows]), torch.cat([row.entropy for row in rows]))
+        logprobs, entropies = (column.split(batch.row_lengths) for column in values)
+        for row, of_row, entropy in zip(batch.samples, logprobs, entropies, strict=True):
+            by_row[row] = of_row, entropy
+    of_rows, joined = iter(by_row), list[tuple[Tensor, Tensor]]()
+    for of_rollout in rows:
+        logprobs, entropies = zip(*islice(of_rows, len(of_rollout)), strict=True)
+        joined.append((torch.cat(logprobs), torch.cat(entropies)))
+    return joined
 
 
 def regrouped(

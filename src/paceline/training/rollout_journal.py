@@ -6,7 +6,7 @@ step that was killed earlier is sampled again, to the same tokens.
 """
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.journal import Committed
@@ -15,40 +15,9 @@ from paceline.runtime.background_writes import BackgroundWrite
 from paceline.training.rollouts.restoring import batch_about, restorable_lines, restored_batch, restored_groups
 from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.task_sampler import TaskSampler
-from paceline.types import RolloutGroup
 
 WRITE_SECONDS = 600.0
 """Timeout of a step that waits for its rollouts to be on disk, in seconds."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WeightTransfer:
-    """Cost of sending a step's weights to the samplers."""
-
-    seconds: float
-    nbytes: int
-    """Bytes that each sampler received; 0 where weights are shared, or were there already."""
-
-    def __add__(self, other: "WeightTransfer") -> "WeightTransfer":
-        return WeightTransfer(seconds=self.seconds + other.seconds, nbytes=self.nbytes + other.nbytes)
-
-
-NO_TRANSFER = WeightTransfer(seconds=0.0, nbytes=0)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SampledStep:
-    """Rollouts of a step, and the position in the data order after them."""
-
-    batch: RolloutBatch
-    position: int
-    seconds: float
-    """Wall seconds from the start of the weight transfer to the finished groups."""
-    transfer: WeightTransfer = NO_TRANSFER
-
-    def with_groups(self, groups: tuple[RolloutGroup, ...]) -> "SampledStep":
-        """Return a copy with the groups that are trained on."""
-        return replace(self, batch=replace(self.batch, groups=groups))
 
 
 def of_these_tasks(committed: Committed, task_sampler: TaskSampler) -> Committed:
@@ -78,7 +47,7 @@ class Journal:
         self._is_closed = False
         self._beginning = threading.Lock()  # of a write: another thread may commit while this one closes
 
-    def read(self, number: int) -> SampledStep | None:
+    def read(self, number: int) -> RolloutBatch | None:
         """Read the rollouts of a step that an earlier attempt committed, once; None if it did not."""
         entry = self._entries.pop(number, None)
         if entry is None:
@@ -90,27 +59,13 @@ class Journal:
             replace(group, task=replace(task, prompt=group.task.prompt, prompt_ids=group.task.prompt_ids))
             for group, (task, _) in zip(groups, drawn, strict=True)
         )
-        weights = entry["weights"]
-        return SampledStep(
-            batch=restored_batch(entry, groups),
-            position=entry["position"],
-            seconds=entry["seconds"],
-            transfer=WeightTransfer(seconds=weights["seconds"], nbytes=weights["bytes"]),
-        )
+        return restored_batch(entry, groups)
 
-    def commit(self, number: int, sampled: SampledStep) -> None:
+    def commit(self, number: int, batch: RolloutBatch) -> None:
         """Begin to write a step's rollouts, after those before it are on disk; raises as `wait` does."""
         self.wait()
         # here and not in the thread, which would hold the interpreter's lock during the update
-        lines = [*restorable_lines(sampled.batch.groups)]
-        about = {
-            "position": sampled.position,
-            "groups": len(sampled.batch.groups),
-            "prompts": prompts_digest(group.task for group in sampled.batch.groups),
-            "seconds": sampled.seconds,
-            "weights": {"seconds": sampled.transfer.seconds, "bytes": sampled.transfer.nbytes},
-            **batch_about(sampled.batch),
-        }
+        lines, about = [*restorable_lines(batch.groups)], batch_about(batch)
         with self._beginning:
             if not self._is_closed:
                 self._writing = BackgroundWrite(

@@ -20,7 +20,7 @@ from paceline.training.evaluation import AccuracyResult, EvalResult, Evaluator
 from paceline.training.guards import NOT_FINITE, Guards
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.records import first_look, step_clock, step_warnings
-from paceline.training.rollout_journal import Journal, SampledStep
+from paceline.training.rollout_journal import Journal
 from paceline.training.rollouts.records import rollout_metrics, staleness_metrics
 from paceline.training.rollouts.restoring import restorable_lines
 from paceline.training.rollouts.rounds import RolloutBatch
@@ -137,7 +137,7 @@ class StepClock:
 
 
 def record_step(
-    run: Run, number: int, sampled: SampledStep, stats: UpdateStats, learning_rate: float, clock: StepClock
+    run: Run, number: int, batch: RolloutBatch, stats: UpdateStats, learning_rate: float, clock: StepClock
 ) -> dict[str, Any]:
     """Advance the run's state, append the step's record to `metrics.jsonl`, and report what went wrong in it.
 
@@ -145,16 +145,16 @@ def record_step(
         StorageError: the disk refused the record, or the rollouts that belong to it.
         TrainingError: too many updates in a row were skipped.
     """
-    before, tasks, batch, stats = run.state.position, run.inputs.tasks, sampled.batch, run.guards.counted(stats)
-    version, transfer = run.backend.policy_version, sampled.transfer
-    run.state = TrainingState(step=number, position=sampled.position, policy_version=version)
+    before, tasks, stats = run.state.position, run.inputs.tasks, run.guards.counted(stats)
+    version, transfer = run.backend.policy_version, batch.transfer
+    run.state = TrainingState(step=number, position=batch.position, policy_version=version)
     run.clocked_until = time.perf_counter()
     total = run.clocked_until - clock.started
     # the line in `metrics.jsonl`; names and units are those of `metrics.METRICS`
     updates = {name: getattr(stats, name) for name in stats.__slots__}
     record: dict[str, Any] = {
         "step": number,
-        "epoch": sampled.position / len(tasks.tasks),
+        "epoch": batch.position / len(tasks.tasks),
         "policy_version": version,
         "learning_rate": learning_rate,
         **rollout_metrics(batch),
@@ -162,7 +162,7 @@ def record_step(
         **{name: value for name, value in updates.items() if value is not None or name not in OPTIONAL},
         "alarms": [],
         "clock": {
-            **step_clock(batch, weights=transfer.seconds, produce=sampled.seconds, total=total, **clock.seconds),
+            **step_clock(batch, weights=transfer.seconds, produce=batch.seconds, total=total, **clock.seconds),
             "time": time.time(),
         },
     }
@@ -171,7 +171,7 @@ def record_step(
     check_record(record)
     if tasks.is_large:
         # rows that were passed over have a position and no group
-        record["rows_left_out"] = sampled.position - before - len(batch.groups)
+        record["rows_left_out"] = batch.position - before - len(batch.groups)
         record["prompts_truncated"] = sum(group.task.tokens_cut > 0 for group in batch.groups)
     record["alarms"] = list(run.guards.see(record))
     # a step whose rollouts are not on disk did not happen

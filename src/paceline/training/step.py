@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paceline.errors import ConfigError, PacelineError, TrainingError
 from paceline.training.learner.stats import UpdateStats
-from paceline.training.rollout_journal import SampledStep
 from paceline.training.rollouts.grouping import as_changed
 from paceline.training.rollouts.restoring import restorable_lines
+from paceline.training.rollouts.rounds import RolloutBatch
 from paceline.training.run import Run, StepClock, after_step, record_step
 from paceline.types import RolloutGroup
 
@@ -17,7 +18,7 @@ class Step:
 
     def __init__(self, run: Run, number: int) -> None:
         self.number, self._run, self._clock = number, run, StepClock(run, number)
-        self._sampled: SampledStep | None = None
+        self._batch: RolloutBatch | None = None
         self._updated: tuple[UpdateStats, float] | None = None
         self._is_finished = False
 
@@ -31,15 +32,15 @@ class Step:
 
         A second call returns the same groups.
         """
-        if self._sampled is None:
+        if self._batch is None:
             with self._clock.phase("wait", "sample"):
                 committed = self._run.journal.read(self.number)
-                self._sampled = committed or self._newly_sampled()
+                self._batch = committed or self._newly_sampled()
             if committed is not None:
                 self._clock.add_earlier("wait", committed.seconds)
-        return self._sampled.batch.groups
+        return self._batch.groups
 
-    def _newly_sampled(self) -> SampledStep:
+    def _newly_sampled(self) -> RolloutBatch:
         """Sample the step; if it fails, its conversations stay in `rollouts/` until the run is resumed."""
         try:
             return self._run.backend.sample(self.number)
@@ -55,13 +56,13 @@ class Step:
         Raises:
             ConfigError: it comes before `sample` or a second time, or `groups` are not those of the step.
         """
-        if self._sampled is None:
+        if self._batch is None:
             raise ConfigError(f"step {self.number} has no completions yet; call sample() before update(groups)")
         if self._updated is not None:
             raise ConfigError(f"step {self.number} has its update already; call update(groups) once in each step")
-        self._sampled = self._sampled.with_groups(as_changed(self._sampled.batch.groups, groups))
+        self._batch = replace(self._batch, groups=as_changed(self._batch.groups, groups))
         with self._clock.phase("update", "update"):
-            self._updated = self._run.backend.update(self.number, self._sampled.batch.groups)
+            self._updated = self._run.backend.update(self.number, self._batch.groups)
         return self._updated[0]
 
     def finish(self) -> None:
@@ -72,8 +73,8 @@ class Step:
         """
         if self._is_finished:
             return
-        if self._sampled is None or self._updated is None:
+        if self._batch is None or self._updated is None:
             raise TrainingError(f"step {self.number} has no update; call sample() and then update(groups) in each")
         self._is_finished = True
-        record = record_step(self._run, self.number, self._sampled, *self._updated, self._clock)
-        after_step(self._run, record, self._sampled.batch)
+        record = record_step(self._run, self.number, self._batch, *self._updated, self._clock)
+        after_step(self._run, record, self._batch)

@@ -16,7 +16,8 @@ from paceline.training.backend import Backend, sample_step
 from paceline.training.evaluation import EvalResult, Evaluator
 from paceline.training.learner.stats import UpdateStats
 from paceline.training.memory import Footprint
-from paceline.training.rollout_journal import NO_TRANSFER, Journal, SampledStep, WeightTransfer
+from paceline.training.rollout_journal import Journal
+from paceline.training.rollouts.rounds import NO_TRANSFER, RolloutBatch, WeightTransfer
 from paceline.training.setup.inputs import RunInputs
 from paceline.training.setup.samplers import training_sampler
 from paceline.training.task_sampler import TaskSampler
@@ -219,8 +220,8 @@ class WorkerBackend(Backend):
         return self._weights.policy_version
 
     @override
-    def sample(self, number: int) -> SampledStep:
-        return cast(SampledStep, self._begun.take(number))
+    def sample(self, number: int) -> RolloutBatch:
+        return cast(RolloutBatch, self._begun.take(number))
 
     @override
     def update(self, number: int, groups: Sequence[RolloutGroup]) -> tuple[UpdateStats, float]:
@@ -314,7 +315,7 @@ class WorkerBackend(Backend):
         assert self._order is not None  # see `Backend.begin`
         return self._order
 
-    def _produce(self, number: int) -> SampledStep:
+    def _produce(self, number: int) -> RolloutBatch:
         transfer, self._weights.transfer = self._weights.transfer, NO_TRANSFER
         return sample_step(number, self._config, self._sampler, self._task_sampler, self._journal, transfer=transfer)
 

@@ -22,7 +22,7 @@ from paceline.kernels.checksums import bit_sums, folded
 from paceline.models.parallel.gathering import full_parameters
 from paceline.models.parallel.process_group import lost
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
-from paceline.training.rollout_journal import WeightTransfer
+from paceline.training.rollouts.rounds import WeightTransfer
 
 BUCKET_BYTES = 1 << 28
 """Largest message of the store, unless a single parameter is larger: small enough to spread over a cluster."""

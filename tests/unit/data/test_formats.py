@@ -7,13 +7,13 @@ import numpy
 import pytest
 
 from paceline.config.sections import DataConfig
-from paceline.data.formats import problem
+from paceline.data.formats import with_prompt
 from paceline.data.rows import Row
 from paceline.errors import DataError
 
 
 def asked(columns, **options):
-    got = problem(Row(row_id="a.jsonl:7", columns=columns), DataConfig(dataset="a.jsonl", **options))
+    got = with_prompt(Row(row_id="a.jsonl:7", columns=columns), DataConfig(dataset="a.jsonl", **options))
     return got.prompt, got.answer
 
 

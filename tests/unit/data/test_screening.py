@@ -32,7 +32,7 @@ def test_the_first_bad_row_stops_with_its_own_sentence():
 def test_skipping_leaves_out_every_bad_row_with_one_sentence_each():
     got = screened(ROWS, "skip")
     assert [row.row_id for row in got.rows] == ["a.jsonl:1", "a.jsonl:5"]
-    assert [asked.prompt for asked in got.problems] == [[{"role": "user", "content": text}] for text in ("a?", "e?")]
+    assert [row.prompt for row in got.rows] == [[{"role": "user", "content": text}] for text in ("a?", "e?")]
     assert [sentence.partition(": ")[0] for sentence in got.skipped] == [f"row a.jsonl:{n}" for n in (2, 3, 4)]
 
 

@@ -19,7 +19,7 @@ from paceline.models.parallel.process_group import Meeting, process_group
 from paceline.models.parallel.ranks import WHOLE, ParallelLayout
 from paceline.models.parallel.sharding import Sharding
 from paceline.objective.micro_batches import MicroBatch, pack
-from paceline.training.learner.forward_backward import TokenValues, WholeModel
+from paceline.training.learner.forward_backward import WholeModel
 from tests.laws.splitting import random_episodes, random_samples, relative
 from tests.support.episodes import sample as make_sample
 
@@ -74,10 +74,10 @@ def passed(
     passes = WholeModel(forward=forward, temperature=0.7, parallel_layout=layout)
     loaded, said = Loaded(model=model, compute_dtype=dtype), list[Tensor]()
 
-    def loss(_: int, values: TokenValues) -> Tensor:
-        said.append(values.logprobs.detach())
-        places = torch.arange(1, len(values.logprobs) + 1)
-        return (values.logprobs * places).sum() + (values.entropy * places.flip(0)).sum()
+    def loss(_: int, logprobs: Tensor, entropy: Tensor) -> Tensor:
+        said.append(logprobs.detach())
+        places = torch.arange(1, len(logprobs) + 1)
+        return (logprobs * places).sum() + (entropy * places.flip(0)).sum()
 
     model.zero_grad()
     passes.backward(loaded, [batch], loss)

@@ -66,8 +66,8 @@ def test_logprobs_are_the_engines_however_a_step_is_cut(name):
     passes, weights = WholeModel(forward=choose_forward(model), temperature=1.0), [0.25] * 4
     for cut in ([[0, 1, 2, 3]], [[0], [1], [2], [3]]):
         batches = [pack(samples, weights, rows, dtype=torch.float32) for rows in cut]
-        for batch, values in zip(batches, passes.values(policy, batches), strict=True):
-            assert torch.allclose(values.logprobs, batch.rollout_logprobs, atol=1e-5)
+        for batch, (logprobs, _) in zip(batches, passes.values(policy, batches), strict=True):
+            assert torch.allclose(logprobs, batch.rollout_logprobs, atol=1e-5)
 
 
 @pytest.mark.parametrize(("longest", "which"), [(16, "short"), (17, "long")])

@@ -9,7 +9,6 @@ import torch
 from paceline.config.objective import LossConfig
 from paceline.objective.cutting import cut, even_runs, input_tokens, share_out, shortest, units
 from paceline.objective.micro_batches import MicroBatch, Sample, pack, padded_attention, padded_rows
-from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.objective import token_losses
 from tests.support.episodes import sample as make_sample
 
@@ -132,10 +131,10 @@ def test_the_ratio_of_an_episode_is_the_mean_over_its_sampled_tokens_alone():
     batch = pack(step, [0.25, 0.25, 1.0], range(3), dtype=torch.float64)
     old = torch.tensor([-1.0, -2.0, -3.0, -0.5, -1.0], dtype=torch.float64)
     policy = old + torch.tensor([0.3, 0.1, -0.2, 0.6, 0.05], dtype=torch.float64)
-    batch, logprobs = replace(batch, old_logprobs=old), TokenValues(policy, torch.zeros_like(old))
-    losses, sums = token_losses(batch, logprobs, LossConfig(ratio_level="sequence", clip_eps_high=0.28))
+    batch, entropy = replace(batch, old_logprobs=old), torch.zeros_like(old)
+    losses, sums = token_losses(batch, policy, entropy, LossConfig(ratio_level="sequence", clip_eps_high=0.28))
     assert losses.tolist() == pytest.approx([-math.exp(0.2)] * 4 + [math.exp(0.05)])
-    losses, sums = token_losses(batch, logprobs, LossConfig(ratio_level="sequence", clip_eps_high=0.2))
+    losses, sums = token_losses(batch, policy, entropy, LossConfig(ratio_level="sequence", clip_eps_high=0.2))
     assert losses.tolist()[:4] == pytest.approx([-1.2] * 4)  # e^0.2 = 1.221 is above the bound
     assert sums["clip_high"].item() == 4
 

@@ -7,7 +7,6 @@ import torch
 
 from paceline.config.objective import LossConfig
 from paceline.objective.micro_batches import pack
-from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.objective import token_losses
 from paceline.training.learner.stats import read_sums
 from tests.support.episodes import sample as make_sample
@@ -43,10 +42,9 @@ def test_the_loss_of_a_micro_batch_asks_the_device_for_nothing(bound, level, ter
     part = batch()
     policy, old, reference = (torch.linspace(start, -1.0, part.num_targets) for start in (-2.0, -2.1, -1.9))
     part = replace(part, old_logprobs=old, ref_logprobs=reference if terms else None)
-    logprobs = TokenValues(policy, -policy)
     loss = LossConfig(bound=bound, ratio_level=level, **terms)
-    _, recorded = record_operations(lambda: (token_losses(part, logprobs, loss)[0],))
-    assert torch.equal(recorded[0], token_losses(part, logprobs, loss)[0])
+    _, recorded = record_operations(lambda: (token_losses(part, policy, -policy, loss)[0],))
+    assert torch.equal(recorded[0], token_losses(part, policy, -policy, loss)[0])
 
 
 def test_an_updates_numbers_are_read_at_once_whatever_their_types():

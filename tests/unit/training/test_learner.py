@@ -12,7 +12,6 @@ from paceline.errors import TrainingError
 from paceline.models.forward import PolicyForward, choose_forward
 from paceline.models.loaded import Loaded
 from paceline.objective.micro_batches import pack, token_weights
-from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
 from paceline.training.learner.objective import token_losses
 from paceline.training.learner.samples import samples_of
@@ -159,7 +158,7 @@ def test_a_step_behind_a_token_weighs_twice_at_most_where_the_policy_went_far_fr
         options = {"model": "m", "dataset": "d", "cluster": True, "max_staleness": staleness}
         policy = torch.full((3,), 3.0, dtype=torch.float64, requires_grad=True)
         known = replace(batch, old_logprobs=policy.detach())
-        losses, _ = token_losses(known, TokenValues(policy, torch.zeros(3)), build_config(options).loss)
+        losses, _ = token_losses(known, policy, torch.zeros(3), build_config(options).loss)
         slopes[staleness] = torch.autograd.grad((batch.weights * losses).sum(), policy)[0].tolist()
     assert slopes == {0: pytest.approx([-1 / 3] * 3), 1: pytest.approx([-2 / 3] * 3)}
 
@@ -201,8 +200,7 @@ def test_a_ratio_beyond_any_float_is_bounded_or_dropped_and_leaves_the_others_th
     batch = pack(samples, [1.0, 1.0], [0, 1], dtype=torch.float32)
     policy = torch.full((3,), -1.0, requires_grad=True)
     old = torch.tensor([-100.0, -1.0, -1.0])  # e^99 for the first token
-    values = TokenValues(policy, torch.zeros(3))
-    losses, _ = token_losses(replace(batch, old_logprobs=old), values, LossConfig(**options))
+    losses, _ = token_losses(replace(batch, old_logprobs=old), policy, torch.zeros(3), LossConfig(**options))
     losses.sum().backward()
     assert policy.grad[0].item() == 0.0
     assert policy.grad[2].item() == pytest.approx(-1.0)
@@ -224,7 +222,7 @@ def test_no_token_that_is_left_out_makes_a_gradient_that_is_not_a_number(gap, bo
         options = LossConfig(
             bound=bound, beta=0.1, kl=kl, entropy_coef=0.1, skip_threshold=20.0, rollout_correction="token_mask"
         )
-        losses, sums = token_losses(known, TokenValues(policy, entropy), replace(options, off_policy_threshold=1.0))
+        losses, sums = token_losses(known, policy, entropy, replace(options, off_policy_threshold=1.0))
         gradients = torch.autograd.grad(losses.sum(), (policy, entropy))
         assert all(torch.isfinite(one).all() for one in (losses, *gradients, *(s.float() for s in sums.values())))
         if gap > 0:
@@ -412,9 +410,9 @@ def test_tokens_below_the_top_entropies_of_the_whole_update_have_no_gradient():
     samples = samples_of(groups)
     weights = token_weights(samples, average="token", max_completion_length=8)
     batch = pack(samples, weights, range(4), dtype=torch.float64)
-    values = half.runner.values(half.policy, [batch])[0]
+    _, entropy = half.runner.values(half.policy, [batch])[0]
     # of 11 tokens the quantile 0.6 is the seventh lowest entropy: five are left
-    top = values.entropy >= values.entropy.sort().values[6] - 1e-9
+    top = entropy >= entropy.sort().values[6] - 1e-9
     assert top.sum() == 5
     expected = float((batch.weights * -batch.advantages * top).sum())
     stats = half.step(groups, learning_rate=0.0)

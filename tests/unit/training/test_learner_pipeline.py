@@ -21,7 +21,6 @@ from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.models.parallel.sharding import Sharding
 from paceline.models.tied_embedding import add_up_in_place
 from paceline.objective.micro_batches import MicroBatch, pack
-from paceline.training.learner.forward_backward import TokenValues
 from paceline.training.learner.learner import Learner
 from tests.laws.layouts import CPU, FAMILIES, gradient
 from tests.laws.splitting import MAX_LENGTH, TEMPERATURE, random_samples, relative
@@ -83,7 +82,7 @@ def two_batches() -> list[MicroBatch]:
     return [pack(samples, [1.0] * len(samples), half, dtype=torch.float32) for half in halves]
 
 
-def fails(number: int, values: TokenValues) -> Tensor:
+def fails(number: int, logprobs: Tensor, entropy: Tensor) -> Tensor:
     raise DataError(f"micro-batch {number} is not to be trained on")
 
 

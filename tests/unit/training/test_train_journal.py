@@ -11,7 +11,8 @@ from paceline.checkpoints.run_directory import RunDir
 from paceline.config.building import build_config
 from paceline.config.objective import AdvantageConfig
 from paceline.errors import StorageError
-from paceline.training.rollout_journal import Journal, SampledStep, WeightTransfer, of_these_tasks
+from paceline.training.rollout_journal import Journal, of_these_tasks
+from paceline.training.rollouts.rounds import RolloutBatch, WeightTransfer
 from paceline.training.setup.inputs import RunObjects
 from paceline.training.task_sampler import TaskSampler
 from paceline.workers.backend import RankWeights, WorkerBackend
@@ -28,12 +29,12 @@ def right(completions: list[str], **columns: object) -> list[float]:
     return [float(text == "right") for text in completions]
 
 
-def made(task_sampler: TaskSampler, seconds: float) -> SampledStep:
+def made(task_sampler: TaskSampler, seconds: float) -> RolloutBatch:
     """Two groups of the next tasks."""
     script = [[completion("right"), completion("wrong")]] * 2
     batch = scripted_sampler(script, {"right": right}, {"right": 1.0}, AdvantageConfig()).sample(task_sampler.take, 2)
     transfer = WeightTransfer(seconds=0.5, nbytes=7)
-    return SampledStep(batch=batch, position=task_sampler.position, seconds=seconds, transfer=transfer)
+    return replace(batch, position=task_sampler.position, seconds=seconds, transfer=transfer)
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def run(tmp_path):
         yield opened
 
 
-def committed(run: RunDir, steps: int) -> list[SampledStep]:
+def committed(run: RunDir, steps: int) -> list[RolloutBatch]:
     """Steps as a run commits them."""
     task_sampler = fresh()
     journal = Journal(run, task_sampler, Committed())
@@ -59,7 +60,7 @@ def test_what_was_committed_comes_back_as_it_was_once_and_with_the_tasks_columns
     assert (journal.again, journal.position) == (2, 4)
 
     assert [journal.read(number) for number in (1, 2)] == [first, second]
-    assert first.batch.groups[0].task.columns
+    assert first.groups[0].task.columns
     assert journal.read(1) is None
     journal.commit(3, first)
     journal.wait()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paceline.errors import TrainingError
-from paceline.training.rollout_journal import NO_TRANSFER
+from paceline.training.rollouts.rounds import NO_TRANSFER
 from paceline.workers.backend import BroadcastWeights, RankWeights, StoredWeights
 from paceline.workers.group import WorkerGroup
 from paceline.workers.torchrun.rank import RankWorkers

@@ -85,9 +85,9 @@ def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | N
     system = system_prompt(data, default_system)
     names = dict.fromkeys(name for row in screened.rows for name in row.columns)
     tasks = []
-    for row, problem in zip(screened.rows, screened.problems, strict=True):
+    for row in screened.rows:
         messages: list[Message] | None = None
-        text = problem.prompt
+        text = row.prompt
         if not isinstance(text, str):
             has_own = text[0]["role"] in ("system", "developer")
             messages = text if system is None or has_own else [{"role": "system", "content": system}, *text]
@@ -97,7 +97,7 @@ def plain_tasks(screened: Screened, data: DataConfig, *, default_system: str | N
             prompt=text,
             prompt_ids=tuple(text.encode()),
             messages=None if messages is None else tuple(messages),
-            answer=problem.answer,
+            answer=row.answer,
             columns={name: row.columns.get(name) for name in names},
         )
         tasks.append(task)

@@ -22,18 +22,8 @@ from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import return_free_memory
 
-
-@dataclass(frozen=True, slots=True)
-class TokenValues:
-    """Results of a forward pass for each of the N target tokens of a micro-batch, in nats."""
-
-    logprobs: Float[Tensor, " N"]
-    entropy: Float[Tensor, " N"]
-    """Entropy of the distribution that the token was drawn from, in nats."""
-
-
-Loss = Callable[[int, TokenValues], Tensor]
-"""The loss of a micro-batch, given its number and its values."""
+Loss = Callable[[int, Tensor, Tensor], Tensor]
+"""The loss of a micro-batch, given its number and the logprobs and entropies of its N target tokens, in nats."""
 
 
 class ForwardBackward(Protocol):
@@ -42,8 +32,9 @@ class ForwardBackward(Protocol):
     forward: PolicyForward
     """Computes hidden states."""
 
-    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        """Run each micro-batch forward without a gradient; None where another rank has the model's head."""
+    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[tuple[Tensor, Tensor] | None]:
+        """Return logprobs and entropies [N] of each micro-batch's targets in nats, without a gradient; None where
+        another rank has the model's head."""
 
     def backward(self, loaded: Loaded, batches: Sequence[MicroBatch], loss: Loss) -> None:
         """Add the gradient of the sum of all losses; a rank without the model's head is not asked for the loss."""
@@ -59,9 +50,9 @@ class WholeModel(ForwardBackward):
     parallel_layout: ParallelLayout = WHOLE
 
     @override
-    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
+    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[tuple[Tensor, Tensor] | None]:
         with torch.no_grad():
-            computed = list[TokenValues | None]()
+            computed = list[tuple[Tensor, Tensor] | None]()
             for number, batch in enumerate(batches):
                 ACTIVITY.beat("learner", f"pass {number + 1} of {len(batches)}, without gradient")
                 computed.append(self._values(loaded, batch))
@@ -75,12 +66,12 @@ class WholeModel(ForwardBackward):
             if is_short:
                 return_free_memory(loaded.model.device)
             self.parallel_layout.begin_pass(loaded.model, last=number == len(batches) - 1)
-            value = loss(number, self._values(loaded, batch))
+            value = loss(number, *self._values(loaded, batch))
             if is_short:
                 return_free_memory(value.device)
             value.backward()
 
-    def _values(self, loaded: Loaded, batch: MicroBatch) -> TokenValues:
+    def _values(self, loaded: Loaded, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         layout, model, dtype = self.parallel_layout, loaded.model, loaded.compute_dtype
         tokens, is_half = layout.tokens(batch), dtype != model.dtype
 
@@ -91,7 +82,7 @@ class WholeModel(ForwardBackward):
             targets = tokens.batch.targets
             return head_values(model, hidden, targets, temperature=self.temperature, parallel_layout=layout)
 
-        return TokenValues(*tokens.join(*layout.run(model, run)))
+        return tokens.join(*layout.run(model, run))
 
 
 def head_values(

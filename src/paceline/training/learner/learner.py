@@ -25,7 +25,7 @@ from paceline.objective.schedule import next_entropy_coef, within_bounds
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import is_out_of_memory
 from paceline.training.learner.budget import Budget
-from paceline.training.learner.forward_backward import ForwardBackward, TokenValues, WholeModel
+from paceline.training.learner.forward_backward import ForwardBackward, WholeModel
 from paceline.training.learner.objective import token_losses
 from paceline.training.learner.optimizers import make_optimizer
 from paceline.training.learner.pipeline import Pipelined
@@ -186,7 +186,7 @@ class Learner:
         return [(len(units(counted, members, whole=whole)), input_tokens(counted, members, kind)) for members in every]
 
     def _logprobs(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[Tensor | None]:
-        return [None if values is None else values.logprobs for values in self.runner.values(loaded, batches)]
+        return [None if values is None else values[0] for values in self.runner.values(loaded, batches)]
 
     def _update(
         self, minibatch: Minibatch, *, first: bool, learning_rate: float | None
@@ -241,18 +241,20 @@ class Learner:
         The ranks exchange them after the pass, once memory has sufficed on each: none is still in it then.
         """
 
-        def work() -> tuple[Minibatch, list[TokenValues | None]]:
+        def work() -> tuple[Minibatch, list[tuple[Tensor, Tensor] | None]]:
             whole = self._cut_again(minibatch)
             return whole, self.runner.values(self.policy, whole.parts)
 
         whole, values = self.budget.fit(work, lambda: self._sizes(minibatch.samples, minibatch.trained))
         return whole, self.entropy_threshold(whole.parts, values)
 
-    def entropy_threshold(self, parts: Sequence[MicroBatch], values: Sequence[TokenValues | None]) -> float | None:
+    def entropy_threshold(
+        self, parts: Sequence[MicroBatch], values: Sequence[tuple[Tensor, Tensor] | None]
+    ) -> float | None:
         """Gather the entropies of all ranks; return that from which on tokens count. None without a token."""
         pairs = zip(parts, values, strict=True)
         of_parts = [
-            of_part.entropy.detach() for part, of_part in pairs if of_part and not part.is_idle and self.ranks.speaks
+            of_part[1].detach() for part, of_part in pairs if of_part and not part.is_idle and self.ranks.speaks
         ]
         numbers = torch.cat(of_parts).cpu() if of_parts else torch.empty(0, dtype=self.policy.model.dtype)
         texts = self.ranks.all_gather_text(b64encode(numbers.double().numpy().tobytes()).decode())
@@ -284,12 +286,14 @@ class Learner:
         """
         sums, parts = list[dict[str, Tensor]](), list(parts)
 
-        def loss(number: int, values: TokenValues) -> Tensor:
+        def loss(number: int, logprobs: Tensor, entropy: Tensor) -> Tensor:
             self._passed += 1  # more than planned where memory ran out and they were cut again
             ACTIVITY.advance("update", min(self._passed, self._passes_of_step), self._passes_of_step)
             if parts[number].is_idle:
-                return 0.0 * values.logprobs.sum()
-            value, parts[number], totals = self._loss(parts[number], values, first=first, threshold=threshold)
+                return 0.0 * logprobs.sum()
+            value, parts[number], totals = self._loss(
+                parts[number], logprobs, entropy, first=first, threshold=threshold
+            )
             sums.append(totals)
             return value
 
@@ -297,13 +301,12 @@ class Learner:
         return parts, sums
 
     def _loss(
-        self, batch: MicroBatch, values: TokenValues, *, first: bool, threshold: float | None
+        self, batch: MicroBatch, logprobs: Tensor, entropy: Tensor, *, first: bool, threshold: float | None
     ) -> tuple[Tensor, MicroBatch, dict[str, Tensor]]:
-        policy, entropy = values.logprobs, values.entropy
-        old = policy.detach() if batch.old_logprobs is None else batch.old_logprobs
+        old = logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
         batch = replace(batch, old_logprobs=old)
         chosen = None if threshold is None else entropy.detach() >= threshold
-        losses, sums = token_losses(batch, values, self._loss_now(), self._policy_loss, chosen=chosen)
+        losses, sums = token_losses(batch, logprobs, entropy, self._loss_now(), self._policy_loss, chosen=chosen)
         loss = (batch.weights * losses).sum()
         sums["loss"] = loss.detach()
         if first:
@@ -339,7 +342,7 @@ class Learner:
             values = self.runner.values(self.policy, parts)
             threshold = self.entropy_threshold(parts, values) if self.loss.top_entropy_quantile < 1 else None
             sums = [
-                self._loss(part, computed, first=True, threshold=threshold)[2]
+                self._loss(part, *computed, first=True, threshold=threshold)[2]
                 for part, computed in zip(parts, values, strict=True)
                 if computed is not None and not part.is_idle
             ]

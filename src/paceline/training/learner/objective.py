@@ -24,12 +24,12 @@ from paceline.objective.policy_loss import (
     unbounded_policy_loss,
     vespo_policy_loss,
 )
-from paceline.training.learner.forward_backward import TokenValues
 
 
 def token_losses(
     batch: MicroBatch,
-    values: TokenValues,
+    logprobs: Float[Tensor, " N"],
+    entropy: Float[Tensor, " N"],
     loss: LossConfig,
     named_loss: PolicyLoss | None = None,
     *,
@@ -45,66 +45,68 @@ def token_losses(
 
     Args:
         batch: the tokens, with their old logprobs and, under `beta`, those of the reference.
-        values: logprobs and entropies of the policy, with their gradients.
+        logprobs: logprobs of the policy, with their gradient.
+        entropy: entropies of the policy, with their gradient.
         loss: the options of the objective.
-        own: the policy loss where `bound` names a function.
+        named_loss: the policy loss where `bound` names a function.
         chosen: tokens whose policy term and entropy count, under `top_entropy_quantile`; None: all.
     """
-    policy, old, entropy = values.logprobs, batch.old_logprobs, values.entropy
+    old = batch.old_logprobs
     assert old is not None, "the learner gives the old logprobs"
-    ratio = policy_ratio(policy, old, batch.lengths, level=loss.ratio_level)
-    losses, sums = _policy_term(batch, values, old, ratio, loss, named_loss)
+    ratio = policy_ratio(logprobs, old, batch.lengths, level=loss.ratio_level)
+    tokens = PolicyTokens(
+        ratio=ratio,
+        logprobs=logprobs,
+        old_logprobs=old,
+        rollout_logprobs=batch.rollout_logprobs,
+        advantages=batch.advantages,
+        entropy=entropy,
+        lengths=batch.lengths,
+    )
+    losses, sums = _policy_term(tokens, loss, named_loss)
     if chosen is not None:
         losses, entropy = torch.where(chosen, losses, 0.0), torch.where(chosen, entropy, 0.0)
     sums["policy_loss"] = (batch.weights * losses).detach().sum()
     if batch.ref_logprobs is not None:
         if loss.kl == "reverse" or loss.kl == "forward":  # by direction, else by the estimator that is differentiated
-            penalty = kl_penalty(policy, old, batch.ref_logprobs, kl=loss.kl)
+            penalty = kl_penalty(logprobs, old, batch.ref_logprobs, kl=loss.kl)
         else:
-            penalty = kl_estimate(policy, batch.ref_logprobs)
+            penalty = kl_estimate(logprobs, batch.ref_logprobs)
             penalty = ratio * penalty if loss.kl == "k3_ratio" else penalty
         losses = losses + loss.beta * penalty
-        sums["kl"] = kl_estimate(policy.detach(), batch.ref_logprobs).sum()
+        sums["kl"] = kl_estimate(logprobs.detach(), batch.ref_logprobs).sum()
     if loss.entropy_coef > 0:
         losses = losses - loss.entropy_coef * entropy
     if loss.entropy_target is not None:
         count = torch.ones_like(entropy) if chosen is None else chosen
         sums |= {"bonus_entropy": entropy.detach().sum(), "bonus_tokens": count.sum()}
     if loss.skip_threshold is not None:
-        skipped = runaway_sequences(policy, old, batch.lengths, threshold=loss.skip_threshold)
+        skipped = runaway_sequences(logprobs, old, batch.lengths, threshold=loss.skip_threshold)
         losses, sums["skipped"] = torch.where(skipped, 0.0, losses), skipped.sum()
     return losses, sums
 
 
 def _policy_term(
-    batch: MicroBatch, values: TokenValues, old: Tensor, ratio: Tensor, loss: LossConfig, named_loss: PolicyLoss | None
+    tokens: PolicyTokens, loss: LossConfig, named_loss: PolicyLoss | None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    tokens = PolicyTokens(
-        ratio=ratio,
-        logprobs=values.logprobs,
-        old_logprobs=old,
-        rollout_logprobs=batch.rollout_logprobs,
-        advantages=batch.advantages,
-        entropy=values.entropy,
-        lengths=batch.lengths,
-    )
+    advantages, lengths = tokens.advantages, tokens.lengths
     weight = None
     if loss.rollout_correction != "none":
         weight = rollout_weights(
-            old,
-            batch.rollout_logprobs,
-            batch.lengths,
+            tokens.old_logprobs,
+            tokens.rollout_logprobs,
+            lengths,
             mode=loss.rollout_correction,
             bounds=loss.correction_bounds,
         )
     losses = policy_loss(tokens, loss, weight) if named_loss is None else named_loss(tokens)
     # tokens whose ratio stands beyond a bound on the side where the bound acts
-    moved = ratio.detach()
+    moved = tokens.ratio.detach()
     if loss.bound == "clip":
-        low = ((moved < 1 - loss.clip_eps_low) & (batch.advantages < 0)).sum()
-        high = ((moved > 1 + loss.clip_eps_high) & (batch.advantages > 0)).sum()
+        low = ((moved < 1 - loss.clip_eps_low) & (advantages < 0)).sum()
+        high = ((moved > 1 + loss.clip_eps_high) & (advantages > 0)).sum()
     else:
-        low = torch.zeros((), dtype=torch.int64, device=ratio.device)
+        low = torch.zeros((), dtype=torch.int64, device=moved.device)
         high = (moved > 1 + loss.clip_eps_high).sum() if loss.bound == "cispo" else low
     sums = {"clip_low": low, "clip_high": high}
     if weight is not None:
@@ -114,11 +116,7 @@ def _policy_term(
         sums["correction_masked"] = ((weight == 0) | (weight == least) | (weight == most)).sum()
     if loss.off_policy_threshold is not None:
         dropped = off_policy_sequences(
-            values.logprobs,
-            batch.rollout_logprobs,
-            batch.advantages,
-            batch.lengths,
-            threshold=loss.off_policy_threshold,
+            tokens.logprobs, tokens.rollout_logprobs, advantages, lengths, threshold=loss.off_policy_threshold
         )
         losses, sums["off_policy"] = torch.where(dropped, 0.0, losses), dropped.sum()
     return losses, sums

@@ -29,7 +29,7 @@ from paceline.models.rows import take_rows
 from paceline.objective.micro_batches import MicroBatch
 from paceline.runtime.activity import ACTIVITY
 from paceline.runtime.devices import is_out_of_memory, return_free_memory
-from paceline.training.learner.forward_backward import ForwardBackward, Loss, TokenValues, head_values
+from paceline.training.learner.forward_backward import ForwardBackward, Loss, head_values
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,12 +46,12 @@ class Pipelined(ForwardBackward):
     stages: Stages
 
     @override
-    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[TokenValues | None]:
-        computed = list[TokenValues | None]([None] * len(batches))
+    def values(self, loaded: Loaded, batches: Sequence[MicroBatch]) -> list[tuple[Tensor, Tensor] | None]:
+        computed = list[tuple[Tensor, Tensor] | None]([None] * len(batches))
 
-        def note(number: int, values: TokenValues) -> Tensor:
-            computed[number] = values
-            return values.logprobs.new_zeros(())
+        def note(number: int, logprobs: Tensor, entropy: Tensor) -> Tensor:
+            computed[number] = logprobs, entropy
+            return logprobs.new_zeros(())
 
         if batches:
             numbers = torch.arange(len(batches))
@@ -107,7 +107,7 @@ class _StagePasses(nn.Module):
         before = None if self.how.stages.is_first else entering[: len(tokens.batch.input_ids)]
         if self.how.stages.is_last:
             values = parallel_layout.run(model, lambda: self._head(tokens.batch, self._through(tokens, before)))
-            result = self.loss(int(number), TokenValues(*tokens.join(*values)))
+            result = self.loss(int(number), *tokens.join(*values))
         else:
             result = parallel_layout.run(model, lambda: self._padded(self._through(tokens, before)))
             if torch.is_grad_enabled() and not result.requires_grad:

@@ -15,18 +15,19 @@ import base64
 import math
 import sys
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
 import orjson
 
+from paceline.checkpoints.digests import prompts_digest
 from paceline.checkpoints.run_files import json_line
 from paceline.metrics.definitions import Record
 from paceline.rewards.scoring.grading import Tally
 from paceline.rewards.scoring.scores import Scores
 from paceline.training.rollouts.records import EPISODE_FIELDS, TURN_FIELDS, rollout_record
-from paceline.training.rollouts.rounds import RolloutBatch
+from paceline.training.rollouts.rounds import RolloutBatch, WeightTransfer
 from paceline.types import Rollout, RolloutGroup, Span, Task, Trajectory, Turn, WeightChange
 
 _TYPES = {"float32": "f", "float64": "d"}
@@ -140,11 +141,16 @@ def _turn(record: Record) -> Turn:
 
 
 def batch_about(batch: RolloutBatch) -> dict[str, object]:
-    """What is not in the records of a step's groups."""
+    """Return the journal's entry of a step: what is not in the records of its groups."""
     scores = batch.scores
     trajectories = [rollout.trajectory for group in batch.groups for rollout in group.rollouts]
     versions = {version for trajectory in trajectories for version, tokens in trajectory.tokens_by_version if tokens}
     return {
+        "position": batch.position,
+        "groups": len(batch.groups),
+        "prompts": prompts_digest(group.task for group in batch.groups),
+        "seconds": batch.seconds,
+        "weights": {"seconds": batch.transfer.seconds, "bytes": batch.transfer.nbytes},
         "refills": batch.refills,
         "missing": batch.missing,
         "generate_seconds": batch.generate_seconds,
@@ -162,7 +168,7 @@ def batch_about(batch: RolloutBatch) -> dict[str, object]:
 def restored_batch(about: Record, groups: Sequence[RolloutGroup]) -> RolloutBatch:
     """The batch that `batch_about` was given."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    of_functions: Mapping[str, Record] = about["rewards"]
+    of_functions, weights = about["rewards"], about["weights"]
     return RolloutBatch(
         groups=tuple(groups),
         scores=Scores(
@@ -184,4 +190,7 @@ def restored_batch(about: Record, groups: Sequence[RolloutGroup]) -> RolloutBatc
         missing=about["missing"],
         generate_seconds=about["generate_seconds"],
         reward_seconds=about["reward_seconds"],
+        position=about["position"],
+        seconds=about["seconds"],
+        transfer=WeightTransfer(seconds=weights["seconds"], nbytes=weights["bytes"]),
     )

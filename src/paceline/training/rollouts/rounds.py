@@ -23,6 +23,21 @@ from paceline.types import Rollout, RolloutGroup, Task, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WeightTransfer:
+    """Cost of sending a step's weights to the samplers."""
+
+    seconds: float
+    nbytes: int
+    """Bytes that each sampler received; 0 where weights are shared, or were there already."""
+
+    def __add__(self, other: "WeightTransfer") -> "WeightTransfer":
+        return WeightTransfer(seconds=self.seconds + other.seconds, nbytes=self.nbytes + other.nbytes)
+
+
+NO_TRANSFER = WeightTransfer(seconds=0.0, nbytes=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutBatch:
     """Groups of rollouts and what they cost: of one round of sampling, or of all rounds of a step."""
 
@@ -36,6 +51,11 @@ class RolloutBatch:
     """Groups that the step is short of after the last round."""
     generate_seconds: float
     reward_seconds: float
+    position: int = 0
+    """Position in the data order after the step; 0 for a round."""
+    seconds: float = 0.0
+    """Wall seconds from the start of the step's weight transfer to its finished groups; 0 for a round."""
+    transfer: WeightTransfer = NO_TRANSFER
 
 
 class RoundSampler(Protocol):

@@ -24,7 +24,7 @@ from paceline.models.parallel.mesh_ranks import make_ranks
 from paceline.models.parallel.process_group import RankLost
 from paceline.models.parallel.ranks import ONE_RANK, Ranks
 from paceline.runtime.activity import ACTIVITY
-from paceline.training.rollout_journal import NO_TRANSFER, WeightTransfer
+from paceline.training.rollouts.rounds import NO_TRANSFER, WeightTransfer
 from paceline.training.setup.inputs import RunObjects, RunSize
 from paceline.workers.group import Workers
 from paceline.workers.sampler import SamplerWorker
