@@ -42,7 +42,7 @@ def strict_json(text: str) -> Any:
 
 
 def _refuse_number(text: str) -> NoReturn:
-    raise MalformedCall(f"a call is no JSON: {text[:LONGEST_NAME]} is no number of JSON")
+    raise MalformedCall(f"a call is no JSON: {text[:LONGEST_NAME]} is no JSON number")
 
 
 def _finite(text: str) -> float:
