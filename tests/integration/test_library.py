@@ -257,7 +257,7 @@ def test_evaluate_finds_what_the_run_found_at_its_end(tmp_path, model, capsys):
         ({"dataset": []}, "dataset must have at least one row, got none; give rows, or an address"),
         ({"dataset": ROWS, "eval_dataset": "dataset"}, "eval_dataset dataset is the name of the rows that are given"),
         ({"eval_dataset": {"a=b": ROWS}}, "eval_dataset must name its sets by letters, digits, dots and hyphens"),
-        ({"override": ["seed"]}, "override names options of a run that is gone on with, and resume is None"),
+        ({"override": ["seed"]}, "override names options that a resumed run may change, and resume is None"),
     ],
 )
 def test_a_wrong_keyword_is_refused_in_the_words_of_keywords_before_anything_is_loaded(options, sentence):
