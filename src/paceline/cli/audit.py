@@ -87,7 +87,7 @@ def _audits(config: Config) -> list["Audit"]:
     for name, function in functions.items():
         if isinstance(function, BuiltIn) and function.needs_group:
             raise ConfigError(
-                f"--reward-funcs {name} compares the completions of a prompt, and attacks have none; give mode=score"
+                f"--reward-funcs {name} compares a prompt's completions, and attacks are graded alone; give mode=score"
             )
         if isinstance(function, BuiltIn) and function.describe is not None:
             print(function.describe())
