@@ -283,7 +283,7 @@ def test_a_body_that_does_not_do_its_part_is_told_so(tmp_path, model):
     options = {**SMALL, "model": model, "dataset": ROWS, "reward_funcs": variety}
     with pytest.raises(ValueError, match=r"sample\(\) belongs to a step; call it within `for step in session:`"):
         paceline.Session(**options).sample()
-    with pytest.raises(TrainingError, match=r"step 1 has no update; call sample\(\) and then update\(groups\) in each"):
+    with pytest.raises(TrainingError, match=r"step 1 has no update; call sample\(\) and update\(groups\) in each step"):
         without_update(**options, output_dir=tmp_path / "a")
     kept = []
     with pytest.raises(ValueError, match=r"update must get groups of the same step's sample\(\), each once and with"):
