@@ -77,13 +77,13 @@ def run(argv: list[str]) -> int:
 
 
 def _run(argv: list[str], launch: Launched | None) -> int:
-    speaks = launch is None or launch.leads
+    is_leader = launch is None or launch.leads
     arguments = parse(COMMAND, translate_layout_flags(argv))
     log_format = arguments.flags.get("log_format")
     if log_format not in (None, *LOG_FORMATS):
         raise ConfigError(f"--log-format must be {' or '.join(LOG_FORMATS)}, got {log_format!r}")
     console = open_console(log_format=log_format, quiet="quiet" in arguments.flags)
-    log = json_log(console) if speaks else None
+    log = json_log(console) if is_leader else None
     try:
         status, directory = _train(arguments, launch, console)
     except BaseException as error:  # also interrupts: the log ends with the exit status, whatever it is
@@ -97,7 +97,7 @@ def _run(argv: list[str], launch: Launched | None) -> int:
 
 def _train(arguments: ParsedArguments, launch: Launched | None, console: Console) -> tuple[int, Path]:
     """Train by the parsed arguments; returns the exit status and the run's directory."""
-    speaks = launch is None or launch.leads
+    is_leader = launch is None or launch.leads
     file, override = arguments.flags.get("config"), arguments.flags.get("override", [])
     objects = NO_OBJECTS
     if "resume" in arguments.flags:
@@ -111,11 +111,11 @@ def _train(arguments: ParsedArguments, launch: Launched | None, console: Console
     else:
         request = new_run(arguments.options, file=file)
         hold_base(request.base)
-        if speaks:
+        if is_leader:
             tell(console, request.origin)
         check_processes(request.config, launch)
         objects = check(request.config)
-    if speaks and console.is_terminal:
+    if is_leader and console.is_terminal:
         tell(console, "loading torch and transformers, which takes some seconds")
     status = carry_out(
         request, objects, process=launch, wording=COMMAND_LINE_WORDING, console=console, loading=loading_libraries

@@ -97,7 +97,7 @@ def number(flags: Mapping[str, FlagWords], name: str, kind: Callable[[str], floa
         raise ConfigError(f"--{name} must be a number, got {text!r}") from None
 
 
-def says_nothing(words: FlagWords) -> bool:
+def switches_off(words: FlagWords) -> bool:
     """Return True if every word is one that switches a feature off."""
     return bool(words) and all(word.lower() in NOTHING for word in words)
 
@@ -117,7 +117,7 @@ def note_idle(
         if row is not None and row.kind == "idle":
             translation.note("idle", f"--{name}", row.text)
         elif row is not None and row.kind == "refused":
-            if not says_nothing(words) and not (words and set(words) <= set(row.also)):
+            if not switches_off(words) and not (words and set(words) <= set(row.also)):
                 with refusals():
                     raise ConfigError(f"--{name} must be left out, got {' '.join(words) or 'true'!r}: {row.text}")
                 continue
